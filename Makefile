@@ -1,0 +1,71 @@
+# Entry points for people and for CI. Everything that is built lands in $GRPO_CACHE (default ~/.cache/grpo-operator).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+ENV := source e2e/setup/env.sh
+STATIC_TARGET := x86_64-unknown-linux-gnu
+
+.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning lint
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what building and the local cluster need (idempotent)
+	@e2e/setup/setup.sh
+
+build: ## compile the six processes
+	@e2e/setup/setup.sh build
+	@$(ENV)
+	cargo build --workspace --bins
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd --target $(STATIC_TARGET)
+
+images: build cluster ## build the images and bring them into the cluster
+	@e2e/cluster/images.sh build
+	e2e/cluster/images.sh import
+
+cluster: ## a real Kubernetes on this machine (kind, where a container engine is)
+	@e2e/cluster/up.sh
+
+down: ## remove the cluster; images stay in the cache
+	@e2e/cluster/down.sh
+
+status: ## which parts of the cluster serve
+	@e2e/cluster/status.sh
+
+check: cluster ## show what the cluster can do, and how fast
+	@e2e/cluster/check.sh
+
+test: test-unit test-e2e ## everything: unit tests, then the end-to-end tests on a real cluster
+
+test-unit: ## tests that need no cluster
+	@e2e/setup/setup.sh build
+	@$(ENV)
+	cargo test --workspace --exclude grpo-e2e
+
+test-e2e: images ## tests on a real cluster
+	@$(ENV)
+	cargo test -p grpo-e2e -- --test-threads=1
+
+test-chaos: images ## the same cluster, with parts taken away
+	@$(ENV)
+	cargo test -p grpo-e2e -- --test-threads=1 --ignored chaos
+
+demo: images ## a policy learns to fix bugs, before your eyes
+	@$(ENV)
+	e2e/demo/demo.sh
+
+verify-demo: ## recompute what the demo claims, from its records
+	@$(ENV)
+	e2e/demo/verify.sh
+
+bench-learning: images ## learning over several seeds, with controls
+	@$(ENV)
+	e2e/demo/learning.sh
+
+lint: ## formatting and clippy
+	@e2e/setup/setup.sh build
+	@$(ENV)
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings

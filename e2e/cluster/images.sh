@@ -1,0 +1,276 @@
+#!/usr/bin/env bash
+# Builds the images and brings them into the cluster; no registry takes part. What has not changed is skipped.
+#   images.sh build [NAME...]        Dockerfile + prebuilt binary -> image; all of ours when no name is given
+#   images.sh import [NAME...]       images -> the cluster
+#   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
+#   images.sh base-tar               prints the path of the base image's root file system (a tar)
+#   images.sh pause                  the image of the pods' first container (used by up.sh)
+#   images.sh check                  the images that check.sh runs
+#   images.sh names                  the names
+# Names: operator gateway sandboxd driver engine-agent trainer engine. NAME is the image grpo.dev/NAME:dev.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+. "$REPO/e2e/setup/env.sh"
+
+NAMES=(operator gateway sandboxd driver engine-agent trainer engine)
+LAYOUT="$CACHE/images/oci"            # every image of ours, layers shared
+CONTEXTS="$CACHE/images/contexts"
+BASE=grpo.dev/base:bookworm
+LIBTORCH_BASE=grpo.dev/libtorch-base:2.11.0
+BASE_PACKAGES=python3,git,ca-certificates
+mkdir -p "$LAYOUT" "$CONTEXTS"
+
+dockerfile_of() {
+  case "$1" in
+    operator) echo operator/Dockerfile ;;
+    gateway | sandboxd) echo "sandbox-image/Dockerfile.$1" ;;
+    driver) echo rollout-image/Dockerfile ;;
+    trainer) echo trainer-image/Dockerfile ;;
+    engine) echo inference-image/Dockerfile.engine ;;
+    engine-agent) echo inference-image/Dockerfile.agent ;;
+    *) die "no image is called $1 (there are: ${NAMES[*]})" ;;
+  esac
+}
+
+binary_of() {
+  case "$1" in
+    sandboxd) echo "$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/debug/sandboxd" ;;
+    *) echo "$CARGO_TARGET_DIR/debug/grpo-$1" ;;
+  esac
+}
+
+# ---- building ----
+
+with_docker() { uses_kind; }
+
+# bud TAG DOCKERFILE CONTEXT [BUILD-ARGUMENT]: builds one image, and keeps it in the layout of all images.
+bud() {
+  local tag=$1 file=$2 context=$3 arg=${4:-}
+  if with_docker; then
+    docker build -q -t "$tag" ${arg:+--build-arg "$arg"} -f "$file" "$context"
+    return
+  fi
+  buildah_ bud -q --pull=never --layers=false -t "$tag" ${arg:+--build-arg "$arg"} -f "$file" "$context"
+  [ "$tag" = "$LIBTORCH_BASE" ] ||
+    (flock 9; buildah_ push -q --disable-compression "$tag" "oci:$LAYOUT:$tag") 9> "$CACHE/images/lock"
+}
+
+buildah_() {
+  BUILDAH_ISOLATION=chroot STORAGE_DRIVER=overlay buildah --root "$CACHE/buildah/root" --runroot "$CACHE/buildah/run" "$@"
+}
+
+has_image() { if with_docker; then docker image inspect "$1" > /dev/null 2>&1; else buildah_ inspect --type image "$1" > /dev/null 2>&1; fi; }
+
+# base_tar: Debian with the packages of Dockerfile.base, once.
+base_tar() {
+  local tar="$CACHE/images/base.tar" hash
+  hash=$(hash_of "$BASE_PACKAGES")
+  if [ ! -e "$tar" ] || ! fresh base-tar "$hash"; then
+    mmdebstrap --quiet --variant=minbase --include="$BASE_PACKAGES" --dpkgopt='path-exclude=/usr/share/man/*' \
+      --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$tar.new.tar" >&2
+    mv "$tar.new.tar" "$tar"
+    stamp base-tar "$hash"
+  fi
+  printf '%s\n' "$tar"
+}
+
+build_base() {
+  local hash
+  hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.base" "$BASE_PACKAGES")
+  if fresh image-base "$hash" && has_image "$BASE"; then note "as it was"; return; fi
+  if with_docker; then
+    bud "$BASE" "$CLUSTER_DIR/images/Dockerfile.base" "$CLUSTER_DIR/images"
+  else
+    local context="$CONTEXTS/base"
+    mkdir -p "$context"
+    ln -f "$(base_tar)" "$context/base.tar"
+    printf 'FROM scratch\nADD base.tar /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nCMD ["bash"]\n' > "$context/Dockerfile"
+    bud "$BASE" "$context/Dockerfile" "$context"
+    buildah_ tag "$BASE" docker.io/library/debian:bookworm-slim
+  fi
+  stamp image-base "$hash"
+}
+
+# torch_objects: the shared objects that our binaries load from beyond the system's own folders.
+torch_objects() {
+  local name binaries=()
+  for name in trainer engine; do
+    [ ! -x "$(binary_of $name)" ] || binaries+=("$(binary_of $name)")
+  done
+  [ "${#binaries[@]}" -gt 0 ] || die "neither the trainer nor the engine is built"
+  ldd "${binaries[@]}" | awk '$2 == "=>" && $3 ~ "^/" { print $3 }' | grep -vE '^/(usr/)?lib(64)?/(x86_64-linux-gnu/)?lib(c|m|dl|rt|pthread|gcc_s)\.so' | sort -u
+}
+
+build_libtorch_base() {
+  local context="$CONTEXTS/libtorch-base" objects hash
+  mapfile -t objects < <(torch_objects)
+  hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$(stat -L -c '%n %s %Y' "${objects[@]}")" "$(cat "$CACHE/stamps/image-base")")
+  if fresh image-libtorch-base "$hash" && has_image "$LIBTORCH_BASE"; then note "as it was"; return; fi
+  rm -rf "$context"
+  mkdir -p "$context/lib"
+  cp -L "${objects[@]}" "$context/lib/"
+  bud "$LIBTORCH_BASE" "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$context" "BASE=$BASE"
+  note "${#objects[@]} shared objects, $(du -sh "$context/lib" | cut -f1)"
+  rm -rf "$context"
+  stamp image-libtorch-base "$hash"
+}
+
+# grader_site: the grader's Python packages, as rollout-image/grader/requirements.txt lists them.
+grader_site() {
+  local list="$REPO/rollout-image/grader/requirements.txt" site="$CACHE/grader-site" hash
+  mkdir -p "$site"
+  [ -e "$list" ] || return 0
+  hash=$(hash_of "$list")
+  fresh grader-site "$hash" && return
+  rm -rf "$site"
+  python3 -m pip install --quiet --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
+    "$CACHE/venv/bin/python" -m pip install --quiet --no-compile --target "$site" -r "$list"
+  stamp grader-site "$hash"
+}
+
+# context_of NAME: a fresh folder with what the Dockerfile copies (hard links: nothing is copied).
+context_of() {
+  local name=$1 context="$CONTEXTS/$1" binary
+  binary=$(binary_of "$name")
+  [ -x "$binary" ] || die "$binary is not there (make build)"
+  rm -rf "$context"
+  mkdir -p "$context/bin"
+  cp -l "$binary" "$context/bin/" 2> /dev/null || cp "$binary" "$context/bin/"
+  if [ "$name" = driver ]; then
+    grader_site
+    cp -al "$CACHE/grader-site" "$context/grader" 2> /dev/null || cp -a "$CACHE/grader-site" "$context/grader"
+    if [ -d "$REPO/rollout-image/grader" ]; then cp -a "$REPO/rollout-image/grader/." "$context/grader/"; fi
+  fi
+  printf '%s\n' "$context"
+}
+
+# inputs_of NAME: one digest over everything that the image is made of.
+inputs_of() {
+  local name=$1 base=image-base
+  case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd) base=none ;; esac
+  hash_of "$REPO/$(dockerfile_of "$name")" "$(binary_of "$name")" "$(cat "$CACHE/stamps/$base" 2> /dev/null)" \
+    "$([ "$name" != driver ] || hash_of "$REPO/rollout-image/grader")"
+}
+
+build_one() {
+  local name=$1 hash context arg="BASE=$BASE"
+  case "$name" in trainer | engine) arg="BASE=$LIBTORCH_BASE" ;; sandboxd) arg= ;; esac
+  hash=$(inputs_of "$name")
+  if fresh "image-$name" "$hash" && in_layout "grpo.dev/$name:dev"; then note "as it was"; return; fi
+  context=$(context_of "$name")
+  bud "grpo.dev/$name:dev" "$REPO/$(dockerfile_of "$name")" "$context" "$arg"
+  rm -rf "$context"
+  stamp "image-$name" "$hash"
+}
+
+in_layout() {
+  if with_docker; then has_image "$1"; return; fi
+  [ -e "$LAYOUT/index.json" ] && jq -e --arg r "$1" 'any(.manifests[]; .annotations["org.opencontainers.image.ref.name"] == $r)' \
+    "$LAYOUT/index.json" > /dev/null
+}
+
+build() {
+  local name names=("$@")
+  [ "$#" -gt 0 ] || names=("${NAMES[@]}")
+  for name in "${names[@]}"; do dockerfile_of "$name" > /dev/null; done
+  stage "image base" build_base
+  case " ${names[*]} " in *" trainer "* | *" engine "*) stage "image libtorch-base" build_libtorch_base ;; esac
+  for name in "${names[@]}"; do stage "image $name" build_one "$name"; done
+}
+
+# ---- importing ----
+
+# import_layout DIR [REFERENCE...]: only the blobs that the cluster does not hold yet are handed over.
+import_layout() {
+  local dir=$1 pick work count
+  shift
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$work'" EXIT
+  pick=$(jq -cn '$ARGS.positional' --args -- "$@")
+  # Keep the named images, and give each its full name where the importer looks for it.
+  jq --argjson pick "$pick" '.manifests |= [.[] | (.annotations["io.containerd.image.name"] // .annotations["org.opencontainers.image.ref.name"]) as $r
+    | select($r != null and (($pick | length) == 0 or ($pick | index($r))))
+    | .annotations["io.containerd.image.name"] = $r]' "$dir/index.json" > "$work/index.json"
+  images list | awk 'NR > 1 { print $1, $3 }' | sort > "$work/have"
+  jq -r '.manifests[] | "\(.annotations["io.containerd.image.name"]) \(.digest)"' "$work/index.json" | sort > "$work/want"
+  count=$(wc -l < "$work/want")
+  [ "$count" -ge "$#" ] && [ "$count" -gt 0 ] || die "$dir lacks some of: $*"
+  comm -13 "$work/have" "$work/want" > "$work/new"
+  if [ ! -s "$work/new" ]; then note "$count as they were"; return; fi
+  jq --rawfile new "$work/new" '($new | split("\n")) as $n | .manifests |= [.[] | select(("\(.annotations["io.containerd.image.name"]) \(.digest)") as $x | $n | index($x))]' \
+    "$work/index.json" > "$work/index.new" && mv "$work/index.new" "$work/index.json"
+  stream_layout "$dir" "$work" > "$work/import.tar"
+  images import --local --all-platforms --snapshotter overlayfs "$work/import.tar"
+  note "$(wc -l < "$work/new") of $count new, $(du -h "$work/import.tar" | cut -f1)"
+}
+
+# stream_layout DIR WORK: a tar of WORK/index.json, its manifests, and those of their blobs that the cluster lacks.
+stream_layout() {
+  local dir=$1 work=$2
+  jq -r '.manifests[].digest | sub(":"; "/") | "blobs/" + .' "$work/index.json" | sort -u > "$work/manifests"
+  (cd "$dir" && xargs jq -r '(.config, .layers[]) | .digest | sub(":"; "/") | "blobs/" + .' < "$work/manifests") | sort -u > "$work/blobs"
+  inside ctr -n k8s.io content ls -q | sed 's|:|/|; s|^|blobs/|' | sort > "$work/held"
+  comm -23 "$work/blobs" "$work/held" | sort -u - "$work/manifests" > "$work/files"
+  cp "$dir/oci-layout" "$work/"
+  tar -c -C "$work" oci-layout index.json -C "$dir" -T "$work/files"
+}
+
+import() {
+  local name names=("$@") references=()
+  [ "$#" -gt 0 ] || names=("${NAMES[@]}")
+  for name in "${names[@]}"; do dockerfile_of "$name" > /dev/null; references+=("grpo.dev/$name:dev"); done
+  if with_docker; then
+    stage "import ${#names[@]} images" kind load docker-image --name grpo "${references[@]}"
+  else
+    stage "import ${#names[@]} images" import_layout "$LAYOUT" "${references[@]}"
+  fi
+}
+
+import_foreign() {
+  local dir
+  dir=$(cd "$1" && pwd)
+  shift
+  if with_docker; then
+    tar -c -C "$dir" . -f "$CACHE/images/foreign.tar"
+    stage "import $(basename "$dir")" kind load image-archive --name grpo "$CACHE/images/foreign.tar"
+  else
+    stage "import of $(basename "$(dirname "$dir")") layout" import_layout "$dir" "$@"
+  fi
+}
+
+# check: the images that check.sh runs: the base, and one file to be mounted as an image volume.
+check() {
+  local context="$CONTEXTS/check" refs=("$BASE" grpo.dev/check-volume:1)
+  stage "image base" build_base
+  mkdir -p "$context"
+  echo "from an image volume" > "$context/word"
+  printf 'FROM scratch\nCOPY word /word\n' > "$context/Dockerfile"
+  in_layout "${refs[1]}" || bud "${refs[1]}" "$context/Dockerfile" "$context"
+  if with_docker; then
+    stage "import of check images" kind load docker-image --name grpo "${refs[@]}"
+  else
+    stage "import of check images" import_layout "$LAYOUT" "${refs[@]}"
+  fi
+}
+
+# pause: small enough to build when a cluster boots for the first time; later ones find it in the store.
+pause() {
+  [ -z "$(images list -q name==grpo.dev/pause:1)" ] || return 0
+  local context="$CONTEXTS/pause"
+  mkdir -p "$context"
+  gcc -Os -static -s -o "$context/pause" "$CLUSTER_DIR/images/pause.c"
+  bud grpo.dev/pause:1 "$CLUSTER_DIR/images/Dockerfile.pause" "$context"
+  import_layout "$LAYOUT" grpo.dev/pause:1
+}
+
+case "${1:-}" in
+  build) shift; build "$@" ;;
+  import) shift; import "$@" ;;
+  import-layout) shift; import_foreign "$@" ;;
+  base-tar) base_tar ;;
+  pause) pause ;;
+  check) check ;;
+  names) printf '%s\n' "${NAMES[@]}" ;;
+  *) sed -n '2,10p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+esac

@@ -1,0 +1,22 @@
+# The environment in which the workspace builds and its tests run. Sourced: `. e2e/setup/env.sh`.
+# libtorch comes from the Python wheel in the cache; everything that is built lands in the cache, not in the checkout.
+
+export GRPO_CACHE="${GRPO_CACHE:-$HOME/.cache/grpo-operator}"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$GRPO_CACHE/target}"
+export KUBECONFIG="${KUBECONFIG:-$GRPO_CACHE/kubeconfig}"
+
+_grpo_site=$(echo "$GRPO_CACHE"/venv/lib/python3*/site-packages)
+if [ -d "$_grpo_site/torch/lib" ]; then
+  export LIBTORCH="$_grpo_site/torch"
+  export LIBTORCH_CXX11_ABI=1
+  case ":${LD_LIBRARY_PATH:-}:" in
+    *":$LIBTORCH/lib:"*) ;;
+    *) export LD_LIBRARY_PATH="$LIBTORCH/lib:$_grpo_site/nvidia/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
+  esac
+fi
+unset _grpo_site
+
+case ":$PATH:" in
+  *":$GRPO_CACHE/bin:"*) ;;
+  *) export PATH="$GRPO_CACHE/bin:$PATH" ;;
+esac

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds the pieces of a Kubernetes cluster from Go modules into the cache, each pinned by the go.mod and go.sum beside
+# it under modules/ (or by its version, for commands that install as they are).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+MODULES="$REPO/e2e/setup/modules"
+KUBERNETES_VERSION=v1.36.3
+RUNC_VERSION=v1.5.2
+COREDNS_VERSION=v1.14.7
+HELM_VERSION=v4.3.1
+export GOFLAGS=-buildvcs=false
+
+# build NAME CGO ARGUMENTS...: `go install` of the tools of modules/NAME, or of the module@version given last.
+build() {
+  local name=$1 cgo=$2 hash from="$MODULES/$1"
+  shift 2
+  hash=$(hash_of "$from" "$*")
+  if fresh "go-$name" "$hash"; then note "as it was"; return; fi
+  [ -d "$from" ] || from=$CACHE
+  (cd "$from" && CGO_ENABLED=$cgo GOBIN="$CACHE/bin" go install -trimpath "$@")
+  stamp "go-$name" "$hash"
+}
+
+kubernetes_flags() {
+  local p=k8s.io/component-base/version c=k8s.io/client-go/pkg/version x
+  printf -- '-s -w'
+  for x in $p $c; do
+    printf -- ' -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=36' "$x" "$KUBERNETES_VERSION" "$x" "$x"
+  done
+}
+
+build_etcd() {
+  build etcd 0 -ldflags "-s -w" tool
+  [ ! -e "$CACHE/bin/server" ] || mv "$CACHE/bin/server" "$CACHE/bin/etcd"
+}
+
+build_containerd() {
+  build containerd 0 -tags "no_btrfs no_devmapper no_zfs" \
+    -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=v2.4.2" tool
+}
+
+main() {
+  command -v go > /dev/null || die "go is needed to build Kubernetes (https://go.dev/dl)"
+  stage runc build runc 1 -tags seccomp -ldflags "-s -w" "github.com/opencontainers/runc@$RUNC_VERSION"
+  stage etcd build_etcd
+  stage containerd build_containerd
+  stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
+  stage coredns build coredns 0 -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS_VERSION"
+  stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
+}
+
+main

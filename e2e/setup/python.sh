@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A virtual environment in the cache that holds libtorch: the torch wheel and the two CUDA libraries it wants even on a
+# CPU, all three without their dependencies. Nothing here runs Python at run time.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+VENV="$CACHE/venv"
+WHEELS=("torch==2.11.0" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cupti==13.0.*")
+
+# libtorch_there: true when the files that linking and running need are in the environment, of the version wanted.
+libtorch_there() {
+  local site
+  for site in "$VENV"/lib/python3*/site-packages; do
+    [ -e "$site/torch/lib/libtorch_cpu.so" ] && [ -d "$site/torch-2.11.0.dist-info" ] || return 1
+    compgen -G "$site/nvidia/cu13/lib/libcudart.so.13*" > /dev/null || return 1
+    compgen -G "$site/nvidia/cu13/lib/libcupti.so.13*" > /dev/null || return 1
+  done
+}
+
+libtorch() {
+  if libtorch_there; then note "as it was"; return; fi
+  [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
+  "$VENV/bin/python" -m pip install --quiet --no-deps "${WHEELS[@]}"
+  libtorch_there || die "the wheels are installed but libtorch is not where it was expected in $VENV"
+}
+
+stage "libtorch 2.11.0" libtorch
