@@ -52,7 +52,7 @@ bud() {
   fi
   buildah_ bud -q --pull=never --layers=false -t "$tag" ${arg:+--build-arg "$arg"} -f "$file" "$context"
   [ "$tag" = "$LIBTORCH_BASE" ] ||
-    (flock 9; buildah_ push -q --disable-compression "$tag" "oci:$LAYOUT:$tag") 9> "$CACHE/images/lock"
+    (flock 9; buildah_ push -q --compression-format gzip --compression-level 1 "$tag" "oci:$LAYOUT:$tag") 9> "$CACHE/images/lock"
 }
 
 buildah_() {
