@@ -42,7 +42,7 @@ service() {
   k expose pod server --port 80 --target-port 8000 --name word
   pod client 'for i in $(seq 50); do python3 -c "import urllib.request as u; print(u.urlopen(\"http://word.'"$NAMESPACE"'.svc/word\").read())" && exit; sleep 0.2; done; exit 1' | k apply -f -
   says client hello
-  curl -fsS --max-time 5 "http://$(k get service word -o jsonpath='{.spec.clusterIP}')/word" | grep -q hello && note "also from this machine" || note "not from this machine"
+  if curl -fsS --max-time 5 "http://$(k get service word -o jsonpath='{.spec.clusterIP}')/word" | grep -q hello; then note "also from this machine"; else note "not from this machine"; fi
 }
 
 image_volume() {
