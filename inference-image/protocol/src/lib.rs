@@ -1,1 +1,29 @@
-//! grpo-engine-protocol
+//! What the driver, the engine agent and the engine say to each other.
+//!
+//! Three conversations, one module each:
+//!
+//! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The driver
+//!   speaks it to the agent and the agent passes it on to whichever engine it guards.
+//! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
+//! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.
+//!
+//! Every refusal, from either process, is an [`ErrorBody`].
+
+pub mod admin;
+pub mod agent;
+pub mod completion;
+mod error;
+
+pub use admin::{EngineState, LoadRequest, LoadResponse};
+pub use agent::{AgentState, AgentStatus, WeightsOrder};
+pub use completion::{
+    ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,
+    Prompt, Usage,
+};
+pub use error::{ErrorBody, ErrorCode, Fault};
+
+/// The request header that names the weights version an answer must be sampled from.
+pub const WEIGHTS_HEADER: &str = "x-grpo-weights";
+
+/// The version name under which an engine serves the model image it booted with.
+pub const BASE_VERSION: &str = "base";

@@ -1,0 +1,35 @@
+//! The embedded engine's admin API. It is bound to loopback, so only the agent in the same pod reaches it.
+
+use serde::{Deserialize, Serialize};
+
+/// `POST /admin/load`: serve what is in `dir` (config.json, model.safetensors) as `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoadRequest {
+    pub dir: String,
+    pub version: String,
+}
+
+/// The engine serves `version` to every request from now on; running ones finish on what they started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadResponse {
+    pub version: String,
+    /// Of the tensors as they are in memory: what a manifest calls `tensorsSha256`.
+    pub sha256: String,
+}
+
+/// `GET /admin/state`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineState {
+    pub version: String,
+    pub sha256: String,
+    /// Earlier versions that still have running rows.
+    #[serde(default)]
+    pub draining: Vec<String>,
+    pub running: u64,
+    pub waiting: u64,
+    pub max_rows: u32,
+    pub max_context: u32,
+}

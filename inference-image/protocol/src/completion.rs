@@ -1,0 +1,192 @@
+//! `POST /v1/completions` and `GET /v1/models`, as OpenAI and vLLM shape them.
+//!
+//! Only what is honoured is in the request type, and unknown fields are refused: a penalty or a mask that an engine ignored
+//! silently would make the recorded logprobs those of another distribution.
+
+use serde::{Deserialize, Serialize};
+
+/// A request to sample `n` continuations of each prompt.
+///
+/// The rows of an answer are numbered prompt by prompt: row `j` is sample `j % n` of prompt `j / n`. Row j draws from a
+/// generator keyed by (seed, j, position), so an answer never depends on what else the engine is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompletionRequest {
+    /// Echoed. An engine serves one model; adapters are named here by engines that have them.
+    #[serde(default)]
+    pub model: String,
+    pub prompt: Prompt,
+    /// Most tokens to sample per row, the stop token included.
+    #[serde(default = "sixteen")]
+    pub max_tokens: u32,
+    /// 0 is greedy, and then logprobs are those of the unscaled distribution.
+    #[serde(default = "one")]
+    pub temperature: f64,
+    /// Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+    #[serde(default = "one")]
+    pub top_p: f64,
+    /// Keep the k likeliest tokens; 0 or -1 keeps all.
+    #[serde(default)]
+    pub top_k: i64,
+    #[serde(default = "one_row")]
+    pub n: u32,
+    /// Without a seed the engine draws one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop_token_ids: Vec<u32>,
+    /// Go on past the model's own end tokens; `stop_token_ids` still stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_eos: bool,
+    /// 0 or 1: return the logprob of each sampled token. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
+    #[serde(default)]
+    pub return_token_ids: bool,
+}
+
+impl CompletionRequest {
+    /// A request for one continuation of `prompt` with ids and logprobs, at temperature 1.
+    pub fn of_tokens(model: impl Into<String>, prompt: Vec<u32>, max_tokens: u32, seed: u64) -> Self {
+        Self {
+            model: model.into(),
+            prompt: Prompt::Tokens(prompt),
+            max_tokens,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            n: 1,
+            seed: Some(seed),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: Some(0),
+            return_token_ids: true,
+        }
+    }
+}
+
+fn sixteen() -> u32 {
+    16
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn one_row() -> u32 {
+    1
+}
+
+/// One prompt or several, as ids; text is understood only so that it can be refused by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    Tokens(Vec<u32>),
+    Batch(Vec<Vec<u32>>),
+    Text(String),
+    Texts(Vec<String>),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompletionResponse {
+    pub id: String,
+    pub object: String,
+    /// Seconds since the epoch.
+    pub created: u64,
+    pub model: String,
+    /// The version every row was sampled from.
+    pub weights_version: String,
+    pub choices: Vec<CompletionChoice>,
+    pub usage: Usage,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompletionChoice {
+    pub index: u32,
+    /// Empty where the engine has no tokenizer.
+    #[serde(default)]
+    pub text: String,
+    /// The sampled ids, the stop token included. Empty unless `return_token_ids` was asked for.
+    #[serde(default)]
+    pub token_ids: Vec<u32>,
+    pub finish_reason: FinishReason,
+    /// The stop token that ended the row.
+    #[serde(default)]
+    pub stop_reason: Option<u32>,
+    #[serde(default)]
+    pub logprobs: Option<ChoiceLogprobs>,
+    pub weights_version: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// A stop token or the model's end token was sampled.
+    Stop,
+    /// `max_tokens` were sampled.
+    Length,
+    /// The engine gave the row up.
+    Abort,
+}
+
+/// Natural logarithms under the processed distribution (temperature, top-k, top-p), one per sampled token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceLogprobs {
+    pub token_logprobs: Vec<f32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub total_tokens: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelList {
+    pub object: String,
+    pub data: Vec<ModelCard>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelCard {
+    pub id: String,
+    pub object: String,
+    pub created: u64,
+    pub owned_by: String,
+    /// Longest prompt and continuation together, in tokens.
+    pub max_model_len: u32,
+    #[serde(default)]
+    pub weights_version: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_the_contract_is_read_as_written() {
+        let request: CompletionRequest = serde_json::from_str(
+            r#"{"model": "m", "prompt": [1, 2], "max_tokens": 8, "temperature": 1, "top_p": 1.0, "top_k": -1, "n": 2,
+                "seed": 7, "stop_token_ids": [3], "logprobs": 1, "return_token_ids": true}"#,
+        )
+        .unwrap();
+        assert_eq!(request.prompt, Prompt::Tokens(vec![1, 2]));
+        assert_eq!((request.n, request.seed, request.top_k), (2, Some(7), -1));
+        let batch: CompletionRequest = serde_json::from_str(r#"{"prompt": [[1], [2, 3]]}"#).unwrap();
+        assert_eq!(batch.prompt, Prompt::Batch(vec![vec![1], vec![2, 3]]));
+        let text: CompletionRequest = serde_json::from_str(r#"{"prompt": "hello"}"#).unwrap();
+        assert_eq!(text.prompt, Prompt::Text("hello".to_owned()));
+    }
+
+    #[test]
+    fn a_penalty_that_nobody_would_apply_is_refused_by_name() {
+        let refused = serde_json::from_str::<CompletionRequest>(r#"{"prompt": [1], "repetition_penalty": 1.05}"#);
+        assert!(refused.unwrap_err().to_string().contains("repetition_penalty"));
+    }
+
+    #[test]
+    fn a_finish_reason_is_written_as_openai_writes_it() {
+        assert_eq!(serde_json::to_string(&FinishReason::Length).unwrap(), "\"length\"");
+    }
+}

@@ -1,0 +1,142 @@
+//! The body of every refusal: a code for programs, a message for people, and whose fault it is.
+
+use serde::{Deserialize, Serialize};
+
+/// Who has to do something about an error. Decides whether an episode is void or unresolved, so it is never guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// The cluster, the network or one of our processes: retry, and never hold it against the policy.
+    Infrastructure,
+    /// What the policy or the model did, such as weights that produce no finite number.
+    Workload,
+    /// The request itself: repeating it unchanged is pointless.
+    Client,
+}
+
+/// What went wrong, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ErrorCode {
+    /// A field is missing, unknown or out of bounds.
+    InvalidRequest,
+    /// A prompt was text; engines without a tokenizer take token ids only.
+    TextPromptUnsupported,
+    /// Prompt and `max_tokens` together exceed the context.
+    ContextTooLong,
+    /// The body is larger than the door lets in.
+    BodyTooLarge,
+    /// As many requests wait as are allowed to; come back later.
+    QueueFull,
+    /// The replica serves another version than the one asked for.
+    WrongWeights,
+    /// The engine does not answer.
+    EngineUnavailable,
+    /// The engine answered something that is not an answer.
+    EngineMisbehaved,
+    /// A weights directory could not be loaded; the earlier version goes on serving.
+    LoadFailed,
+    /// The weights give logits that are not finite.
+    NonFiniteLogits,
+    /// No such path.
+    NotFound,
+    /// A code this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// `{code, message, fault}`, and for [`ErrorCode::WrongWeights`] the two versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+#[error("{code:?}: {message}")]
+pub struct ErrorBody {
+    pub code: ErrorCode,
+    pub message: String,
+    pub fault: Fault,
+    /// The version that serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serving: Option<String>,
+    /// The version that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<String>,
+}
+
+impl ErrorBody {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            fault: code.fault(),
+            serving: None,
+            wanted: None,
+        }
+    }
+
+    /// The refusal of a request that asked for a version which does not serve (any more, or yet).
+    pub fn wrong_weights(serving: Option<&str>, wanted: &str) -> Self {
+        let now = serving.unwrap_or("nothing yet");
+        Self {
+            serving: serving.map(str::to_owned),
+            wanted: Some(wanted.to_owned()),
+            ..Self::new(
+                ErrorCode::WrongWeights,
+                format!(
+                    "asked for weights {wanted}, this replica serves {now}; order the version or use another replica"
+                ),
+            )
+        }
+    }
+
+    /// The HTTP status that goes with the code.
+    pub fn status(&self) -> u16 {
+        match self.code {
+            ErrorCode::InvalidRequest | ErrorCode::TextPromptUnsupported | ErrorCode::ContextTooLong => 400,
+            ErrorCode::NotFound => 404,
+            ErrorCode::WrongWeights => 409,
+            ErrorCode::BodyTooLarge => 413,
+            ErrorCode::LoadFailed => 422,
+            ErrorCode::QueueFull => 429,
+            ErrorCode::NonFiniteLogits | ErrorCode::Unknown => 500,
+            ErrorCode::EngineMisbehaved => 502,
+            ErrorCode::EngineUnavailable => 503,
+        }
+    }
+}
+
+impl ErrorCode {
+    fn fault(self) -> Fault {
+        match self {
+            Self::InvalidRequest
+            | Self::TextPromptUnsupported
+            | Self::ContextTooLong
+            | Self::BodyTooLarge
+            | Self::NotFound => Fault::Client,
+            Self::NonFiniteLogits => Fault::Workload,
+            Self::QueueFull
+            | Self::WrongWeights
+            | Self::EngineUnavailable
+            | Self::EngineMisbehaved
+            | Self::LoadFailed
+            | Self::Unknown => Fault::Infrastructure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_weights_carries_both_versions_on_the_wire() {
+        let body = serde_json::to_value(ErrorBody::wrong_weights(Some("a-v1"), "a-v2")).unwrap();
+        assert_eq!(body["code"], "WrongWeights");
+        assert_eq!(body["serving"], "a-v1");
+        assert_eq!(body["wanted"], "a-v2");
+        assert_eq!(body["fault"], "Infrastructure");
+    }
+
+    #[test]
+    fn a_code_of_a_newer_build_is_still_an_error_body() {
+        let body: ErrorBody =
+            serde_json::from_str(r#"{"code": "Moon", "message": "m", "fault": "Client", "extra": 1}"#).unwrap();
+        assert_eq!(body.code, ErrorCode::Unknown);
+    }
+}
