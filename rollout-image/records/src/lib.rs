@@ -1,1 +1,63 @@
-//! grpo-records
+//! The records of a run: everything finished is one of these, in the run's store, before anybody is told about it.
+//!
+//! The driver and the trainer meet only here and through [`trainer`]'s small HTTP interface. A record is a JSON file that is
+//! created once and never changed; it carries its schema number and who wrote it. What flows through:
+//!
+//! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its verdict;
+//! * [`batch::Batch`]: what one training step consumes;
+//! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
+//! * `weights`, `trainer`: what the trainer publishes and answers.
+//!
+//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays.
+
+pub mod batch;
+pub mod episode;
+pub mod journal;
+pub mod outcome;
+pub mod paths;
+pub mod state;
+pub mod store;
+pub mod turn;
+
+pub use batch::{Batch, GroupRecord, Row, WeightsSpan};
+pub use episode::{EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
+pub use journal::{Event, Journal, JournalEntry, JournalError};
+pub use outcome::{Outcome, VoidReason};
+pub use state::{IterationState, Promotion, RunState};
+pub use store::{Created, RunStore, StoreError};
+pub use turn::{ExecSummary, TurnAction, TurnRecord};
+
+use serde::{Deserialize, Serialize};
+
+/// The schema number that this build writes, and the newest it reads.
+pub const SCHEMA: u32 = 1;
+
+/// Which process wrote a record, and in which attempt of its pod group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Writer {
+    pub role: Role,
+    pub attempt: u32,
+}
+
+impl Writer {
+    pub fn driver(attempt: u32) -> Self {
+        Self {
+            role: Role::Driver,
+            attempt,
+        }
+    }
+
+    pub fn trainer(attempt: u32) -> Self {
+        Self {
+            role: Role::Trainer,
+            attempt,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    Driver,
+    Trainer,
+}

@@ -1,0 +1,227 @@
+//! What one training step consumes: raw rewards and exact tokens. Advantages are the trainer's to compute.
+
+use crate::outcome::Outcome;
+use crate::store::Record;
+use crate::{SCHEMA, Writer};
+use serde::{Deserialize, Serialize};
+
+/// `batches/step-<k>.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Batch {
+    pub schema: u32,
+    pub writer: Writer,
+    /// The run's uid.
+    pub run: String,
+    pub iteration: u32,
+    pub step: u32,
+    /// Groups that stayed, in order; a group with fewer than two valid episodes is not here.
+    pub groups: Vec<GroupRecord>,
+    pub rows: Vec<Row>,
+}
+
+impl Batch {
+    pub fn new(writer: Writer, run: impl Into<String>, iteration: u32, step: u32) -> Self {
+        Self {
+            schema: SCHEMA,
+            writer,
+            run: run.into(),
+            iteration,
+            step,
+            groups: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+}
+
+impl Record for Batch {
+    fn schema(&self) -> u32 {
+        self.schema
+    }
+}
+
+/// One prompt and what became of its samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupRecord {
+    pub group: u32,
+    pub instance: String,
+    /// Raw reward of every valid episode, in the order of its samples.
+    pub rewards: Vec<f32>,
+    /// Episodes that left the group because they stayed void within their budget.
+    pub voids: u32,
+}
+
+/// One training sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and 0
+/// elsewhere.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    pub group: u32,
+    /// Names the episode within its iteration: `<instance>__g<group>__i<sample>`.
+    pub episode: String,
+    /// Position of the task in its dataset.
+    pub task: u32,
+    pub instance: String,
+    /// For agents whose history is rewritten: which turn this row is. Absent where a row is a whole episode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
+    pub tokens: Vec<u32>,
+    pub mask: Vec<u8>,
+    pub logprobs: Vec<f32>,
+    pub weights: Vec<WeightsSpan>,
+    pub temperature: f32,
+    pub reward: f32,
+    pub outcome: Outcome,
+    /// The episode was ended by a limit, not by the policy.
+    pub truncated: bool,
+}
+
+/// Tokens `from..to` were sampled by `version`. Spans are in order and cover every sampled token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WeightsSpan {
+    pub from: usize,
+    pub to: usize,
+    pub version: String,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowFault {
+    #[error(
+        "row of {episode}: {tokens} tokens, {mask} mask entries and {logprobs} logprobs; the three must be of one length"
+    )]
+    Lengths {
+        episode: String,
+        tokens: usize,
+        mask: usize,
+        logprobs: usize,
+    },
+    #[error("row of {episode}: mask at {at} is neither 0 nor 1")]
+    Mask { episode: String, at: usize },
+    #[error("row of {episode}: logprob at {at} is {what}")]
+    Logprob {
+        episode: String,
+        at: usize,
+        what: &'static str,
+    },
+    #[error("row of {episode}: the sampled token at {at} is in no weights span, or in two")]
+    Span { episode: String, at: usize },
+    #[error("row of {episode}: no token was sampled, so there is nothing to learn from")]
+    NothingSampled { episode: String },
+    #[error("row of {episode}: a void episode has no rows in a batch")]
+    Void { episode: String },
+}
+
+impl Row {
+    /// Refuses a row that would train on something that no policy sampled.
+    pub fn check(&self) -> Result<(), RowFault> {
+        let episode = || self.episode.clone();
+        if self.tokens.len() != self.mask.len() || self.tokens.len() != self.logprobs.len() {
+            return Err(RowFault::Lengths {
+                episode: episode(),
+                tokens: self.tokens.len(),
+                mask: self.mask.len(),
+                logprobs: self.logprobs.len(),
+            });
+        }
+        if !self.outcome.is_verdict() {
+            return Err(RowFault::Void { episode: episode() });
+        }
+        for (at, (mask, logprob)) in self.mask.iter().zip(&self.logprobs).enumerate() {
+            let wrong = match mask {
+                0 if *logprob != 0.0 => Some("not 0 where nothing was sampled"),
+                1 if !logprob.is_finite() => Some("not finite"),
+                1 if *logprob > 0.0 => Some("above 0"),
+                0 | 1 => None,
+                _ => return Err(RowFault::Mask { episode: episode(), at }),
+            };
+            if let Some(what) = wrong {
+                return Err(RowFault::Logprob {
+                    episode: episode(),
+                    at,
+                    what,
+                });
+            }
+            if *mask == 1 && self.weights.iter().filter(|s| (s.from..s.to).contains(&at)).count() != 1 {
+                return Err(RowFault::Span { episode: episode(), at });
+            }
+        }
+        if self.mask.contains(&1) {
+            Ok(())
+        } else {
+            Err(RowFault::NothingSampled { episode: episode() })
+        }
+    }
+
+    /// How many of the tokens were sampled.
+    pub fn sampled(&self) -> usize {
+        self.mask.iter().filter(|m| **m == 1).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::VoidReason;
+
+    fn row() -> Row {
+        Row {
+            group: 0,
+            episode: "a__g0__i0".into(),
+            task: 0,
+            instance: "a".into(),
+            turn: None,
+            tokens: vec![5, 6, 7],
+            mask: vec![0, 1, 1],
+            logprobs: vec![0.0, -0.5, -0.25],
+            weights: vec![WeightsSpan {
+                from: 1,
+                to: 3,
+                version: "x-v0".into(),
+            }],
+            temperature: 1.0,
+            reward: 1.0,
+            outcome: Outcome::Resolved,
+            truncated: false,
+        }
+    }
+
+    #[test]
+    fn a_row_survives_json_bit_by_bit() {
+        let mut one = row();
+        one.logprobs[1] = -0.123_456_79;
+        let back: Row = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
+        assert_eq!(back, one);
+        assert_eq!(one.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_row_of_unequal_lengths_is_refused() {
+        let mut one = row();
+        one.logprobs.pop();
+        assert!(matches!(one.check(), Err(RowFault::Lengths { .. })));
+    }
+
+    #[test]
+    fn a_sampled_token_without_a_weights_version_is_refused() {
+        let mut one = row();
+        one.weights[0].to = 2;
+        assert!(matches!(one.check(), Err(RowFault::Span { at: 2, .. })));
+    }
+
+    #[test]
+    fn a_void_has_no_rows() {
+        let mut one = row();
+        one.outcome = Outcome::void(VoidReason::SandboxLost);
+        assert!(matches!(one.check(), Err(RowFault::Void { .. })));
+    }
+
+    #[test]
+    fn a_logprob_where_nothing_was_sampled_is_refused() {
+        let mut one = row();
+        one.logprobs[0] = -1.0;
+        assert!(matches!(one.check(), Err(RowFault::Logprob { at: 0, .. })));
+    }
+}

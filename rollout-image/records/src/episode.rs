@@ -1,0 +1,235 @@
+//! One episode: where it lives, what happened in it, and its verdict.
+
+use crate::batch::{Row, WeightsSpan};
+use crate::outcome::Outcome;
+use crate::store::Record;
+use crate::{Writer, paths};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which part of the run an episode belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum EpisodeHome {
+    Iteration { iteration: u32 },
+    Evaluation { set: String, weights: String },
+}
+
+impl fmt::Display for EpisodeHome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iteration { iteration } => write!(f, "iteration {iteration}"),
+            Self::Evaluation { set, weights } => write!(f, "evaluation {set} of {weights}"),
+        }
+    }
+}
+
+/// Names an episode: a sample of a group of an iteration or of an evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeKey {
+    pub home: EpisodeHome,
+    pub instance: String,
+    pub group: u32,
+    pub sample: u32,
+}
+
+impl EpisodeKey {
+    /// `<instance>__g<group>__i<sample>`: unique within its home.
+    pub fn name(&self) -> String {
+        format!("{}__g{}__i{}", self.instance, self.group, self.sample)
+    }
+
+    /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of its own.
+    pub fn dir(&self, attempt: u32) -> String {
+        paths::episode(&self.home, &self.name(), attempt)
+    }
+}
+
+/// Why an agent's loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EpisodeEnd {
+    /// The command's output began with the sentinel.
+    Submitted,
+    TurnLimit,
+    /// There was no room left for an answer or for the observation.
+    ContextFull,
+    /// The policy's own time was up.
+    EpisodeTimeout,
+    /// The policy used its sandbox up: memory, disk or processes.
+    SandboxExhausted,
+    /// The infrastructure gave way; the outcome says how.
+    Aborted,
+}
+
+impl EpisodeEnd {
+    /// True where a limit ended the episode, not the policy.
+    pub fn is_truncation(self) -> bool {
+        matches!(self, Self::TurnLimit | Self::ContextFull | Self::EpisodeTimeout)
+    }
+}
+
+/// One message, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Message {
+    pub role: String,
+    pub content: String,
+    /// Tokens this message takes in the sequence, glue included.
+    pub tokens: usize,
+    /// For what the policy wrote: what its command came to, such as `exit 1 in 120 ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// `…/traj.json`: the whole episode, readable from top to bottom, then as the tokens that it really is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeRecord {
+    pub schema: u32,
+    pub writer: Writer,
+    pub run: String,
+    #[serde(flatten)]
+    pub key: EpisodeKey,
+    /// Which try this is, from 1.
+    #[serde(rename = "try")]
+    pub attempt: u32,
+    pub task: u32,
+    pub image: String,
+    pub end: EpisodeEnd,
+    pub turns: u32,
+    pub messages: Vec<Message>,
+    pub temperature: f32,
+    pub top_p: f32,
+    pub top_k: i64,
+    pub prompt_length: usize,
+    pub tokens: Vec<u32>,
+    pub mask: Vec<u8>,
+    pub logprobs: Vec<f32>,
+    pub weights: Vec<WeightsSpan>,
+    pub truncated: bool,
+    /// Seconds since the epoch.
+    pub started_at: i64,
+    pub finished_at: i64,
+}
+
+impl Record for EpisodeRecord {
+    fn schema(&self) -> u32 {
+        self.schema
+    }
+}
+
+impl EpisodeRecord {
+    /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and said.
+    pub fn row(&self, outcome: Outcome, reward: f32) -> Row {
+        Row {
+            group: self.key.group,
+            episode: self.key.name(),
+            task: self.task,
+            instance: self.key.instance.clone(),
+            turn: None,
+            tokens: self.tokens.clone(),
+            mask: self.mask.clone(),
+            logprobs: self.logprobs.clone(),
+            weights: self.weights.clone(),
+            temperature: self.temperature,
+            reward,
+            outcome,
+            truncated: self.truncated,
+        }
+    }
+}
+
+/// `…/meta.json`: written last, created once; its being there is what makes the episode finished.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeMeta {
+    pub schema: u32,
+    pub writer: Writer,
+    pub run: String,
+    #[serde(flatten)]
+    pub key: EpisodeKey,
+    #[serde(rename = "try")]
+    pub attempt: u32,
+    pub outcome: Outcome,
+    /// Absent for a void.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<f32>,
+    pub end: EpisodeEnd,
+    pub turns: u32,
+    pub tokens: usize,
+    pub sampled_tokens: usize,
+    pub format_errors: u32,
+    pub truncated: bool,
+    /// Every version that sampled a token of the episode.
+    pub weights: Vec<String>,
+    pub patch_bytes: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch_sha256: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade: Option<GradeRecord>,
+    /// What happened, in words; for a void, what to look at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub agent_millis: u64,
+    pub grade_millis: u64,
+    pub waited_millis: u64,
+    /// Seconds since the epoch.
+    pub at: i64,
+}
+
+impl Record for EpisodeMeta {
+    fn schema(&self) -> u32 {
+        self.schema
+    }
+}
+
+/// How the verdict came about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GradeRecord {
+    /// The folder of the episode whose verdict on the same patch of the same task was taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused_from: Option<String>,
+    /// The official grader's words: `Resolved`, `Failed`, `NoReport`, `PatchDoesNotApply`, `Control`, `EmptyPatch`.
+    pub status: String,
+    pub fail_to_pass: TestCounts,
+    pub pass_to_pass: TestCounts,
+    /// How often the patch was put to a grader.
+    pub tries: u32,
+    /// What went wrong on the way to the verdict, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TestCounts {
+    pub passed: u32,
+    pub failed: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_try_has_a_folder_of_its_own_and_the_first_the_plain_name() {
+        let key = EpisodeKey {
+            home: EpisodeHome::Iteration { iteration: 3 },
+            instance: "django__django-1".into(),
+            group: 2,
+            sample: 7,
+        };
+        assert_eq!(key.dir(1), "rollouts/iter-000003/django__django-1__g2__i7");
+        assert_eq!(key.dir(2), "rollouts/iter-000003/django__django-1__g2__i7__t2");
+        let at_eval = EpisodeKey {
+            home: EpisodeHome::Evaluation {
+                set: "heldout".into(),
+                weights: "a-v4".into(),
+            },
+            ..key
+        };
+        assert_eq!(at_eval.dir(1), "evaluations/heldout/a-v4/django__django-1__g2__i7");
+    }
+}

@@ -1,0 +1,66 @@
+//! How an episode ends, as far as learning is concerned.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Only the first two have a reward. A void is a fault of the infrastructure: it leaves the group, and nobody is punished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    Resolved,
+    Unresolved,
+    Void { reason: VoidReason },
+}
+
+impl Outcome {
+    pub fn void(reason: VoidReason) -> Self {
+        Self::Void { reason }
+    }
+
+    /// True for the two outcomes that have a reward.
+    pub fn is_verdict(&self) -> bool {
+        !matches!(self, Self::Void { .. })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolved => f.write_str("Resolved"),
+            Self::Unresolved => f.write_str("Unresolved"),
+            Self::Void { reason } => write!(f, "Void({reason:?})"),
+        }
+    }
+}
+
+/// Whose fault a void is. None of these can be brought about from inside a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum VoidReason {
+    /// The sandbox's pod or node went away, and not for a limit of its own.
+    SandboxLost,
+    /// No sandbox was to be had before the deadline, or the gateway did not answer for as long.
+    SandboxUnavailable,
+    /// The task's image cannot be pulled.
+    ImageUnavailable,
+    /// The repository of the task cannot be prepared in a fresh sandbox.
+    TaskBroken,
+    /// No engine answered before the deadline.
+    EngineUnavailable,
+    /// The grader failed on this patch and on the empty patch alike.
+    GraderFailed,
+    /// The episode's time was spent waiting for the infrastructure.
+    DeadlineInfrastructure,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_written_as_the_contract_says() {
+        assert_eq!(serde_json::to_string(&Outcome::Resolved).unwrap(), "\"Resolved\"");
+        assert_eq!(
+            serde_json::to_string(&Outcome::void(VoidReason::SandboxLost)).unwrap(),
+            r#"{"Void":{"reason":"SandboxLost"}}"#
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Where everything lies below a run's root. No other module of any process spells a path of the store.
+
+use crate::episode::EpisodeHome;
+
+/// The folder of the journal.
+pub const JOURNAL: &str = "journal";
+pub const ROLLOUTS: &str = "rollouts";
+pub const EVALUATIONS: &str = "evaluations";
+pub const BATCHES: &str = "batches";
+pub const CHECKPOINTS: &str = "checkpoints";
+pub const WEIGHTS: &str = "weights";
+/// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
+pub const MANIFEST: &str = "manifest.json";
+
+pub fn journal_entry(sequence: u64) -> String {
+    format!("{JOURNAL}/{sequence:010}.json")
+}
+
+/// The folder of everything an iteration or an evaluation rolled out.
+pub fn home(home: &EpisodeHome) -> String {
+    match home {
+        EpisodeHome::Iteration { iteration } => format!("{ROLLOUTS}/iter-{iteration:06}"),
+        EpisodeHome::Evaluation { set, weights } => format!("{EVALUATIONS}/{set}/{weights}"),
+    }
+}
+
+/// The folder of one try of an episode.
+pub fn episode(of: &EpisodeHome, name: &str, attempt: u32) -> String {
+    match attempt {
+        0 | 1 => format!("{}/{name}", home(of)),
+        later => format!("{}/{name}__t{later}", home(of)),
+    }
+}
+
+pub fn turns(episode: &str) -> String {
+    format!("{episode}/turns")
+}
+
+pub fn turn(episode: &str, turn: u32) -> String {
+    format!("{episode}/turns/{turn:03}.json")
+}
+
+pub fn trajectory(episode: &str) -> String {
+    format!("{episode}/traj.json")
+}
+
+pub fn patch(episode: &str) -> String {
+    format!("{episode}/patch.diff")
+}
+
+pub fn grade_log(episode: &str) -> String {
+    format!("{episode}/grade.log")
+}
+
+pub fn meta(episode: &str) -> String {
+    format!("{episode}/meta.json")
+}
+
+pub fn batch(step: u32) -> String {
+    format!("{BATCHES}/step-{step:06}.json")
+}
+
+pub fn driver_metrics(iteration: u32) -> String {
+    format!("metrics/driver/{iteration:06}.json")
+}
+
+pub fn trainer_metrics(step: u32) -> String {
+    format!("metrics/trainer/{step:06}.json")
+}
+
+/// `<lineage>-v<step>`: names weights everywhere.
+pub fn weights_version(lineage: &str, step: u32) -> String {
+    format!("{lineage}-v{step}")
+}
+
+pub fn weights(version: &str) -> String {
+    format!("{WEIGHTS}/{version}")
+}
+
+pub fn weights_file(version: &str, name: &str) -> String {
+    format!("{WEIGHTS}/{version}/{name}")
+}
+
+pub fn weights_manifest(version: &str) -> String {
+    weights_file(version, MANIFEST)
+}
+
+pub fn checkpoint(lineage: &str, step: u32) -> String {
+    format!("{CHECKPOINTS}/{lineage}-s{step:06}")
+}
+
+pub fn checkpoint_rank(lineage: &str, step: u32, rank: u32, of: u32) -> String {
+    format!("{}/rank-{rank}-of-{of}.safetensors", checkpoint(lineage, step))
+}
+
+pub fn checkpoint_manifest(lineage: &str, step: u32) -> String {
+    format!("{}/{MANIFEST}", checkpoint(lineage, step))
+}
+
+/// True for a name that can be a part of a path and is not taken for something else: letters, digits, `.`, `_`, `-`.
+pub fn is_plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 200
+        && !name.starts_with('.')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}

@@ -1,0 +1,178 @@
+//! The state of a run, as the fold of its journal.
+
+use crate::journal::{Event, JournalEntry};
+use crate::outcome::{Outcome, VoidReason};
+use std::collections::BTreeMap;
+
+/// Everything the driver has to know to go on where it, or its predecessor, stopped.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunState {
+    /// The uid of the run that owns the store.
+    pub run: Option<String>,
+    pub tasks_sha256: Option<String>,
+    pub iterations: BTreeMap<u32, IterationState>,
+    /// Finished trainer steps by number: the newest entry for each.
+    pub steps: BTreeMap<u32, Promotion>,
+    pub promoted: Option<Promotion>,
+    /// Keyed by (set, weights).
+    pub evaluations: BTreeMap<(String, String), EvaluationState>,
+    /// Episode folder to its verdict.
+    pub verdicts: BTreeMap<String, (Outcome, f32)>,
+    pub voids: BTreeMap<VoidReason, u64>,
+    /// How long voided tries had become, in tokens, summed: losing the long ones biases training.
+    pub voided_tokens: u64,
+    pub groups_dropped: u64,
+    pub finished: Option<Finished>,
+    /// Entries that were cut off and passed over.
+    pub torn: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IterationState {
+    pub weights: String,
+    pub tasks: Vec<u32>,
+    pub batch_sha256: Option<String>,
+    pub step: Option<u32>,
+    pub rows: u32,
+    pub dropped: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    pub weights: String,
+    pub manifest_sha256: String,
+    pub step: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvaluationState {
+    pub resolved: u32,
+    pub episodes: u32,
+    pub voids: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    pub succeeded: bool,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+impl RunState {
+    pub fn apply(&mut self, entry: &JournalEntry) {
+        match entry.event.clone() {
+            Event::RunStarted { run, tasks_sha256, .. } => {
+                self.run = Some(run);
+                self.tasks_sha256 = Some(tasks_sha256);
+            }
+            Event::IterationStarted {
+                iteration,
+                weights,
+                tasks,
+            } => {
+                self.iterations.insert(
+                    iteration,
+                    IterationState {
+                        weights,
+                        tasks,
+                        ..IterationState::default()
+                    },
+                );
+            }
+            Event::Verdict {
+                episode,
+                outcome,
+                reward,
+            } => {
+                self.verdicts.insert(episode, (outcome, reward));
+            }
+            Event::EpisodeVoided { reason, tokens, .. } => {
+                *self.voids.entry(reason).or_default() += 1;
+                self.voided_tokens += tokens as u64;
+            }
+            Event::GroupDropped { iteration, group, .. } => {
+                self.groups_dropped += 1;
+                self.iterations.entry(iteration).or_default().dropped.push(group);
+            }
+            Event::BatchWritten {
+                iteration,
+                step,
+                sha256,
+                rows,
+            } => {
+                let one = self.iterations.entry(iteration).or_default();
+                one.batch_sha256 = Some(sha256);
+                one.step = Some(step);
+                one.rows = rows;
+            }
+            Event::StepDone {
+                step,
+                weights,
+                manifest_sha256,
+            } => {
+                let done = Promotion {
+                    weights,
+                    manifest_sha256,
+                    step,
+                };
+                self.steps.insert(step, done);
+            }
+            Event::Promoted {
+                weights,
+                manifest_sha256,
+                step,
+            } => {
+                self.promoted = Some(Promotion {
+                    weights,
+                    manifest_sha256,
+                    step,
+                });
+            }
+            Event::EvaluationDone {
+                set,
+                weights,
+                resolved,
+                episodes,
+                voids,
+            } => {
+                self.evaluations.insert(
+                    (set, weights),
+                    EvaluationState {
+                        resolved,
+                        episodes,
+                        voids,
+                    },
+                );
+            }
+            Event::RunFinished {
+                succeeded,
+                reason,
+                message,
+            } => {
+                self.finished = Some(Finished {
+                    succeeded,
+                    reason,
+                    message,
+                });
+            }
+        }
+    }
+
+    /// The iteration that was begun and whose step is not done, if any.
+    pub fn unfinished_iteration(&self) -> Option<u32> {
+        let (iteration, one) = self.iterations.last_key_value()?;
+        match one.step {
+            Some(step) if self.steps.contains_key(&step) => None,
+            _ => Some(*iteration),
+        }
+    }
+
+    /// How many iterations are done with their step.
+    pub fn finished_iterations(&self) -> u32 {
+        let begun = self.iterations.last_key_value().map_or(0, |(k, _)| *k);
+        match self.unfinished_iteration() {
+            Some(_) => begun.saturating_sub(1),
+            None => begun,
+        }
+    }
+}

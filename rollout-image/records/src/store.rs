@@ -1,0 +1,280 @@
+//! The run's store: created once, on disk before it is acknowledged, behind [`object_store`].
+//!
+//! A record is written to a staging file, synced, put in place by a hard link that fails if the name is taken, and its folder
+//! is synced. So a name either holds everything or does not exist, and two writers of one name cannot both believe they won.
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as StorePath;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A JSON record with a schema number.
+pub trait Record {
+    fn schema(&self) -> u32;
+}
+
+/// What a create came to, and the checksum of the bytes that lie there now if they are ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// The bytes are there and durable.
+    Written { sha256: String },
+    /// Somebody had created the name before; nothing was changed.
+    Existed,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("opening the store in {dir}: {source}; is the volume mounted and writable?")]
+    Open {
+        dir: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the store path {path:?} is not a plain relative path such as namespace/name")]
+    Root { path: String },
+    #[error("{doing} {path} in the store: {source}")]
+    Access {
+        doing: &'static str,
+        path: String,
+        source: object_store::Error,
+    },
+    #[error("{path} is not in the store")]
+    Missing { path: String },
+    #[error("{path} in the store cannot be read as the record it should be: {source}")]
+    Unreadable { path: String, source: serde_json::Error },
+    #[error("writing {path}: the record cannot be put into JSON: {source}")]
+    Unwritable { path: String, source: serde_json::Error },
+    #[error("{path} in the store has schema {found}, this build reads up to {known}; use a newer image")]
+    Newer { path: String, found: u32, known: u32 },
+}
+
+/// One run's part of a store. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct RunStore {
+    inner: Arc<PrefixStore<LocalFileSystem>>,
+    dir: PathBuf,
+}
+
+impl RunStore {
+    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
+    pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
+        let plain = !root.is_empty() && root.split('/').all(crate::paths::is_plain_name);
+        if !plain {
+            return Err(StoreError::Root { path: root.to_owned() });
+        }
+        let dir = mount.join(root);
+        let cannot = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Open {
+            dir: dir.clone(),
+            source,
+        };
+        std::fs::create_dir_all(&dir).map_err(|e| cannot(e.into()))?;
+        let files = LocalFileSystem::new_with_prefix(mount)
+            .map_err(|e| cannot(e.into()))?
+            .with_fsync(true);
+        Ok(Self {
+            inner: Arc::new(PrefixStore::new(files, root)),
+            dir,
+        })
+    }
+
+    /// The folder on disk, for a writer that streams large files by itself.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Creates `path` with these bytes, durably, unless it exists.
+    pub async fn create_bytes(&self, path: &str, bytes: impl Into<Bytes>) -> Result<Created, StoreError> {
+        let bytes: Bytes = bytes.into();
+        let sha256 = sha256_hex(&bytes);
+        let options = PutOptions::from(PutMode::Create);
+        match self.inner.put_opts(&at(path), bytes.into(), options).await {
+            Ok(_) => Ok(Created::Written { sha256 }),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Existed),
+            Err(source) => Err(access("creating", path, source)),
+        }
+    }
+
+    /// Creates `path` with this record as JSON, durably, unless it exists.
+    pub async fn create<T: Serialize>(&self, path: &str, record: &T) -> Result<Created, StoreError> {
+        let mut json = serde_json::to_vec(record).map_err(|source| StoreError::Unwritable {
+            path: path.to_owned(),
+            source,
+        })?;
+        json.push(b'\n');
+        self.create_bytes(path, json).await
+    }
+
+    pub async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
+        let got = self.inner.get(&at(path)).await.map_err(|e| missing_or(path, e))?;
+        got.bytes().await.map_err(|e| access("reading", path, e))
+    }
+
+    pub async fn range(&self, path: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.inner
+            .get_range(&at(path), range)
+            .await
+            .map_err(|e| missing_or(path, e))
+    }
+
+    /// Length in bytes; nothing when the path does not exist.
+    pub async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
+        match self.inner.head(&at(path)).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(access("looking at", path, source)),
+        }
+    }
+
+    pub async fn exists(&self, path: &str) -> Result<bool, StoreError> {
+        Ok(self.length(path).await?.is_some())
+    }
+
+    /// Reads a record and refuses one of a newer schema.
+    pub async fn read<T: DeserializeOwned + Record>(&self, path: &str) -> Result<T, StoreError> {
+        let record: T = self.read_json(path).await?;
+        if record.schema() > crate::SCHEMA {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                found: record.schema(),
+                known: crate::SCHEMA,
+            });
+        }
+        Ok(record)
+    }
+
+    /// Reads any JSON.
+    pub async fn read_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, StoreError> {
+        let bytes = self.bytes(path).await?;
+        serde_json::from_slice(&bytes).map_err(|source| StoreError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Reads a record, or nothing if it does not exist.
+    pub async fn read_if_there<T: DeserializeOwned + Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
+        match self.read(path).await {
+            Ok(record) => Ok(Some(record)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every file below a folder, at any depth, in order of its path.
+    pub async fn files_below(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        let listed: Vec<_> = self
+            .inner
+            .list(Some(&at(folder)))
+            .map_ok(|meta| meta.location.to_string())
+            .try_collect()
+            .await
+            .map_err(|e| access("listing", folder, e))?;
+        let mut paths = listed;
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// Names of files and of folders directly in a folder, in order.
+    pub async fn names_in(&self, folder: &str) -> Result<(Vec<String>, Vec<String>), StoreError> {
+        let listed = self
+            .inner
+            .list_with_delimiter(Some(&at(folder)))
+            .await
+            .map_err(|e| access("listing", folder, e))?;
+        let last = |path: &StorePath| path.filename().map(str::to_owned);
+        let mut files: Vec<String> = listed.objects.iter().filter_map(|o| last(&o.location)).collect();
+        let mut folders: Vec<String> = listed.common_prefixes.iter().filter_map(last).collect();
+        files.sort();
+        folders.sort();
+        Ok((files, folders))
+    }
+
+    /// Removes a file; it is no error if it is gone already. Only retention does this.
+    pub async fn delete(&self, path: &str) -> Result<(), StoreError> {
+        match self.inner.delete(&at(path)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(access("deleting", path, source)),
+        }
+    }
+}
+
+/// Lower-case hex SHA-256.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+fn at(path: &str) -> StorePath {
+    StorePath::from(path)
+}
+
+fn access(doing: &'static str, path: &str, source: object_store::Error) -> StoreError {
+    StoreError::Access {
+        doing,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn missing_or(path: &str, error: object_store::Error) -> StoreError {
+    match error {
+        object_store::Error::NotFound { .. } => StoreError::Missing { path: path.to_owned() },
+        other => access("reading", path, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_created_once_and_the_second_writer_learns_it() {
+        let mount = tempfile::tempdir().unwrap();
+        let store = RunStore::open(mount.path(), "team/demo").unwrap();
+        let first = store.create_bytes("a/b.txt", "one").await.unwrap();
+        assert_eq!(
+            first,
+            Created::Written {
+                sha256: sha256_hex(b"one")
+            }
+        );
+        assert_eq!(store.create_bytes("a/b.txt", "two").await.unwrap(), Created::Existed);
+        assert_eq!(store.bytes("a/b.txt").await.unwrap(), "one");
+        assert_eq!(std::fs::read(mount.path().join("team/demo/a/b.txt")).unwrap(), b"one");
+    }
+
+    #[tokio::test]
+    async fn ranges_and_listings_see_what_was_written() {
+        let mount = tempfile::tempdir().unwrap();
+        let store = RunStore::open(mount.path(), "team/demo").unwrap();
+        for path in ["x/2/c", "x/1/a", "x/b"] {
+            store.create_bytes(path, "0123456789").await.unwrap();
+        }
+        assert_eq!(store.range("x/b", 2..5).await.unwrap(), "234");
+        assert_eq!(store.files_below("x").await.unwrap(), ["x/1/a", "x/2/c", "x/b"]);
+        let (files, folders) = store.names_in("x").await.unwrap();
+        assert_eq!(
+            (files, folders),
+            (vec!["b".to_owned()], vec!["1".to_owned(), "2".to_owned()])
+        );
+        assert_eq!(store.length("x/b").await.unwrap(), Some(10));
+        assert_eq!(store.length("x/none").await.unwrap(), None);
+    }
+
+    #[test]
+    fn a_root_that_climbs_out_is_refused() {
+        let mount = tempfile::tempdir().unwrap();
+        for root in ["../other", "", "/etc", "a//b", "a/.."] {
+            assert!(matches!(
+                RunStore::open(mount.path(), root),
+                Err(StoreError::Root { .. })
+            ));
+        }
+    }
+}
