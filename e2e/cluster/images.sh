@@ -6,6 +6,7 @@
 #   images.sh base-tar               prints the path of the base image's root file system (a tar)
 #   images.sh pause                  the image of the pods' first container (used by up.sh)
 #   images.sh check                  the images that check.sh runs
+#   images.sh forget                 drops images whose name went to a newer one (used by up.sh)
 #   images.sh names                  the names
 # Names: operator gateway sandboxd driver engine-agent trainer engine. NAME is the image grpo.dev/NAME:dev.
 set -euo pipefail
@@ -189,8 +190,8 @@ grader_site() {
   hash=$(hash_of "$list")
   fresh grader-site "$hash" && return
   rm -rf "$site"
-  python3 -m pip install --quiet --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
-    "$CACHE/venv/bin/python" -m pip install --quiet --no-compile --target "$site" -r "$list"
+  python3 -m pip install --quiet --no-deps --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
+    "$CACHE/venv/bin/python" -m pip install --quiet --no-deps --no-compile --target "$site" -r "$list"
   stamp grader-site "$hash"
 }
 
@@ -264,12 +265,24 @@ import_layout() {
   count=$(wc -l < "$work/want")
   [ "$count" -ge "$#" ] && [ "$count" -gt 0 ] || die "$dir lacks some of: $*"
   comm -13 "$work/have" "$work/want" > "$work/new"
-  if [ ! -s "$work/new" ]; then note "$count as they were"; return; fi
+  if [ ! -s "$work/new" ]; then name_by_id "$dir" "$work"; note "$count as they were"; return; fi
   jq --rawfile new "$work/new" '($new | split("\n")) as $n | .manifests |= [.[] | select(("\(.annotations["io.containerd.image.name"]) \(.digest)") as $x | $n | index($x))]' \
     "$work/index.json" > "$work/index.new" && mv "$work/index.new" "$work/index.json"
   stream_layout "$dir" "$work" > "$work/import.tar"
   images import --local --all-platforms --snapshotter overlayfs "$work/import.tar"
+  name_by_id "$dir" "$work"
   note "$(wc -l < "$work/new") of $count new, $(du -h "$work/import.tar" | cut -f1)"
+}
+
+# name_by_id DIR WORK: gives each image also its id as a name. The node does that for new names only, and when a name moved
+# to a new image it would not find that as an image volume.
+name_by_id() {
+  local dir=$1 work=$2 name digest id
+  images list -q | grep '^sha256:' | sort > "$work/ids" || true
+  (cd "$dir/blobs" && cut -d' ' -f2 "$work/want" | tr : / | xargs jq -r '.config.digest') |
+    paste -d' ' - "$work/want" | sort | join -v 1 - "$work/ids" | while read -r id name digest; do
+    images tag --skip-reference-check "$name" "$id" < /dev/null
+  done
 }
 
 # stream_layout DIR WORK: a tar of WORK/index.json, its manifests, and those of their blobs that the cluster lacks.
@@ -321,6 +334,12 @@ check() {
   fi
 }
 
+# forget: drops images that have lost their name to a newer one. Only for a cluster without pods.
+forget() {
+  images list | awk 'NR > 1 && $1 !~ /^sha256:/ { named[$3] = 1 } NR > 1 && $1 ~ /^sha256:/ { id[$1] = $3 }
+    END { for (i in id) if (!(id[i] in named)) print i }' | while read -r id; do images rm "$id" > /dev/null; done
+}
+
 # pause: small enough to build when a cluster boots for the first time; later ones find it in the store.
 pause() {
   local context="$CONTEXTS/pause"
@@ -330,6 +349,8 @@ pause() {
   import_layout "$LAYOUT" grpo.dev/pause:1
 }
 
+# What a booting cluster asks for must not wait for a build.
+if [ "${1:-}" = forget ]; then forget; exit; fi
 if [ "${1:-}" = pause ] && [ -n "$(images list -q name==grpo.dev/pause:1)" ]; then exit 0; fi
 # One at a time: builds and imports share the layout.
 exec 9> "$CACHE/images.lock"
@@ -343,5 +364,5 @@ case "${1:-}" in
   pause) pause ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,10p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,11p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -77,6 +77,7 @@ runtime() {
     stop_part containerd
     part containerd
   fi
+  "$CLUSTER_DIR/images.sh" forget
   "$CLUSTER_DIR/images.sh" pause
 }
 
