@@ -169,7 +169,7 @@ torch_objects() {
 
 build_libtorch_base() {
   local context="$CONTEXTS/libtorch-base" objects hash
-  objects=$(torch_objects)
+  objects=$(torch_objects) || die "neither the trainer nor the engine loads libtorch"
   mapfile -t objects <<< "$objects"
   hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$(stat -L -c '%n %s %Y' "${objects[@]}")" "$(cat "$CACHE/stamps/image-base")")
   if fresh image-libtorch-base "$hash" && has_image "$LIBTORCH_BASE"; then note "as it was"; return; fi
