@@ -46,6 +46,8 @@ def sources(stdlib: Path, wheels: list[Path]):
 def examples(stdlib: Path, wheels: list[Path]) -> list[dict]:
     seen, out = set(), []
     for package, _, text in sources(stdlib, wheels):
+        if not text.isascii() or set("\t\r\f") & set(text):
+            continue
         for function in flips.functions(text):
             if function.lines in seen:
                 continue

@@ -46,7 +46,10 @@ class Flip:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a file; `first` and `last` (from 1) bound its excerpt, which leaves a docstring out."""
+    """A function of a file; `first` and `last` (from 1) bound its excerpt, which leaves a docstring out.
+
+    `whole` starts at the first decorator, as code objects do.
+    """
 
     name: str
     qualname: str
@@ -130,8 +133,6 @@ def possible(lines: list[str]) -> list[Flip]:
 
 def functions(source: str) -> list[Function]:
     """The functions of a file whose excerpts are small enough to be shown to the demo's model."""
-    if not source.isascii() or "\t" in source or "\r" in source or "\f" in source:
-        return []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -168,9 +169,11 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, path: tuple[str, ...
             first += 1
     last = node.end_lineno
     excerpt = lines[first - 1 : last]
+    if not all(line.isascii() and line.isprintable() for line in excerpt):
+        return None
     if not 2 <= len(excerpt) <= MAX_LINES or sum(len(x) + 1 for x in excerpt) > MAX_CHARS:
         return None
-    return Function(node.name, ".".join(path + (node.name,)), first, last, tuple(excerpt), (node.lineno, last))
+    return Function(node.name, ".".join(path + (node.name,)), first, last, tuple(excerpt), (min([node.lineno] + [d.lineno for d in node.decorator_list]), last))
 
 
 def mutants(function: Function) -> list[tuple[Flip, list[str], list[Flip]]]:
