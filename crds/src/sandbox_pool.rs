@@ -1,0 +1,162 @@
+//! `SandboxPool` (`grpo.dev`): throw-away sandboxes behind one gateway, which is their only owner.
+//!
+//! The gateway reads this spec as `pool.json`.
+
+use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::common::{Period, PodOverlay, ProcessOptions};
+
+/// Sandboxes that are leased by episodes and graders and deleted after use.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "grpo.dev",
+    version = "v1alpha1",
+    kind = "SandboxPool",
+    plural = "sandboxpools",
+    shortname = "gsbx",
+    category = "grpo",
+    namespaced,
+    status = "SandboxPoolStatus",
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && self.metadata.name.size() <= 40").message("the name has at most 40 characters, begins with a letter and has no dots: the names of its services are made from it"),
+    printcolumn = r#"{"name":"Ready","type":"integer","jsonPath":".status.ready","description":"sandboxes that run"}"#,
+    printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.leased"}"#,
+    printcolumn = r#"{"name":"Pending","type":"integer","jsonPath":".status.pending","description":"sandboxes that start"}"#,
+    printcolumn = r#"{"name":"Max","type":"integer","jsonPath":".spec.max"}"#,
+    printcolumn = r#"{"name":"Egress-Blocked","type":"string","jsonPath":".status.egressBlocked"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.warm.max <= self.max").message("warm.max is at most max"))]
+pub struct SandboxPoolSpec {
+    /// Sandboxes at the same time, leased and warm together.
+    #[schemars(range(min = 1, max = 10000))]
+    pub max: u32,
+    /// Sandboxes on one node. Default: as many as its resources allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_per_node: Option<u32>,
+    /// Sandboxes that are started before they are asked for.
+    #[serde(default)]
+    pub warm: Warm,
+    /// Caps on what a lease may ask for.
+    #[serde(default)]
+    pub lease: LeaseCaps,
+    /// CPU, memory and ephemeral storage of each sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// What sandboxes may reach. None: nothing but their gateway, which reaches them.
+    #[serde(default)]
+    pub network: Network,
+    /// Lease sandboxes although nobody has shown that the cluster enforces `network`. The pool then says so.
+    #[serde(default)]
+    pub allow_unenforced: bool,
+    /// How image names of tasks are rewritten; the first that fits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub image_rewrites: Vec<ImageRewrite>,
+    /// Laid over the sandbox pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_template: Option<PodOverlay>,
+    /// How the gateway is run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<ProcessOptions>,
+}
+
+/// Sandboxes that are started before they are asked for, because the driver says which images come next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Warm {
+    /// At most so many that nobody has leased. 0 keeps none warm.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 10000))]
+    pub max: u32,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Self { max: 0 }
+    }
+}
+
+/// Caps on what a lease may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseCaps {
+    /// Longest time to live that a lease or a renewal may ask for.
+    #[serde(default = "default_max_ttl", rename = "maxTTL")]
+    pub max_ttl: Period,
+    /// A leased sandbox that is not used for so long is taken back.
+    #[serde(default = "default_idle_timeout")]
+    pub idle_timeout: Period,
+}
+
+impl Default for LeaseCaps {
+    fn default() -> Self {
+        Self {
+            max_ttl: default_max_ttl(),
+            idle_timeout: default_idle_timeout(),
+        }
+    }
+}
+
+fn default_max_ttl() -> Period {
+    Period::from_minutes(120)
+}
+
+fn default_idle_timeout() -> Period {
+    Period::from_minutes(10)
+}
+
+/// What sandboxes may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Network {
+    #[default]
+    None,
+}
+
+/// One rewrite of image names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageRewrite {
+    /// Prefix of the name.
+    #[schemars(length(min = 1, max = 512))]
+    pub from: String,
+    /// What takes its place.
+    #[schemars(length(max = 512))]
+    pub to: String,
+}
+
+/// How the pool is.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxPoolStatus {
+    /// The generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, EgressBlocked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// The message of the condition that matters most now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32768))]
+    pub message: Option<String>,
+    /// Sandboxes that run.
+    #[serde(default)]
+    pub ready: u32,
+    /// Leases in the ledger.
+    #[serde(default)]
+    pub leased: u32,
+    /// Sandboxes that start.
+    #[serde(default)]
+    pub pending: u32,
+    /// Whether sandboxes were shown to reach nothing: True, False or Unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub egress_blocked: Option<String>,
+}
