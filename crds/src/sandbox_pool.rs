@@ -30,7 +30,7 @@ use crate::common::{Period, PodOverlay, ProcessOptions};
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.warm.max <= self.max").message("warm.max is at most max"))]
+#[x_kube(validation = Rule::new("!has(self.warm.max) || self.warm.max <= self.max").message("warm.max is at most max"))]
 pub struct SandboxPoolSpec {
     /// Sandboxes at the same time, leased and warm together.
     #[schemars(range(min = 1, max = 10000))]
@@ -67,19 +67,13 @@ pub struct SandboxPoolSpec {
 }
 
 /// Sandboxes that are started before they are asked for, because the driver says which images come next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Warm {
-    /// At most so many that nobody has leased. 0 keeps none warm.
-    #[serde(default)]
+    /// At most so many that nobody has leased. 0 keeps none warm. Default: as many as `max` leaves room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
-    pub max: u32,
-}
-
-impl Default for Warm {
-    fn default() -> Self {
-        Self { max: 0 }
-    }
+    pub max: Option<u32>,
 }
 
 /// Caps on what a lease may ask for.
