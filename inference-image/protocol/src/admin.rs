@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct LoadRequest {
     pub dir: String,
     pub version: String,
+    /// What the tensors' checksum must be. Otherwise the load is refused and the earlier version goes on serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 /// The engine serves `version` to every request from now on; running ones finish on what they started with.

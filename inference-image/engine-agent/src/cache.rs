@@ -1,0 +1,102 @@
+//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Versions kept: the one that serves and the one that will.
+const KEPT: usize = 2;
+
+/// Ends the name of what is not yet whole.
+pub const PARTIAL: &str = ".partial";
+
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+/// A file or version name that would lead out of its folder.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0:?} is not a name: letters, digits, '.', '_' and '-' only, not beginning with '.', at most 200 characters")]
+pub struct BadName(pub String);
+
+/// Lets through what is safe as a name of a file.
+pub fn checked_name(name: &str) -> Result<&str, BadName> {
+    let plain = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    match plain && !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && !name.ends_with(PARTIAL) {
+        true => Ok(name),
+        false => Err(BadName(name.to_owned())),
+    }
+}
+
+impl Cache {
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where a version lies, or will.
+    pub fn folder(&self, version: &str) -> Result<PathBuf, BadName> {
+        Ok(self.root.join(checked_name(version)?))
+    }
+
+    /// Removes all but the most recently touched versions. `version` always stays.
+    pub fn keep_newest_and(&self, version: &str) -> io::Result<()> {
+        let mut folders: Vec<(bool, SystemTime, PathBuf)> = Vec::new();
+        for entry in std::fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                let current = entry.file_name().to_str() == Some(version);
+                folders.push((
+                    current,
+                    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    entry.path(),
+                ));
+            }
+        }
+        folders.sort_by(|a, b| b.cmp(a));
+        for (_, _, folder) in folders.iter().skip(KEPT) {
+            std::fs::remove_dir_all(folder)?;
+        }
+        Ok(())
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["", "..", "../x", "a/b", "/etc", ".hidden", "a b", "x.partial"] {
+            assert!(checked_name(name).is_err(), "{name:?} was let through");
+        }
+        assert!(checked_name("a-v12").is_ok());
+        assert!(checked_name("model-00001-of-00002.safetensors").is_ok());
+    }
+
+    #[test]
+    fn the_current_version_and_the_newest_other_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::new(root.path().to_owned());
+        for (age, version) in ["a-v3", "a-v2", "a-v1"].iter().enumerate() {
+            let folder = cache.folder(version).unwrap();
+            std::fs::create_dir(&folder).unwrap();
+            let past = SystemTime::now() - std::time::Duration::from_secs(60 * age as u64);
+            std::fs::File::open(&folder).unwrap().set_modified(past).unwrap();
+        }
+        cache.keep_newest_and("a-v1").unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(root.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["a-v1", "a-v3"]);
+    }
+}

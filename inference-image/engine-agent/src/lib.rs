@@ -1,0 +1,112 @@
+//! The engine agent: the only door of every engine pod.
+//!
+//! Two flows. Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the [`engine`]'s admin API → verified →
+//! status. Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again → answer. The
+//! agent decides nothing: which version, which replica and what to do about a failure are the driver's business.
+
+pub mod cache;
+pub mod engine;
+pub mod http;
+pub mod metrics;
+pub mod pull;
+pub mod worker;
+
+use cache::Cache;
+use engine::embedded::{Embedded, at};
+use grpo_engine_protocol::{AgentState, AgentStatus};
+use http::{Door, Limits};
+use metrics::Metrics;
+use reqwest::{Client, Url};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use worker::{Orders, Pace, Worker};
+
+/// What an agent is started with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The engine's address on loopback.
+    pub engine: Url,
+    /// Where versions are pulled to. The engine must see it under the same path.
+    pub cache_dir: PathBuf,
+    /// Requests at the engine at one time; more are refused with 429.
+    pub max_inflight: usize,
+    pub limits: Limits,
+    /// For one completion, from first byte to last.
+    pub request_deadline: Duration,
+    /// Told apart from every other process that served at this address.
+    pub instance: String,
+    pub pace: Pace,
+}
+
+/// Why an agent could not start or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("cannot use {path} for weights: {cause}; mount a writable volume there, in the engine's container too")]
+    CacheDir { path: String, cause: std::io::Error },
+    #[error("cannot make an HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+    #[error("serving HTTP failed: {0}")]
+    Http(std::io::Error),
+    #[error("the weights worker ended by itself; the container should be restarted")]
+    WorkerEnded,
+}
+
+/// A name for this process: the pod's, and when it began.
+pub fn new_instance(pod: &str) -> String {
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{pod}-{:x}", began.as_micros())
+}
+
+/// Guards the engine until `shutdown`.
+pub async fn serve(
+    listener: TcpListener,
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), AgentError> {
+    std::fs::create_dir_all(&options.cache_dir).map_err(|cause| AgentError::CacheDir {
+        path: options.cache_dir.display().to_string(),
+        cause,
+    })?;
+    let (orders, ordered) = watch::channel(Orders::default());
+    let (status, seen) = watch::channel(AgentStatus {
+        instance: options.instance,
+        serving: None,
+        wanted: None,
+        state: AgentState::Booting,
+        message: Some("the engine has not answered yet".to_owned()),
+        loaded_sha256: None,
+        changed: None,
+    });
+    let loopback = Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy();
+    let worker = Worker {
+        engine: Embedded::new(loopback.build()?, &options.engine),
+        cache: Cache::new(options.cache_dir),
+        client: pull::client()?,
+        orders: ordered,
+        status,
+        pace: options.pace,
+    };
+    let loopback = Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy();
+    let door = Door {
+        client: loopback.timeout(options.request_deadline).build()?,
+        completions: at(&options.engine, "/v1/completions"),
+        models: at(&options.engine, "/v1/models"),
+        orders,
+        status: seen,
+        places: Semaphore::new(options.max_inflight.max(1)),
+        limits: options.limits,
+        metrics: Metrics::default(),
+    };
+    let work = tokio::spawn(worker.run());
+    let stop = work.abort_handle();
+    let server = axum::serve(listener, http::router(Arc::new(door))).with_graceful_shutdown(shutdown);
+    let outcome = tokio::select! {
+        served = server => served.map_err(AgentError::Http),
+        _ = work => Err(AgentError::WorkerEnded),
+    };
+    stop.abort();
+    outcome
+}

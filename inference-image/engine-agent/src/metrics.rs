@@ -1,0 +1,52 @@
+//! What `/metrics` tells about the agent.
+
+use grpo_engine_protocol::{AgentState, AgentStatus, ErrorBody};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Default)]
+pub struct Metrics {
+    passed: Counter,
+    refused: Family<[(&'static str, String); 1], Counter>,
+}
+
+impl Metrics {
+    /// Counts a completion that was passed on, or refused.
+    pub fn count(&self, refused: Option<&ErrorBody>) {
+        match refused {
+            None => self.passed.inc(),
+            Some(error) => self
+                .refused
+                .get_or_create(&[("code", format!("{:?}", error.code))])
+                .inc(),
+        };
+    }
+
+    /// The metrics as Prometheus text, with the status of this moment.
+    pub fn text(&self, status: &AgentStatus) -> Result<String, std::fmt::Error> {
+        let serves: Gauge = Gauge::default();
+        serves.set(i64::from(status.serving.is_some()));
+        let behind: Gauge = Gauge::default();
+        behind.set(i64::from(status.wanted.is_some() && status.wanted != status.serving));
+        let failed: Gauge = Gauge::default();
+        failed.set(i64::from(status.state == AgentState::Failed));
+        let mut registry = Registry::with_prefix("grpo_agent");
+        registry.register(
+            "completions_passed",
+            "Completions answered by the engine",
+            self.passed.clone(),
+        );
+        registry.register(
+            "completions_refused",
+            "Completions refused, by code",
+            self.refused.clone(),
+        );
+        registry.register("serves", "1 if the engine serves some version", serves);
+        registry.register("behind", "1 if it serves another version than was ordered", behind);
+        registry.register("failed", "1 if the last attempt to load a version failed", failed);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,235 @@
+//! Making true what was ordered: a level-triggered loop.
+//!
+//! Each turn compares what the engine says it serves with the last order, and brings the engine a step nearer: pull, load, verify. What was
+//! reached earlier is never assumed: an engine that restarted says `base` again, which is simply behind, and the same turn of the
+//! loop mends it. Failures are retried with growing pauses a bounded number of times; a repeated order begins anew.
+
+use crate::cache::{BadName, Cache};
+use crate::engine::{Engine, EngineFault, Serving};
+use crate::pull::{PullError, Pulled, pull};
+use grpo_engine_protocol::{AgentState, AgentStatus, WeightsOrder};
+use reqwest::Client;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// Attempts for one order before a person, or the next order, is waited for.
+const ATTEMPTS: u32 = 10;
+
+/// What was ordered, and how often: a repetition of the same order after the attempts are used up is a new start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    pub wanted: Option<WeightsOrder>,
+    pub received: u64,
+}
+
+/// How the loop paces itself.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// Between two looks at the engine.
+    pub look: Duration,
+    /// Before the second attempt; doubles up to `longest_pause`.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+    /// For one load.
+    pub load_deadline: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            look: Duration::from_secs(1),
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(15),
+            load_deadline: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Why an order was not fulfilled in one attempt.
+#[derive(Debug, thiserror::Error)]
+enum Setback {
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error(transparent)]
+    Name(#[from] BadName),
+    #[error(transparent)]
+    Engine(#[from] EngineFault),
+    #[error(
+        "the engine says it serves {found} after {wanted} was loaded; another agent may be at work on it: check that one agent guards one engine"
+    )]
+    OtherVersion { wanted: String, found: String },
+    #[error(
+        "the engine holds tensors with sha256 {found} for {version}, its manifest says {expected}; the weights in the store do not match \
+         their manifest, or the engine did not load them. The version must be published again"
+    )]
+    OtherTensors {
+        version: String,
+        expected: String,
+        found: String,
+    },
+}
+
+pub struct Worker<E> {
+    pub engine: E,
+    pub cache: Cache,
+    pub client: Client,
+    pub orders: watch::Receiver<Orders>,
+    pub status: watch::Sender<AgentStatus>,
+    pub pace: Pace,
+}
+
+/// Attempts at the present order.
+struct Attempts {
+    order: Orders,
+    made: u32,
+    not_before: Instant,
+    last_setback: Option<String>,
+}
+
+impl Attempts {
+    fn new(order: Orders) -> Self {
+        Self {
+            order,
+            made: 0,
+            not_before: Instant::now(),
+            last_setback: None,
+        }
+    }
+}
+
+impl<E: Engine> Worker<E> {
+    /// Runs until nobody can order anything any more.
+    pub async fn run(mut self) {
+        let mut attempts = Attempts::new(self.orders.borrow_and_update().clone());
+        loop {
+            // A new order interrupts whatever is going on; a pull resumes where it was.
+            let mut orders = self.orders.clone();
+            tokio::select! {
+                () = self.turn(&mut attempts) => {}
+                _ = orders.changed() => {}
+            }
+            let pause = Instant::now() + self.pace.look;
+            tokio::select! {
+                () = sleep_until(pause) => {}
+                changed = self.orders.changed() => if changed.is_err() { return },
+            }
+            let order = self.orders.borrow_and_update().clone();
+            let another = order.wanted != attempts.order.wanted;
+            let again = order.received != attempts.order.received && attempts.made >= ATTEMPTS;
+            if another || again {
+                attempts = Attempts::new(order);
+            }
+        }
+    }
+
+    /// One look at the engine, and one attempt if it is behind and the time has come.
+    async fn turn(&self, attempts: &mut Attempts) {
+        let serving = match self.engine.serving().await {
+            Ok(serving) => serving,
+            Err(fault) => return self.say(AgentState::Booting, None, Some(fault.to_string())),
+        };
+        let Some(order) = attempts
+            .order
+            .wanted
+            .clone()
+            .filter(|order| order.version != serving.version)
+        else {
+            attempts.made = 0;
+            attempts.last_setback = None;
+            return self.say(AgentState::Idle, Some(&serving), None);
+        };
+        if attempts.made >= ATTEMPTS || Instant::now() < attempts.not_before {
+            return self.say(AgentState::Failed, Some(&serving), attempts.last_setback.clone());
+        }
+        attempts.made += 1;
+        match self.fulfil(&order, &serving).await {
+            Ok((loaded, changed)) => {
+                tracing::info!(
+                    version = loaded.version,
+                    sha256 = loaded.sha256,
+                    changed,
+                    "ordered weights serve"
+                );
+                attempts.made = 0;
+                attempts.last_setback = None;
+                self.say(AgentState::Idle, Some(&loaded), None);
+                self.status.send_modify(|status| status.changed = Some(changed));
+                if let Err(error) = self.cache.keep_newest_and(&order.version) {
+                    tracing::warn!("cannot tidy {}: {error}", self.cache.root().display());
+                }
+            }
+            Err(setback) => {
+                let pause = self.pace.first_pause.saturating_mul(1 << (attempts.made - 1).min(16));
+                attempts.not_before = Instant::now() + pause.min(self.pace.longest_pause);
+                let message = format!(
+                    "attempt {} of {ATTEMPTS} to serve {} failed: {setback}",
+                    attempts.made, order.version
+                );
+                tracing::warn!("{message}");
+                attempts.last_setback = Some(message.clone());
+                // The engine may have been what failed.
+                let serving = self.engine.serving().await.ok();
+                self.say(AgentState::Failed, serving.as_ref(), Some(message));
+            }
+        }
+    }
+
+    /// Pull, load, verify. Also says whether the tensors differ from those that served before.
+    async fn fulfil(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
+        self.say(
+            AgentState::Pulling,
+            Some(before),
+            Some(format!("pulling {} from {}", order.version, order.source)),
+        );
+        let Pulled { folder, manifest } = pull(&self.client, &self.cache, order).await?;
+        self.say(
+            AgentState::Loading,
+            Some(before),
+            Some(format!("the engine loads {}", order.version)),
+        );
+        let loaded = self
+            .engine
+            .load(
+                &folder,
+                &order.version,
+                &manifest.tensors_sha256,
+                self.pace.load_deadline,
+            )
+            .await?;
+        if !loaded.sha256.eq_ignore_ascii_case(&manifest.tensors_sha256) {
+            return Err(Setback::OtherTensors {
+                version: order.version.clone(),
+                expected: manifest.tensors_sha256,
+                found: loaded.sha256,
+            });
+        }
+        // What an answer to `load` says is a promise; what the engine says it serves is the fact.
+        let serving = self.engine.serving().await?;
+        if serving.version != order.version {
+            return Err(Setback::OtherVersion {
+                wanted: order.version.clone(),
+                found: serving.version,
+            });
+        }
+        let changed = serving.sha256 != before.sha256;
+        Ok((serving, changed))
+    }
+
+    fn say(&self, state: AgentState, serving: Option<&Serving>, message: Option<String>) {
+        let wanted = self.orders.borrow().wanted.as_ref().map(|order| order.version.clone());
+        self.status.send_if_modified(|status| {
+            let next = AgentStatus {
+                serving: serving.map(|serving| serving.version.clone()),
+                loaded_sha256: serving.map(|serving| serving.sha256.clone()),
+                wanted,
+                state,
+                message,
+                ..status.clone()
+            };
+            let modified = next != *status;
+            *status = next;
+            modified
+        });
+    }
+}

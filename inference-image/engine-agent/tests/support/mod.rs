@@ -1,0 +1,275 @@
+//! An agent on a port of its own, and a source of weights that can be told to misbehave.
+
+#[path = "../../../engine/tests/support/mod.rs"]
+pub mod engine;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::StreamExt;
+use grpo_engine::model::Model;
+use grpo_engine_agent::http::Limits;
+use grpo_engine_agent::pull::sha256;
+use grpo_engine_agent::worker::Pace;
+use grpo_engine_agent::{Options, new_instance, serve};
+use grpo_engine_protocol::{
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER, WeightsOrder,
+};
+use grpo_records::weights::{WeightsFile, WeightsManifest};
+use reqwest::Client;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
+
+/// The folder of a random model.
+pub fn model_of(seed: u64) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    engine::write_model(dir.path(), seed);
+    dir
+}
+
+pub struct Agent {
+    pub url: String,
+    pub client: Client,
+    cache: TempDir,
+}
+
+impl Agent {
+    /// An agent that guards the engine at `engine`.
+    pub async fn before(engine: &str) -> Self {
+        Self::with_places(engine, 16).await
+    }
+
+    /// An agent that lets `places` requests at a time through.
+    pub async fn with_places(engine: &str, places: usize) -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let options = Options {
+            engine: engine.parse().unwrap(),
+            cache_dir: cache.path().join("weights"),
+            max_inflight: places,
+            limits: Limits {
+                request_bytes: MAX_REQUEST_BYTES,
+                answer_bytes: 16 << 20,
+            },
+            request_deadline: Duration::from_secs(60),
+            instance: new_instance("test"),
+            pace: Pace {
+                look: Duration::from_millis(20),
+                first_pause: Duration::from_millis(100),
+                longest_pause: Duration::from_millis(200),
+                load_deadline: Duration::from_secs(30),
+            },
+        };
+        tokio::spawn(serve(listener, options, std::future::pending()));
+        Self {
+            url,
+            client: Client::new(),
+            cache,
+        }
+    }
+
+    pub async fn order(&self, order: &WeightsOrder) {
+        let answer = self
+            .client
+            .put(format!("{}/agent/v1/weights", self.url))
+            .json(order)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 202);
+    }
+
+    pub async fn get(&self, path: &str) -> reqwest::Response {
+        self.client.get(format!("{}{path}", self.url)).send().await.unwrap()
+    }
+
+    pub async fn status(&self) -> AgentStatus {
+        self.get("/agent/v1/status").await.json().await.unwrap()
+    }
+
+    pub async fn wait_for(&self, holds: impl Fn(&AgentStatus) -> bool) -> AgentStatus {
+        let mut last = None;
+        let reached = timeout(Duration::from_secs(30), async {
+            loop {
+                let status = self.status().await;
+                if holds(&status) {
+                    return status;
+                }
+                last = Some(status);
+                tokio::task::yield_now().await;
+            }
+        });
+        match reached.await {
+            Ok(status) => status,
+            Err(_) => panic!("the agent stays at {last:?}"),
+        }
+    }
+
+    pub async fn wait_until_serving(&self, version: &str) -> AgentStatus {
+        use grpo_engine_protocol::AgentState::Idle;
+        self.wait_for(|status| status.serving.as_deref() == Some(version) && status.state == Idle)
+            .await
+    }
+
+    pub async fn complete(
+        &self,
+        request: &CompletionRequest,
+        weights: Option<&str>,
+    ) -> Result<CompletionResponse, ErrorBody> {
+        let mut call = self.client.post(format!("{}/v1/completions", self.url)).json(request);
+        if let Some(weights) = weights {
+            call = call.header(WEIGHTS_HEADER, weights);
+        }
+        let answer = call.send().await.unwrap();
+        match answer.status().is_success() {
+            true => Ok(answer.json().await.unwrap()),
+            false => Err(answer.json().await.unwrap()),
+        }
+    }
+
+    pub fn versions_on_disk(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.cache.path().join("weights")).unwrap();
+        let mut versions: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        versions.sort();
+        versions
+    }
+}
+
+/// Serves weights as a driver does, with ranges.
+#[derive(Clone, Default)]
+pub struct Source {
+    url: String,
+    content: Arc<Mutex<Content>>,
+}
+
+#[derive(Default)]
+struct Content {
+    files: BTreeMap<String, Vec<u8>>,
+    break_after: BTreeMap<String, usize>,
+    fetched: Vec<(String, Option<String>)>,
+}
+
+impl Source {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/weights", listener.local_addr().unwrap());
+        let source = Self {
+            url,
+            content: Arc::default(),
+        };
+        let router = Router::new()
+            .route("/weights/{*path}", get(serve_file))
+            .with_state(source.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        source
+    }
+
+    /// Publishes a random model; returns the order for it and the checksum of its tensors.
+    pub fn publish(&self, version: &str, seed: u64) -> (WeightsOrder, String) {
+        let mut tensors = String::new();
+        let order = self.publish_with(version, seed, |manifest| tensors = manifest.tensors_sha256.clone());
+        (order, tensors)
+    }
+
+    pub fn publish_with(&self, version: &str, seed: u64, change: impl FnOnce(&mut WeightsManifest)) -> WeightsOrder {
+        let dir = model_of(seed);
+        let mut content = self.content.lock().unwrap();
+        let files = ["config.json", "model.safetensors"].map(|name| {
+            let bytes = std::fs::read(dir.path().join(name)).unwrap();
+            let file = WeightsFile {
+                name: name.to_owned(),
+                bytes: bytes.len() as u64,
+                sha256: sha256(&bytes),
+            };
+            content.files.insert(format!("{version}/{name}"), bytes);
+            file
+        });
+        let mut manifest = WeightsManifest {
+            version: version.to_owned(),
+            lineage: "a".to_owned(),
+            step: 1,
+            parent: None,
+            files: files.into(),
+            tensors_sha256: Model::load(dir.path(), version, None).unwrap().sha256,
+        };
+        change(&mut manifest);
+        let bytes = serde_json::to_vec(&manifest).unwrap();
+        let manifest_sha256 = sha256(&bytes);
+        content.files.insert(format!("{version}/manifest.json"), bytes);
+        WeightsOrder {
+            version: version.to_owned(),
+            source: format!("{}/{version}", self.url),
+            manifest_sha256,
+        }
+    }
+
+    /// Turns one byte of a file over; a second time, back.
+    pub fn corrupt(&self, path: &str) {
+        let mut content = self.content.lock().unwrap();
+        let bytes = content.files.get_mut(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    }
+
+    /// Cuts the next transfer of a file short.
+    pub fn break_after(&self, path: &str, bytes: usize) {
+        self.content.lock().unwrap().break_after.insert(path.to_owned(), bytes);
+    }
+
+    /// What was asked for, with the range.
+    pub fn fetched(&self) -> Vec<(String, Option<String>)> {
+        self.content.lock().unwrap().fetched.clone()
+    }
+}
+
+async fn serve_file(State(source): State<Source>, Path(path): Path<String>, headers: HeaderMap) -> Response {
+    let mut content = source.content.lock().unwrap();
+    let range = headers
+        .get(header::RANGE)
+        .map(|range| range.to_str().unwrap().to_owned());
+    content.fetched.push((path.clone(), range.clone()));
+    let Some(bytes) = content.files.get(&path).cloned() else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let from = range.map_or(0, |range| {
+        range
+            .strip_prefix("bytes=")
+            .unwrap()
+            .trim_end_matches('-')
+            .parse::<usize>()
+            .unwrap()
+    });
+    let total = bytes.len();
+    let rest = bytes[from..].to_vec();
+    let body = match content.break_after.remove(&path) {
+        None => Body::from(rest),
+        Some(cut) => {
+            let start = futures::stream::iter([Ok(rest[..cut].to_vec())]);
+            // What was sent is flushed while the stream is pending.
+            let end = futures::stream::once(async {
+                tokio::task::yield_now().await;
+                Err(std::io::Error::other("the line is cut"))
+            });
+            Body::from_stream(start.chain(end))
+        }
+    };
+    match from {
+        0 => body.into_response(),
+        _ => {
+            let range = format!("bytes {from}-{}/{total}", total - 1);
+            (StatusCode::PARTIAL_CONTENT, [(header::CONTENT_RANGE, range)], body).into_response()
+        }
+    }
+}

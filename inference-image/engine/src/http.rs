@@ -1,0 +1,246 @@
+//! The engine's HTTP surface: OpenAI's completion and model routes, health, metrics, and the admin API.
+//!
+//! The admin API shares the port: the engine listens on loopback and only its agent is in the same pod.
+
+use crate::inbox::{Inbox, Install};
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::request::{self, Bounds};
+use crate::scheduler::Report;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use grpo_engine_protocol::{
+    ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState, ErrorBody, ErrorCode,
+    LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
+};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+
+/// Largest body taken: a few thousand prompts of a few thousand ids.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// What the handlers share with the loop.
+pub struct Door {
+    pub inbox: Arc<Inbox>,
+    pub report: Arc<Mutex<Report>>,
+    pub metrics: Arc<Metrics>,
+    pub model_name: String,
+    pub max_rows: usize,
+    pub bounds: Bounds,
+    /// Held while a version loads, so that versions are installed in the order they were asked for.
+    pub loading: tokio::sync::Mutex<()>,
+    /// Makes answer ids unique across restarts.
+    pub started: u64,
+    pub answers: AtomicU64,
+}
+
+pub fn router(door: Arc<Door>) -> Router {
+    Router::new()
+        .route("/v1/completions", post(complete))
+        .route("/v1/models", get(models))
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/metrics", get(metrics))
+        .route("/admin/load", post(load))
+        .route("/admin/state", get(state))
+        .fallback(|| async { Refusal(ErrorBody::new(ErrorCode::NotFound, "the engine has no such path")) })
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(door)
+}
+
+/// Seconds since the epoch.
+pub fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+struct Refusal(ErrorBody);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0)).into_response()
+    }
+}
+
+impl From<JsonRejection> for Refusal {
+    fn from(rejection: JsonRejection) -> Self {
+        let code = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
+            _ => ErrorCode::InvalidRequest,
+        };
+        Self(ErrorBody::new(code, rejection.body_text()))
+    }
+}
+
+async fn complete(
+    State(door): State<Arc<Door>>,
+    headers: HeaderMap,
+    body: Result<Json<CompletionRequest>, JsonRejection>,
+) -> Result<Json<CompletionResponse>, Refusal> {
+    let answer = door.complete(headers, body).await;
+    let counter = if answer.is_ok() {
+        &door.metrics.requests
+    } else {
+        &door.metrics.refused
+    };
+    counter.inc();
+    answer.map(Json)
+}
+
+async fn models(State(door): State<Arc<Door>>) -> Json<ModelList> {
+    let card = ModelCard {
+        id: door.model_name.clone(),
+        object: "model".to_owned(),
+        created: door.started,
+        owned_by: "grpo.dev".to_owned(),
+        max_model_len: door.bounds.max_context as u32,
+        weights_version: Some(door.report().version),
+    };
+    Json(ModelList {
+        object: "list".to_owned(),
+        data: vec![card],
+    })
+}
+
+async fn metrics(State(door): State<Arc<Door>>) -> Response {
+    door.metrics.waiting.set(door.inbox.waiting() as i64);
+    match door.metrics.text() {
+        Ok(text) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn state(State(door): State<Arc<Door>>) -> Json<EngineState> {
+    let report = door.report();
+    Json(EngineState {
+        version: report.version,
+        sha256: report.sha256,
+        draining: report.draining,
+        running: report.running as u64,
+        waiting: (report.waiting + door.inbox.waiting()) as u64,
+        max_rows: door.max_rows as u32,
+        max_context: door.bounds.max_context as u32,
+    })
+}
+
+async fn load(
+    State(door): State<Arc<Door>>,
+    body: Result<Json<LoadRequest>, JsonRejection>,
+) -> Result<Json<LoadResponse>, Refusal> {
+    let Json(request) = body?;
+    // In a task of its own: a caller that hangs up must not leave a version half installed.
+    let loaded = tokio::spawn(async move { door.load(request).await }).await;
+    match loaded {
+        Ok(loaded) => loaded.map(Json).map_err(Refusal),
+        Err(error) => Err(Refusal(ErrorBody::new(
+            ErrorCode::LoadFailed,
+            format!("loading broke off: {error}"),
+        ))),
+    }
+}
+
+impl Door {
+    async fn complete(
+        &self,
+        headers: HeaderMap,
+        body: Result<Json<CompletionRequest>, JsonRejection>,
+    ) -> Result<CompletionResponse, Refusal> {
+        let Json(request) = body?;
+        let wanted = headers
+            .get(WEIGHTS_HEADER)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let model = request.model.clone();
+        let (with_ids, with_logprobs) = (request.return_token_ids, request.logprobs.is_some());
+        let (job, reply) = request::job(request, wanted, self.bounds).map_err(Refusal)?;
+        let prompt_tokens: usize = job.prompts.iter().map(Vec::len).sum();
+        self.inbox.submit(job).map_err(Refusal)?;
+        let answer = reply.await.map_err(|_| {
+            Refusal(ErrorBody::new(
+                ErrorCode::EngineUnavailable,
+                "the engine is shutting down; use another replica",
+            ))
+        })?;
+        let answer = answer.map_err(Refusal)?;
+        let completion_tokens: usize = answer.rows.iter().map(|row| row.tokens.len()).sum();
+        let version = answer.version;
+        let choices = answer
+            .rows
+            .into_iter()
+            .enumerate()
+            .map(|(index, row)| CompletionChoice {
+                index: index as u32,
+                text: String::new(),
+                token_ids: if with_ids { row.tokens } else { Vec::new() },
+                finish_reason: row.finish,
+                stop_reason: row.stop_token,
+                logprobs: with_logprobs.then_some(ChoiceLogprobs {
+                    token_logprobs: row.logprobs,
+                }),
+                weights_version: version.clone(),
+            });
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        Ok(CompletionResponse {
+            id: format!("cmpl-{:x}-{number:x}", self.started),
+            object: "text_completion".to_owned(),
+            created: now(),
+            model,
+            choices: choices.collect(),
+            weights_version: version,
+            usage: Usage {
+                prompt_tokens: prompt_tokens as u64,
+                completion_tokens: completion_tokens as u64,
+                total_tokens: (prompt_tokens + completion_tokens) as u64,
+            },
+        })
+    }
+
+    async fn load(&self, request: LoadRequest) -> Result<LoadResponse, ErrorBody> {
+        let _turn = self.loading.lock().await;
+        let bounds = self.bounds;
+        let refused = |message: String| ErrorBody::new(ErrorCode::LoadFailed, message);
+        let model = tokio::task::spawn_blocking(move || {
+            let model = Model::load(&PathBuf::from(request.dir), &request.version, Some(bounds.max_context))?;
+            model.must_fit(bounds)?;
+            model.must_have(request.sha256.as_deref())?;
+            Ok::<_, crate::model::LoadError>(model)
+        })
+        .await
+        .map_err(|error| refused(format!("loading broke off: {error}")))?
+        .map_err(|error| refused(error.to_string()))?;
+        let loaded = LoadResponse {
+            version: model.version.clone(),
+            sha256: model.sha256.clone(),
+        };
+        let (done, installed) = oneshot::channel();
+        self.inbox.install(Install {
+            model: Arc::new(model),
+            done,
+        });
+        installed
+            .await
+            .map_err(|_| refused("the engine is shutting down".to_owned()))?;
+        self.metrics.loads.inc();
+        tracing::info!(version = loaded.version, sha256 = loaded.sha256, "new weights serve");
+        Ok(loaded)
+    }
+
+    fn report(&self) -> Report {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,122 @@
+//! What the HTTP side hands to the engine loop: jobs, as many as are allowed to wait, and models to switch to.
+
+use crate::model::Model;
+use crate::sampling::Sampling;
+use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// A checked request: `samples` continuations of each prompt.
+pub struct Job {
+    pub prompts: Vec<Vec<u32>>,
+    pub samples: u32,
+    pub max_tokens: usize,
+    pub sampling: Sampling,
+    pub stop_tokens: Vec<u32>,
+    pub ignore_eos: bool,
+    /// The version the answer must come from.
+    pub wanted: Option<String>,
+    pub reply: oneshot::Sender<Result<Answer, ErrorBody>>,
+}
+
+/// Every row of a job, in order.
+pub struct Answer {
+    pub version: String,
+    pub rows: Vec<AnswerRow>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerRow {
+    pub tokens: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub finish: FinishReason,
+    pub stop_token: Option<u32>,
+}
+
+/// A model to serve from now on, and whom to tell that it is so.
+pub struct Install {
+    pub model: Arc<Model>,
+    pub done: oneshot::Sender<()>,
+}
+
+/// The loop's letter box. Jobs beyond `capacity` are refused, never stored.
+pub struct Inbox {
+    capacity: usize,
+    content: Mutex<Content>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Content {
+    jobs: VecDeque<Job>,
+    installs: Vec<Install>,
+    closed: bool,
+}
+
+/// What a visit to the inbox found.
+pub struct Arrivals {
+    pub jobs: Vec<Job>,
+    pub installs: Vec<Install>,
+}
+
+impl Inbox {
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            content: Mutex::default(),
+            arrived: Condvar::new(),
+        }
+    }
+
+    pub fn submit(&self, job: Job) -> Result<(), ErrorBody> {
+        let mut content = self.lock();
+        if content.jobs.len() >= self.capacity {
+            return Err(ErrorBody::new(
+                ErrorCode::QueueFull,
+                format!(
+                    "{} requests are waiting already; try again later or use another replica",
+                    self.capacity
+                ),
+            ));
+        }
+        content.jobs.push_back(job);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    pub fn install(&self, install: Install) {
+        self.lock().installs.push(install);
+        self.arrived.notify_one();
+    }
+
+    /// Ends the loop; what still waits is dropped.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_one();
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.lock().jobs.len()
+    }
+
+    /// Takes at most `room` jobs and all installs. With `wait` it sleeps until there is something. Nothing once closed.
+    pub fn take(&self, wait: bool, room: usize) -> Option<Arrivals> {
+        let mut content = self.lock();
+        while wait && content.jobs.is_empty() && content.installs.is_empty() && !content.closed {
+            content = self.arrived.wait(content).unwrap_or_else(PoisonError::into_inner);
+        }
+        if content.closed {
+            return None;
+        }
+        let jobs = content.jobs.len().min(room);
+        Some(Arrivals {
+            jobs: content.jobs.drain(..jobs).collect(),
+            installs: std::mem::take(&mut content.installs),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

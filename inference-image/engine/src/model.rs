@@ -1,0 +1,142 @@
+//! One weights version in memory: read from a folder, checked, and packed for decoding.
+
+use crate::request::Bounds;
+use grpo_policy::decode::{Chunk, Decoder, OpenError, Scratch, Sequence};
+use serde::Deserialize;
+use std::path::Path;
+
+pub struct Model {
+    pub version: String,
+    /// Of the tensors as read: what a manifest calls `tensorsSha256`.
+    pub sha256: String,
+    pub decoder: Decoder,
+    pub max_context: usize,
+    /// Tokens that end a row unless a request says otherwise.
+    pub end_tokens: Vec<u32>,
+}
+
+/// Why a folder cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{path}: {cause}")]
+    Config { path: String, cause: String },
+    #[error("--max-context {asked} is more than the model's max_position_embeddings {limit}; lower it")]
+    ContextBeyondModel { asked: usize, limit: usize },
+    #[error(
+        "version {version} has a vocabulary of {found} and reads {context} tokens, this engine was started with {expected} and {needed}; \
+         it can be served only by an engine whose model image has the same config.json"
+    )]
+    OtherModel {
+        version: String,
+        found: usize,
+        context: usize,
+        expected: usize,
+        needed: usize,
+    },
+    #[error("version {version} has tensors with sha256 {found}, ordered was {expected}; it is not served")]
+    OtherTensors {
+        version: String,
+        found: String,
+        expected: String,
+    },
+    #[error(
+        "version {version} gives logits that are not finite; it is not served. An earlier version must be trained on from"
+    )]
+    NonFinite { version: String },
+}
+
+/// What the engine reads of config.json; the architecture is [`grpo_policy`]'s business.
+#[derive(Deserialize)]
+struct Config {
+    max_position_embeddings: usize,
+    #[serde(default)]
+    eos_token_id: EndTokens,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(untagged)]
+enum EndTokens {
+    #[default]
+    None,
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Model {
+    /// Reads and packs what is in `dir`. Takes as long as reading the file; the engine runs on meanwhile.
+    pub fn load(dir: &Path, version: &str, max_context: Option<usize>) -> Result<Self, LoadError> {
+        let path = dir.join("config.json");
+        let wrong = |cause: String| LoadError::Config {
+            path: path.display().to_string(),
+            cause,
+        };
+        let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+        let config: Config = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let limit = config.max_position_embeddings;
+        let max_context = max_context.unwrap_or(limit);
+        if max_context > limit {
+            return Err(LoadError::ContextBeyondModel {
+                asked: max_context,
+                limit,
+            });
+        }
+        let (decoder, sha256) = Decoder::open(dir, max_context)?;
+        let model = Self {
+            version: version.to_owned(),
+            sha256,
+            decoder,
+            max_context,
+            end_tokens: match config.eos_token_id {
+                EndTokens::None => Vec::new(),
+                EndTokens::One(token) => vec![token],
+                EndTokens::Many(tokens) => tokens,
+            },
+        };
+        model.must_give_numbers()?;
+        Ok(model)
+    }
+
+    /// Requests were checked against the model the engine started with, so a later one must take the same.
+    pub fn must_fit(&self, bounds: Bounds) -> Result<(), LoadError> {
+        match self.decoder.vocabulary() == bounds.vocabulary && self.max_context >= bounds.max_context {
+            true => Ok(()),
+            false => Err(LoadError::OtherModel {
+                version: self.version.clone(),
+                found: self.decoder.vocabulary(),
+                context: self.max_context,
+                expected: bounds.vocabulary,
+                needed: bounds.max_context,
+            }),
+        }
+    }
+
+    /// Checks the tensors against the checksum that was ordered, if one was.
+    pub fn must_have(&self, sha256: Option<&str>) -> Result<(), LoadError> {
+        match sha256.filter(|sha256| !sha256.eq_ignore_ascii_case(&self.sha256)) {
+            None => Ok(()),
+            Some(expected) => Err(LoadError::OtherTensors {
+                version: self.version.clone(),
+                found: self.sha256.clone(),
+                expected: expected.to_owned(),
+            }),
+        }
+    }
+
+    fn must_give_numbers(&self) -> Result<(), LoadError> {
+        let mut logits = Vec::new();
+        let chunk = Chunk {
+            sequence: &mut Sequence::new(),
+            tokens: &[0],
+            logits: Some(&mut logits),
+        };
+        self.decoder.forward(&mut [chunk], &mut [Scratch::default()]);
+        match logits.iter().all(|logit| logit.is_finite()) {
+            true => Ok(()),
+            false => Err(LoadError::NonFinite {
+                version: self.version.clone(),
+            }),
+        }
+    }
+}

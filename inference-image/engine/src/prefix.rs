@@ -1,0 +1,112 @@
+//! Blocks of keys and values that later rows with the same beginning take over instead of computing them again.
+//!
+//! The samples of a group share their prompt, and every turn of an agent sends the whole conversation again, so most of a prompt has been
+//! read before. Entries are found by (number of the block before, the tokens in this one): exact, no hashes to collide. Sharing cannot change
+//! an answer, because a position has the same bits whoever computed it. A cache belongs to one weights version and goes with it.
+
+use grpo_policy::decode::{BLOCK_LEN, Block};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Where a block stands: after which one, with which tokens.
+pub type Place = (BlockNumber, [u32; BLOCK_LEN]);
+
+/// Numbers a block among all that a cache has seen. 0 stands before the first.
+pub type BlockNumber = u64;
+
+/// The most recently used blocks, up to a fixed number.
+pub struct PrefixCache {
+    capacity: usize,
+    entries: HashMap<Place, Entry>,
+    by_age: BTreeMap<u64, Place>,
+    clock: u64,
+    next: BlockNumber,
+}
+
+struct Entry {
+    number: BlockNumber,
+    block: Arc<Block>,
+    used: u64,
+}
+
+impl PrefixCache {
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            entries: HashMap::new(),
+            by_age: BTreeMap::new(),
+            clock: 0,
+            next: 1,
+        }
+    }
+
+    /// The block at this place, if it is known.
+    pub fn find(&mut self, place: &Place) -> Option<(BlockNumber, Arc<Block>)> {
+        let entry = self.entries.get_mut(place)?;
+        self.clock += 1;
+        self.by_age.remove(&entry.used);
+        self.by_age.insert(self.clock, *place);
+        entry.used = self.clock;
+        Some((entry.number, entry.block.clone()))
+    }
+
+    /// Makes `block` known, or answers with the equal one that already is.
+    pub fn share(&mut self, place: Place, block: Arc<Block>) -> (BlockNumber, Arc<Block>) {
+        if let Some(known) = self.find(&place) {
+            return known;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.clock += 1;
+        self.by_age.insert(self.clock, place);
+        self.entries.insert(
+            place,
+            Entry {
+                number,
+                block: block.clone(),
+                used: self.clock,
+            },
+        );
+        while self.entries.len() > self.capacity {
+            let Some((_, oldest)) = self.by_age.pop_first() else {
+                break;
+            };
+            self.entries.remove(&oldest);
+        }
+        (number, block)
+    }
+}
+
+/// The block-sized piece of `tokens` that begins at `start`, if it is complete.
+pub fn piece(tokens: &[u32], start: usize) -> Option<[u32; BLOCK_LEN]> {
+    tokens.get(start..start + BLOCK_LEN)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_tokens_after_another_block_are_another_place() {
+        let mut cache = PrefixCache::new(8);
+        let tokens = [5; BLOCK_LEN];
+        let (first, _) = cache.share((0, tokens), Arc::new(Block::default()));
+        let (second, _) = cache.share((first, tokens), Arc::new(Block::default()));
+        assert_ne!(first, second);
+        assert_eq!(cache.find(&(0, tokens)).unwrap().0, first);
+        assert_eq!(cache.share((0, tokens), Arc::new(Block::default())).0, first);
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first_and_the_size_is_bounded() {
+        let mut cache = PrefixCache::new(2);
+        for token in 0..2 {
+            cache.share((0, [token; BLOCK_LEN]), Arc::new(Block::default()));
+        }
+        cache.find(&(0, [0; BLOCK_LEN]));
+        cache.share((0, [2; BLOCK_LEN]), Arc::new(Block::default()));
+        assert!(cache.find(&(0, [0; BLOCK_LEN])).is_some());
+        assert!(cache.find(&(0, [1; BLOCK_LEN])).is_none());
+        assert_eq!(cache.entries.len(), cache.by_age.len());
+    }
+}

@@ -1,0 +1,162 @@
+//! From a completion request to a job: every bound is checked here, and every refusal says which field and why.
+
+use crate::inbox::{Answer, Job};
+use crate::sampling::Sampling;
+use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use tokio::sync::oneshot;
+
+/// Most rows one request may ask for: prompts times samples.
+const MAX_ROWS_PER_REQUEST: usize = 1024;
+
+/// What a job's answer arrives on.
+pub type Reply = oneshot::Receiver<Result<Answer, ErrorBody>>;
+
+/// What the engine can take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub vocabulary: usize,
+    pub max_context: usize,
+}
+
+/// Checks a request and makes it a job.
+pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -> Result<(Job, Reply), ErrorBody> {
+    let prompts = match request.prompt {
+        Prompt::Tokens(prompt) => vec![prompt],
+        Prompt::Batch(prompts) => prompts,
+        Prompt::Text(_) | Prompt::Texts(_) => {
+            return Err(ErrorBody::new(
+                ErrorCode::TextPromptUnsupported,
+                "prompt is text, and this engine has no tokenizer: send token ids, as [ids] or [[ids], …]",
+            ));
+        }
+    };
+    let rows = prompts.len().saturating_mul(request.n as usize);
+    require(rows > 0, || {
+        "prompt must hold at least one list of ids, and n must be at least 1".to_owned()
+    })?;
+    require(rows <= MAX_ROWS_PER_REQUEST, || {
+        format!("prompts times n is {rows}, more than {MAX_ROWS_PER_REQUEST}: send several requests")
+    })?;
+    require(request.max_tokens > 0, || "max_tokens must be at least 1".to_owned())?;
+    require(request.temperature.is_finite() && request.temperature >= 0.0, || {
+        format!("temperature is {}, must be 0 (greedy) or above", request.temperature)
+    })?;
+    require(request.top_p > 0.0 && request.top_p <= 1.0, || {
+        format!("top_p is {}, must be above 0 and at most 1", request.top_p)
+    })?;
+    require(request.top_k >= -1, || {
+        format!("top_k is {}, must be at least 1, or 0 or -1 for all", request.top_k)
+    })?;
+    require(request.logprobs.is_none_or(|logprobs| logprobs <= 1), || {
+        "logprobs must be 0 or 1: only the sampled token's logprob is returned".to_owned()
+    })?;
+    for (index, prompt) in prompts.iter().enumerate() {
+        check_prompt(index, prompt, request.max_tokens as usize, bounds)?;
+    }
+    let (reply, answer) = oneshot::channel();
+    let job = Job {
+        prompts,
+        samples: request.n,
+        max_tokens: request.max_tokens as usize,
+        sampling: Sampling {
+            temperature: request.temperature,
+            top_p: request.top_p,
+            top_k: usize::try_from(request.top_k).unwrap_or(0),
+            seed: request
+                .seed
+                .unwrap_or_else(|| RandomState::new().build_hasher().finish()),
+        },
+        stop_tokens: request.stop_token_ids,
+        ignore_eos: request.ignore_eos,
+        wanted,
+        reply,
+    };
+    Ok((job, answer))
+}
+
+fn check_prompt(index: usize, prompt: &[u32], max_tokens: usize, bounds: Bounds) -> Result<(), ErrorBody> {
+    require(!prompt.is_empty(), || format!("prompt {index} is empty"))?;
+    if let Some(id) = prompt.iter().find(|id| **id as usize >= bounds.vocabulary) {
+        return Err(invalid(format!(
+            "prompt {index} has id {id}; the vocabulary has {}",
+            bounds.vocabulary
+        )));
+    }
+    if prompt.len().saturating_add(max_tokens) > bounds.max_context {
+        return Err(ErrorBody::new(
+            ErrorCode::ContextTooLong,
+            format!(
+                "prompt {index} has {} tokens and max_tokens is {max_tokens}; together at most {} fit",
+                prompt.len(),
+                bounds.max_context
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), ErrorBody> {
+    if holds { Ok(()) } else { Err(invalid(message())) }
+}
+
+fn invalid(message: String) -> ErrorBody {
+    ErrorBody::new(ErrorCode::InvalidRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        vocabulary: 10,
+        max_context: 8,
+    };
+
+    fn refused(change: impl FnOnce(&mut CompletionRequest)) -> ErrorBody {
+        let mut request = CompletionRequest::of_tokens("m", vec![1, 2], 4, 0);
+        change(&mut request);
+        match job(request, None, BOUNDS) {
+            Err(error) => error,
+            Ok(_) => panic!("the request was taken"),
+        }
+    }
+
+    #[test]
+    fn every_refusal_names_the_field_that_is_wrong() {
+        assert!(
+            refused(|request| request.temperature = -1.0)
+                .message
+                .contains("temperature")
+        );
+        assert!(refused(|request| request.top_p = 0.0).message.contains("top_p"));
+        assert!(refused(|request| request.top_k = -2).message.contains("top_k"));
+        assert!(refused(|request| request.n = 0).message.contains("n must"));
+        assert!(refused(|request| request.max_tokens = 0).message.contains("max_tokens"));
+        assert!(
+            refused(|request| request.prompt = Prompt::Tokens(vec![10]))
+                .message
+                .contains("vocabulary")
+        );
+        assert!(
+            refused(|request| request.prompt = Prompt::Tokens(vec![]))
+                .message
+                .contains("empty")
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_the_context_is_refused_before_it_runs() {
+        assert_eq!(
+            refused(|request| request.max_tokens = 7).code,
+            ErrorCode::ContextTooLong
+        );
+    }
+
+    #[test]
+    fn a_text_prompt_is_refused_because_there_is_no_tokenizer() {
+        let error = refused(|request| request.prompt = Prompt::Text("hello".to_owned()));
+        assert_eq!(error.code, ErrorCode::TextPromptUnsupported);
+        assert!(error.message.contains("token ids"));
+    }
+}

@@ -1,0 +1,218 @@
+//! From logits to one token and its logprob.
+//!
+//! The processed distribution is: logits divided by the temperature, the k likeliest, the smallest set of those that reaches `top_p`,
+//! renormalised. It is computed in f64 and its logprob is what is reported, so a trainer that recomputes
+//! `log_softmax(logits / temperature)` finds the same number wherever nothing was cut off.
+//!
+//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). A row therefore draws the same numbers whatever else
+//! runs, in whichever order, and a prompt extended by its own sampled tokens goes on exactly as the longer row did.
+
+/// How to choose a token. Bounds are checked where requests enter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f64,
+    pub top_p: f64,
+    /// 0 keeps all.
+    pub top_k: usize,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampled {
+    pub token: u32,
+    pub logprob: f32,
+}
+
+/// The logits contain something that is not a number, or nothing that is possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the logits are not finite")]
+pub struct NonFinite;
+
+impl Sampling {
+    /// The token that row `row` of a request gets at `position`, counted from the start of its prompt.
+    pub fn sample(&self, logits: &[f32], row: u32, position: u32) -> Result<Sampled, NonFinite> {
+        let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
+        let scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit) / temperature).collect();
+        let (likeliest, highest) = highest(&scaled).ok_or(NonFinite)?;
+        let mut weights: Vec<f64> = scaled.iter().map(|value| (value - highest).exp()).collect();
+        if self.temperature > 0.0 {
+            self.cut(&mut weights);
+        }
+        let total: f64 = weights.iter().sum();
+        let token = match self.temperature > 0.0 {
+            true => draw(&weights, uniform(self.seed, row, position) * total),
+            false => likeliest,
+        };
+        Ok(Sampled {
+            token: token as u32,
+            logprob: (scaled[token] - highest - total.ln()) as f32,
+        })
+    }
+
+    /// Sets the weights that `top_k` and `top_p` exclude to zero. Of equal weights the lower id is kept.
+    fn cut(&self, weights: &mut [f64]) {
+        let all = self.top_k == 0 || self.top_k >= weights.len();
+        if all && self.top_p >= 1.0 {
+            return;
+        }
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
+        let mut kept = if all { order.len() } else { self.top_k };
+        if self.top_p < 1.0 {
+            let enough = self.top_p * order[..kept].iter().map(|id| weights[*id]).sum::<f64>();
+            let mut reached = 0.0;
+            let below = order[..kept].iter().take_while(|id| {
+                let short = reached < enough;
+                reached += weights[**id];
+                short
+            });
+            kept = below.count().max(1);
+        }
+        for id in &order[kept..] {
+            weights[*id] = 0.0;
+        }
+    }
+}
+
+/// The first index of the highest value; nothing if a value is NaN or +∞, or all are -∞.
+fn highest(values: &[f64]) -> Option<(usize, f64)> {
+    let mut best: Option<(usize, f64)> = None;
+    for (index, value) in values.iter().enumerate() {
+        if value.is_nan() || *value == f64::INFINITY {
+            return None;
+        }
+        if best.is_none_or(|(_, highest)| *value > highest) {
+            best = Some((index, *value));
+        }
+    }
+    best.filter(|(_, highest)| highest.is_finite())
+}
+
+/// The index at which the running sum of weights passes `mark`.
+fn draw(weights: &[f64], mark: f64) -> usize {
+    let mut reached = 0.0;
+    let mut last = 0;
+    for (index, weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+        last = index;
+        reached += weight;
+        if reached > mark {
+            break;
+        }
+    }
+    last
+}
+
+/// A number in [0, 1) with 53 random bits: Philox4x32-10 with the seed as key and (position, row) as counter.
+pub fn uniform(seed: u64, row: u32, position: u32) -> f64 {
+    let [low, high, ..] = philox([position, row, 0, 0], [seed as u32, (seed >> 32) as u32]);
+    let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
+    bits as f64 / (1_u64 << 53) as f64
+}
+
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let first = u64::from(counter[0]) * 0xD251_1F53;
+        let second = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (second >> 32) as u32 ^ counter[1] ^ key[0],
+            second as u32,
+            (first >> 32) as u32 ^ counter[3] ^ key[1],
+            first as u32,
+        ];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(seed: u64) -> Sampling {
+        Sampling {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            seed,
+        }
+    }
+
+    #[test]
+    fn philox_gives_the_published_answers() {
+        assert_eq!(
+            philox([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_their_probability_says() {
+        let logits = [0.0_f32, 1.0, 2.0, -1.0];
+        let total: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+        let mut counts = [0_u32; 4];
+        for position in 0..100_000 {
+            counts[plain(3).sample(&logits, 0, position).unwrap().token as usize] += 1;
+        }
+        for (count, logit) in counts.iter().zip(logits) {
+            let expected = f64::from(logit).exp() / total;
+            let deviation = (expected * (1.0 - expected) / 100_000.0).sqrt();
+            assert!((f64::from(*count) / 100_000.0 - expected).abs() < 5.0 * deviation);
+        }
+    }
+
+    #[test]
+    fn the_logprob_is_that_of_the_processed_distribution() {
+        let logits = [0.5_f32, 1.5, -0.5, 1.0];
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_p: 1.0,
+            top_k: 2,
+            seed: 1,
+        };
+        for position in 0..50 {
+            let sampled = sampling.sample(&logits, 0, position).unwrap();
+            assert!([1, 3].contains(&sampled.token));
+            let expected = f64::from(logits[sampled.token as usize]) / 0.5 - (3.0_f64.exp() + 2.0_f64.exp()).ln();
+            assert!((f64::from(sampled.logprob) - expected).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn top_p_keeps_the_smallest_set_that_reaches_it() {
+        let logits = [0.5_f32.ln(), 0.3_f32.ln(), 0.2_f32.ln()];
+        let seen = |top_p| -> std::collections::BTreeSet<u32> {
+            let sampling = Sampling { top_p, ..plain(9) };
+            (0..200)
+                .map(|position| sampling.sample(&logits, 0, position).unwrap().token)
+                .collect()
+        };
+        assert_eq!(seen(0.4), [0].into());
+        assert_eq!(seen(0.7), [0, 1].into());
+        assert_eq!(seen(0.95), [0, 1, 2].into());
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_likeliest_and_reports_the_plain_logprob() {
+        let sampled = Sampling {
+            temperature: 0.0,
+            ..plain(0)
+        }
+        .sample(&[1.0, 3.0, 3.0], 0, 0)
+        .unwrap();
+        assert_eq!(sampled.token, 1);
+        let expected = 3.0 - (1.0_f64.exp() + 2.0 * 3.0_f64.exp()).ln();
+        assert!((f64::from(sampled.logprob) - expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_are_an_error_and_not_a_token() {
+        assert_eq!(plain(0).sample(&[0.0, f32::NAN], 0, 0), Err(NonFinite));
+        assert_eq!(plain(0).sample(&[f32::NEG_INFINITY; 2], 0, 0), Err(NonFinite));
+    }
+}

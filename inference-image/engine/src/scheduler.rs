@@ -1,0 +1,373 @@
+//! The engine loop: one thread that owns every running row.
+//!
+//! A turn of the loop takes in what arrived, gives rows that wait a place, lets every running row read its next tokens in one forward pass, and
+//! samples. Rows come and go between passes (continuous batching); a prompt is read in pieces so that it does not hold up those who are
+//! already sampling. Nothing of that shows in an answer: see [`grpo_policy::decode`].
+//!
+//! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with the last of them.
+
+use crate::inbox::{Answer, AnswerRow, Arrivals, Inbox, Install, Job};
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::prefix::{BlockNumber, PrefixCache, piece};
+use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
+use grpo_policy::decode::{BLOCK_LEN, Chunk, Scratch, Sequence};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Prompt tokens read per pass, all rows together.
+const PROMPT_TOKENS_PER_PASS: usize = 256;
+
+/// What the loop says about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub version: String,
+    pub sha256: String,
+    pub draining: Vec<String>,
+    pub running: usize,
+    pub waiting: usize,
+}
+
+pub struct Scheduler {
+    inbox: Arc<Inbox>,
+    report: Arc<Mutex<Report>>,
+    metrics: Arc<Metrics>,
+    max_rows: usize,
+    prefix_bytes: usize,
+    model: Arc<Model>,
+    prefixes: PrefixCache,
+    jobs: HashMap<JobNumber, OpenJob>,
+    next_job: JobNumber,
+    waiting: VecDeque<Row>,
+    running: Vec<Row>,
+    scratches: Vec<Scratch>,
+}
+
+type JobNumber = u64;
+
+struct OpenJob {
+    job: Job,
+    rows: Vec<Option<AnswerRow>>,
+    version: String,
+}
+
+struct Row {
+    job: JobNumber,
+    index: u32,
+    model: Arc<Model>,
+    sequence: Sequence,
+    /// Numbers of the blocks that `sequence` has closed, while they are shared.
+    blocks: Vec<BlockNumber>,
+    /// The prompt and what was sampled so far.
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    logprobs: Vec<f32>,
+    logits: Vec<f32>,
+    /// Tokens to read in this pass.
+    reading: usize,
+}
+
+impl Row {
+    fn unread(&self) -> usize {
+        self.tokens.len() - self.sequence.len()
+    }
+}
+
+impl Scheduler {
+    pub fn new(
+        inbox: Arc<Inbox>,
+        report: Arc<Mutex<Report>>,
+        metrics: Arc<Metrics>,
+        model: Arc<Model>,
+        limits: SchedulerLimits,
+    ) -> Self {
+        let scratches = (0..limits.threads.max(1)).map(|_| Scratch::default()).collect();
+        let prefixes = PrefixCache::new(limits.prefix_bytes / model.decoder.block_bytes().max(1));
+        let scheduler = Self {
+            inbox,
+            report,
+            metrics,
+            max_rows: limits.max_rows.max(1),
+            prefix_bytes: limits.prefix_bytes,
+            model,
+            prefixes,
+            jobs: HashMap::new(),
+            next_job: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            scratches,
+        };
+        scheduler.tell();
+        scheduler
+    }
+
+    /// Runs until the inbox is closed.
+    pub fn run(mut self) {
+        loop {
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let room = self.max_rows.saturating_sub(self.waiting.len());
+            let Some(Arrivals { jobs, installs }) = self.inbox.take(idle, room) else {
+                return;
+            };
+            for install in installs {
+                self.switch_to(install);
+            }
+            for job in jobs {
+                self.open(job);
+            }
+            self.drop_abandoned_rows();
+            self.admit();
+            self.plan();
+            self.read();
+            self.sample();
+            self.tell();
+        }
+    }
+
+    fn switch_to(&mut self, install: Install) {
+        self.prefixes = PrefixCache::new(self.prefix_bytes / install.model.decoder.block_bytes().max(1));
+        self.model = install.model;
+        self.tell();
+        // Nobody waits for the word any more: the version serves all the same.
+        let _ = install.done.send(());
+    }
+
+    fn open(&mut self, job: Job) {
+        let version = &self.model.version;
+        if let Some(wanted) = job.wanted.as_ref().filter(|wanted| *wanted != version) {
+            let _ = job.reply.send(Err(ErrorBody::wrong_weights(Some(version), wanted)));
+            return;
+        }
+        let number = self.next_job;
+        self.next_job += 1;
+        let prompts = job
+            .prompts
+            .iter()
+            .flat_map(|prompt| std::iter::repeat_n(prompt, job.samples as usize));
+        let rows = prompts.enumerate().map(|(index, prompt)| Row {
+            job: number,
+            index: index as u32,
+            model: self.model.clone(),
+            sequence: Sequence::new(),
+            blocks: Vec::new(),
+            tokens: prompt.clone(),
+            prompt_len: prompt.len(),
+            logprobs: Vec::new(),
+            logits: Vec::new(),
+            reading: 0,
+        });
+        let before = self.waiting.len();
+        self.waiting.extend(rows);
+        let rows = vec![None; self.waiting.len() - before];
+        self.jobs.insert(
+            number,
+            OpenJob {
+                version: version.clone(),
+                rows,
+                job,
+            },
+        );
+    }
+
+    /// Callers that hung up take their rows with them, and so do jobs that have failed.
+    fn drop_abandoned_rows(&mut self) {
+        self.jobs.retain(|_, open| !open.job.reply.is_closed());
+        self.waiting.retain(|row| self.jobs.contains_key(&row.job));
+        self.running.retain(|row| self.jobs.contains_key(&row.job));
+    }
+
+    fn admit(&mut self) {
+        let places = self.max_rows.saturating_sub(self.running.len()).min(self.waiting.len());
+        self.running.extend(self.waiting.drain(..places));
+    }
+
+    /// Decides how many tokens each row reads: one if it samples, a share of the budget if it reads its prompt.
+    fn plan(&mut self) {
+        let mut budget = PROMPT_TOKENS_PER_PASS;
+        let mut being_read = HashSet::new();
+        for row in &mut self.running {
+            row.reading = row.unread();
+            if row.reading <= 1 {
+                continue;
+            }
+            let shared = Arc::ptr_eq(&row.model, &self.model);
+            if shared && row.sequence.at_block_boundary() {
+                let reused = reuse(&mut self.prefixes, row);
+                self.metrics.prefix_tokens.inc_by(reused as u64);
+                // A block that another row is reading right now is waited for rather than read twice.
+                let place = piece(&row.tokens, row.sequence.len()).map(|piece| (last_block(row), piece));
+                if place.is_some_and(|place| !being_read.insert(place)) {
+                    row.reading = 0;
+                    continue;
+                }
+            }
+            row.reading = row.unread().min(budget.max(usize::from(row.unread() == 1)));
+            budget = budget.saturating_sub(row.reading);
+        }
+    }
+
+    /// One forward pass per model in use, each over all of its rows.
+    fn read(&mut self) {
+        let mut models: Vec<Arc<Model>> = Vec::new();
+        for row in &self.running {
+            if !models.iter().any(|model| Arc::ptr_eq(model, &row.model)) {
+                models.push(row.model.clone());
+            }
+        }
+        for model in models {
+            let rows = self
+                .running
+                .iter_mut()
+                .filter(|row| row.reading > 0 && Arc::ptr_eq(&row.model, &model));
+            let mut chunks: Vec<Chunk<'_>> = rows
+                .map(|row| {
+                    let (start, to_the_end) = (row.sequence.len(), row.reading == row.unread());
+                    Chunk {
+                        tokens: &row.tokens[start..start + row.reading],
+                        sequence: &mut row.sequence,
+                        logits: to_the_end.then_some(&mut row.logits),
+                    }
+                })
+                .collect();
+            model.decoder.forward(&mut chunks, &mut self.scratches);
+        }
+        for row in self.running.iter_mut().filter(|row| row.reading > 0) {
+            let shared = Arc::ptr_eq(&row.model, &self.model);
+            let (tokens, blocks, prefixes) = (&row.tokens, &mut row.blocks, &mut self.prefixes);
+            row.sequence.close_full_blocks(|index, block| {
+                let before = index
+                    .checked_sub(1)
+                    .map_or(Some(0), |before| blocks.get(before).copied());
+                match (shared, before, piece(tokens, index * BLOCK_LEN)) {
+                    (true, Some(before), Some(piece)) => {
+                        let (number, block) = prefixes.share((before, piece), block);
+                        blocks.push(number);
+                        block
+                    }
+                    _ => block,
+                }
+            });
+        }
+        self.metrics.passes.inc();
+    }
+
+    /// Gives every row that has read all of its tokens the next one.
+    fn sample(&mut self) {
+        for row in &mut self.running {
+            if row.reading == 0 || row.unread() > 0 {
+                continue;
+            }
+            let Some(open) = self.jobs.get(&row.job) else { continue };
+            match open
+                .job
+                .sampling
+                .sample(&row.logits, row.index, row.tokens.len() as u32)
+            {
+                Ok(sampled) => {
+                    row.tokens.push(sampled.token);
+                    row.logprobs.push(sampled.logprob);
+                    self.metrics.generation_tokens.inc();
+                }
+                Err(error) => {
+                    let message = format!(
+                        "{error} after {} tokens under weights {}: the weights are broken, load an earlier version",
+                        row.tokens.len(),
+                        open.version
+                    );
+                    if let Some(open) = self.jobs.remove(&row.job) {
+                        let _ = open
+                            .job
+                            .reply
+                            .send(Err(ErrorBody::new(ErrorCode::NonFiniteLogits, message)));
+                    }
+                }
+            }
+        }
+        let jobs = &mut self.jobs;
+        let metrics = &self.metrics;
+        self.running.retain_mut(|row| {
+            let Some(open) = jobs.get_mut(&row.job) else {
+                return false;
+            };
+            let Some(answer) = finished(row, &open.job) else {
+                return true;
+            };
+            metrics.prompt_tokens.inc_by(row.prompt_len as u64);
+            if let Some(place) = open.rows.get_mut(row.index as usize) {
+                *place = Some(answer);
+            }
+            if open.rows.iter().all(Option::is_some)
+                && let Some(done) = jobs.remove(&row.job)
+            {
+                let rows = done.rows.into_iter().flatten().collect();
+                let _ = done.job.reply.send(Ok(Answer {
+                    version: done.version,
+                    rows,
+                }));
+            }
+            false
+        });
+    }
+
+    fn tell(&self) {
+        let mut draining: Vec<String> = Vec::new();
+        for row in self.running.iter().chain(&self.waiting) {
+            let version = &row.model.version;
+            if !Arc::ptr_eq(&row.model, &self.model) && !draining.contains(version) {
+                draining.push(version.clone());
+            }
+        }
+        let report = Report {
+            version: self.model.version.clone(),
+            sha256: self.model.sha256.clone(),
+            draining,
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+        };
+        self.metrics.running.set(report.running as i64);
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+}
+
+/// Sizes the scheduler works within.
+pub struct SchedulerLimits {
+    pub max_rows: usize,
+    pub threads: usize,
+    pub prefix_bytes: usize,
+}
+
+/// Lets a row take over the blocks of its prompt that are known. One token at least is left to read, for its logits.
+fn reuse(prefixes: &mut PrefixCache, row: &mut Row) -> usize {
+    let before = row.sequence.len();
+    while row.unread() > BLOCK_LEN
+        && let Some(piece) = piece(&row.tokens, row.sequence.len())
+        && let Some((number, block)) = prefixes.find(&(last_block(row), piece))
+        && row.sequence.adopt(block)
+    {
+        row.blocks.push(number);
+    }
+    row.sequence.len() - before
+}
+
+fn last_block(row: &Row) -> BlockNumber {
+    row.blocks.last().copied().unwrap_or(0)
+}
+
+/// The row's answer, if its last token ended it.
+fn finished(row: &mut Row, job: &Job) -> Option<AnswerRow> {
+    let sampled = row.tokens.len() - row.prompt_len;
+    let last = *row.tokens.last().filter(|_| sampled > 0 && row.unread() > 0)?;
+    let asked_to_stop = job.stop_tokens.contains(&last);
+    let ended = !job.ignore_eos && row.model.end_tokens.contains(&last);
+    let finish = match (asked_to_stop || ended, sampled >= job.max_tokens) {
+        (true, _) => FinishReason::Stop,
+        (false, true) => FinishReason::Length,
+        (false, false) => return None,
+    };
+    Some(AnswerRow {
+        tokens: row.tokens.split_off(row.prompt_len),
+        logprobs: std::mem::take(&mut row.logprobs),
+        finish,
+        stop_token: (finish == FinishReason::Stop).then_some(last),
+    })
+}
