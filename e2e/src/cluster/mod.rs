@@ -1,0 +1,71 @@
+//! Talking to a cluster: connecting, applying runs, waiting for states, copying a run's store out.
+
+pub mod manifest;
+pub mod store;
+pub mod wait;
+
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::path::PathBuf;
+
+/// Who applies objects, in server-side apply's sense.
+pub const FIELD_MANAGER: &str = "grpo-demo";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error("reading the kubeconfig {path}: {what}; bring the cluster up with `make cluster`, or set KUBECONFIG")]
+    Kubeconfig { path: PathBuf, what: String },
+    #[error("{doing} {object}: {source}")]
+    Api {
+        doing: &'static str,
+        object: String,
+        source: Box<kube::Error>,
+    },
+    #[error(transparent)]
+    Wait(#[from] wait::WaitError),
+    #[error(transparent)]
+    Manifest(#[from] manifest::ManifestError),
+    #[error("copying the store of {run} to {to}: {what}")]
+    Copy { run: String, to: PathBuf, what: String },
+}
+
+/// Says which request on which object failed.
+pub fn api(doing: &'static str, object: impl Into<String>) -> impl FnOnce(kube::Error) -> ClusterError {
+    let object = object.into();
+    move |source| ClusterError::Api {
+        doing,
+        object,
+        source: Box::new(source),
+    }
+}
+
+/// Where the kubeconfig is: `KUBECONFIG`, or what `make cluster` leaves in the cache.
+pub fn kubeconfig_path() -> PathBuf {
+    match std::env::var_os("KUBECONFIG") {
+        Some(path) => path.into(),
+        None => cache().join("kubeconfig"),
+    }
+}
+
+/// The cache of everything that is set up and built.
+pub fn cache() -> PathBuf {
+    match (std::env::var_os("GRPO_CACHE"), std::env::var_os("HOME")) {
+        (Some(path), _) => path.into(),
+        (None, Some(home)) => PathBuf::from(home).join(".cache/grpo-operator"),
+        (None, None) => ".cache/grpo-operator".into(),
+    }
+}
+
+/// A client for the cluster. Its requests have a deadline, its watches none.
+pub async fn connect() -> Result<Client, ClusterError> {
+    let path = kubeconfig_path();
+    let wrong = |what: String| ClusterError::Kubeconfig {
+        path: path.clone(),
+        what,
+    };
+    let read = Kubeconfig::read_from(&path).map_err(|e| wrong(e.to_string()))?;
+    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+        .await
+        .map_err(|e| wrong(e.to_string()))?;
+    Client::try_from(config).map_err(|e| wrong(e.to_string()))
+}

@@ -1,0 +1,219 @@
+//! Do journal and report say of rates, voids and iterations what the episodes say?
+
+use super::{Check, Sources, VerifyError};
+use crate::learnt::counting;
+use crate::report::Report;
+use crate::run_folder::{EpisodeFolder, RunFolder};
+use grpo_records::{EpisodeHome, Event, Outcome};
+use std::collections::{BTreeMap, HashMap};
+
+/// Rates are quotients of the same integers, so they differ by rounding at most.
+const ROUNDING: f64 = 1e-9;
+
+pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) -> Result<Vec<Check>, VerifyError> {
+    let mut checks = vec![
+        numbering(folder),
+        verdicts(folder, episodes),
+        evaluations(folder, episodes),
+        voids(folder, episodes),
+        iterations(folder),
+    ];
+    if let Some(claimed) = &sources.report {
+        checks.push(report(claimed, &Report::of(folder, &sources.tasks)?));
+    }
+    Ok(checks)
+}
+
+fn numbering(folder: &RunFolder) -> Check {
+    let mut check = Check::new("the journal is numbered without a gap");
+    let torn: Vec<u64> = folder
+        .torn
+        .iter()
+        .filter_map(|n| n.trim_end_matches(".json").parse().ok())
+        .collect();
+    let mut next = 1;
+    for entry in &folder.journal {
+        while torn.contains(&next) {
+            next += 1;
+        }
+        check.expect(entry.sequence == next, || {
+            format!("entry {} stands where {next} should", entry.sequence)
+        });
+        next = entry.sequence + 1;
+    }
+    check
+}
+
+/// Every verdict is journalled once, and is what the episode's own record says; no episode has two, whatever its tries.
+fn verdicts(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
+    let mut check = Check::new("committed verdicts are there once, none lost");
+    let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();
+    let mut committed: HashMap<&str, u32> = HashMap::new();
+    for entry in &folder.journal {
+        let Event::Verdict {
+            episode,
+            outcome,
+            reward,
+        } = &entry.event
+        else {
+            continue;
+        };
+        *committed.entry(episode).or_default() += 1;
+        let there = by_path.get(episode.as_str());
+        let same = there.is_some_and(|e| e.meta.outcome == *outcome && e.meta.reward == Some(*reward));
+        check.expect(same, || {
+            format!(
+                "{episode} was committed as {outcome} and its record is {:?}",
+                there.map(|e| &e.meta.outcome)
+            )
+        });
+    }
+    let mut by_name: BTreeMap<(EpisodeHome, String), u32> = BTreeMap::new();
+    for episode in episodes.iter().filter(|e| e.meta.outcome.is_verdict()) {
+        let times = committed.get(episode.path.as_str()).copied().unwrap_or(0);
+        check.expect(times == 1, || {
+            format!("the verdict of {} was committed {times} times", episode.path)
+        });
+        *by_name
+            .entry((episode.meta.key.home.clone(), episode.meta.key.name()))
+            .or_default() += 1;
+    }
+    for ((home, name), times) in by_name {
+        check.expect(times == 1, || format!("{name} of {home} has {times} verdicts"));
+    }
+    check
+}
+
+fn evaluations(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
+    let mut check = Check::new("evaluations' rates follow from their verdicts");
+    for entry in &folder.journal {
+        let Event::EvaluationDone {
+            set,
+            weights,
+            resolved,
+            episodes: valid,
+            ..
+        } = &entry.event
+        else {
+            continue;
+        };
+        let home = EpisodeHome::Evaluation {
+            set: set.clone(),
+            weights: weights.clone(),
+        };
+        let (found_resolved, found_valid) = tally(episodes, &home);
+        check.expect((found_resolved, found_valid) == (*resolved, *valid), || {
+            format!("{home}: {resolved} of {valid} are claimed, the verdicts say {found_resolved} of {found_valid}")
+        });
+    }
+    check
+}
+
+fn tally(episodes: &[EpisodeFolder], home: &EpisodeHome) -> (u32, u32) {
+    let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.home == *home).cloned().collect();
+    counting(of)
+        .iter()
+        .filter(|e| e.meta.outcome.is_verdict())
+        .fold((0, 0), |(resolved, valid), e| {
+            (resolved + u32::from(e.meta.outcome == Outcome::Resolved), valid + 1)
+        })
+}
+
+fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
+    let mut check = Check::new("voids are the ones that were journalled");
+    let mut journalled: BTreeMap<&str, u32> = BTreeMap::new();
+    for entry in &folder.journal {
+        if let Event::EpisodeVoided { episode, .. } = &entry.event {
+            *journalled.entry(episode).or_default() += 1;
+        }
+    }
+    for episode in episodes.iter().filter(|e| !e.meta.outcome.is_verdict()) {
+        let times = journalled.remove(episode.path.as_str()).unwrap_or(0);
+        check.expect(times == 1, || {
+            format!(
+                "{} is {} and was journalled {times} times",
+                episode.path, episode.meta.outcome
+            )
+        });
+    }
+    // A try that was given up before it had a record of its own is in the journal alone.
+    check.looked_at += journalled.len() as u64;
+    check
+}
+
+fn iterations(folder: &RunFolder) -> Check {
+    let mut check = Check::new("iterations follow each other, each with one step");
+    for (at, (number, state)) in folder.state.iterations.iter().enumerate() {
+        check.expect(*number == at as u32 + 1, || {
+            format!("iteration {number} stands where {} should", at + 1)
+        });
+        let last = at + 1 == folder.state.iterations.len();
+        let finished = folder.state.finished.as_ref().is_some_and(|f| f.succeeded);
+        let done = state.step.is_some_and(|step| folder.state.steps.contains_key(&step));
+        check.expect(done || (last && !finished), || {
+            format!("iteration {number} has no finished step")
+        });
+    }
+    check
+}
+
+/// The report's numbers against the same numbers computed now.
+fn report(claimed: &Report, found: &Report) -> Check {
+    let mut check = Check::new("the report's numbers are the ones computed now");
+    let rates = |r: &Report| [r.train.before, r.train.after, r.heldout.before, r.heldout.after];
+    for (name, (c, f)) in ["train.before", "train.after", "heldout.before", "heldout.after"]
+        .iter()
+        .zip(rates(claimed).into_iter().zip(rates(found)))
+    {
+        check.expect(close(c, f), || format!("{name}: {c:?} is claimed, {f:?} was found"));
+    }
+    check.expect(claimed.void == found.void, || {
+        format!("void: {} is claimed, {} was found", claimed.void, found.void)
+    });
+    check.expect(claimed.seed == found.seed, || {
+        format!("seed: {} is claimed, {} was found", claimed.seed, found.seed)
+    });
+    check.expect(claimed.iterations.len() == found.iterations.len(), || {
+        format!(
+            "{} iterations are claimed, {} were found",
+            claimed.iterations.len(),
+            found.iterations.len()
+        )
+    });
+    for (c, f) in claimed.iterations.iter().zip(&found.iterations) {
+        let same = (c.iteration, c.episodes, c.resolved, c.void) == (f.iteration, f.episodes, f.resolved, f.void);
+        check.expect(same && close(c.rate, f.rate), || {
+            format!("iteration {}: claimed {c:?}, found {f:?}", f.iteration)
+        });
+    }
+    check
+}
+
+fn close(a: Option<f64>, b: Option<f64>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => (a - b).abs() <= ROUNDING,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::BeforeAfter;
+
+    #[test]
+    fn a_report_that_flatters_is_found() {
+        let found = Report {
+            heldout: BeforeAfter {
+                before: Some(0.1),
+                after: Some(0.2),
+            },
+            ..Report::default()
+        };
+        assert!(report(&found, &found).disagreements.is_empty());
+        let mut flattering = found.clone();
+        flattering.heldout.after = Some(0.4);
+        assert_eq!(report(&flattering, &found).disagreements.len(), 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! The official grader as a child process, asked about logs: one JSON line in, one out.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+#[derive(Debug, thiserror::Error)]
+pub enum GraderError {
+    #[error(
+        "starting the grader {worker}: {what}; its packages are expected in {site} (`make images` puts them there)"
+    )]
+    Start {
+        worker: PathBuf,
+        site: PathBuf,
+        what: String,
+    },
+    #[error("the grader ended while judging {instance}: {what}")]
+    Ended { instance: String, what: String },
+}
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct GraderCommand {
+    pub worker: PathBuf,
+    /// Where rollout-image/grader/requirements.txt is installed.
+    pub site: PathBuf,
+}
+
+/// Running.
+#[derive(Debug)]
+pub struct Grader {
+    child: Child,
+    stdin: ChildStdin,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+/// What it says about a log; `Err` is its own words on why it cannot say.
+pub type Judgement = Result<bool, String>;
+
+#[derive(Deserialize)]
+struct Answer {
+    ok: bool,
+    #[serde(default)]
+    resolved: bool,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+impl GraderCommand {
+    pub fn start(&self) -> Result<Grader, GraderError> {
+        let cannot = |what: String| GraderError::Start {
+            worker: self.worker.clone(),
+            site: self.site.clone(),
+            what,
+        };
+        let mut child = Command::new("python3")
+            .arg(&self.worker)
+            .env("PYTHONPATH", &self.site)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| cannot(e.to_string()))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(cannot("no pipes".into()));
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        match lines.next() {
+            Some(Ok(line)) if line.contains("\"ready\"") => Ok(Grader { child, stdin, lines }),
+            Some(Ok(line)) => Err(cannot(format!("it said {line}"))),
+            Some(Err(e)) => Err(cannot(e.to_string())),
+            None => Err(cannot("it ended at once".into())),
+        }
+    }
+}
+
+impl Grader {
+    /// Whether the official package calls the task resolved, from this log alone.
+    pub fn judge(&mut self, instance: &str, row: &Value, patch: &str, log: &Path) -> Result<Judgement, GraderError> {
+        let ended = |what: String| GraderError::Ended {
+            instance: instance.to_owned(),
+            what,
+        };
+        let request = json!({"id": 1, "op": "grade", "row": row, "patch": patch, "log": log});
+        writeln!(self.stdin, "{request}").map_err(|e| ended(e.to_string()))?;
+        self.stdin.flush().map_err(|e| ended(e.to_string()))?;
+        let line = match self.lines.next() {
+            Some(Ok(line)) => line,
+            Some(Err(e)) => return Err(ended(e.to_string())),
+            None => return Err(ended("no answer".into())),
+        };
+        let answer: Answer = serde_json::from_str(&line).map_err(|e| ended(format!("{e} in {line}")))?;
+        Ok(match answer {
+            Answer { ok: true, resolved, .. } => Ok(resolved),
+            Answer { error, .. } => Err(error.unwrap_or_default()),
+        })
+    }
+}
+
+impl Drop for Grader {
+    fn drop(&mut self) {
+        // It has nothing to lose; a failure here means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
