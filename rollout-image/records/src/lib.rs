@@ -6,7 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its verdict;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
-//! * `weights`, `trainer`: what the trainer publishes and answers.
+//! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
 //! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays.
 
@@ -17,7 +17,9 @@ pub mod outcome;
 pub mod paths;
 pub mod state;
 pub mod store;
+pub mod trainer;
 pub mod turn;
+pub mod weights;
 
 pub use batch::{Batch, GroupRecord, Row, WeightsSpan};
 pub use episode::{EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
@@ -25,7 +27,9 @@ pub use journal::{Event, Journal, JournalEntry, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};
+pub use trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{ExecSummary, TurnAction, TurnRecord};
+pub use weights::{WeightsFile, WeightsManifest};
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,103 @@
+//! What the driver and the trainer's rank 0 say to each other over HTTP; everything large goes through the store.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/state`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainerState {
+    pub attempt: u32,
+    pub world_size: u32,
+    pub lineage: String,
+    /// Last finished step; 0: the initial weights are published.
+    pub step: u32,
+    /// Version published by that step; empty while `Starting`.
+    pub weights: String,
+    /// Hex sha256 of its manifest file.
+    pub manifest_sha256: String,
+    /// Step of the newest complete checkpoint.
+    pub checkpoint_step: u32,
+    pub phase: TrainerPhase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What the trainer is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrainerPhase {
+    /// Loading, or replaying stored batches.
+    Starting,
+    Idle,
+    Stepping,
+    /// It cannot go on; `error` says why.
+    Failed,
+}
+
+/// Body of `PUT /v1/steps/{k}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StepRequest {
+    /// Path of the batch below the run's root.
+    pub batch: String,
+    /// Hex sha256 of its bytes.
+    pub sha256: String,
+}
+
+/// Answer about one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepState {
+    pub step: u32,
+    pub state: StepPhase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_sha256: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<StepMetrics>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How far a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepPhase {
+    Queued,
+    Running,
+    Done,
+    /// The batch was refused; parameters are as before.
+    Failed,
+}
+
+/// `metrics/trainer/<k>.json`, and part of a step's answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StepMetrics {
+    pub step: u32,
+    pub weights: String,
+    pub loss: f64,
+    /// Share of trained tokens whose ratio was clipped.
+    pub clip_fraction: f64,
+    /// Mean of |ratio - 1| over trained tokens.
+    pub ratio_deviation: f64,
+    /// Mean entropy of the policy at trained tokens, nats.
+    pub entropy: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    pub learning_rate: f64,
+    /// Trained tokens (mask 1).
+    pub trained_tokens: u64,
+    /// All tokens of the batch's rows.
+    pub row_tokens: u64,
+    /// Largest |engine's logprob - trainer's| over trained tokens, before the step.
+    pub logprob_gap_max: f64,
+    /// Trained tokens whose gap is over 1e-3.
+    pub logprob_gap_over: u64,
+    pub groups: u32,
+    /// Groups left out for having fewer than two valid episodes.
+    pub groups_dropped: u32,
+    /// Groups whose rewards were all equal: they teach nothing.
+    pub groups_zero_variance: u32,
+    pub mean_reward: f64,
+    pub seconds: f64,
+}
