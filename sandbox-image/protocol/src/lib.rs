@@ -1,1 +1,29 @@
-//! grpo-sandbox-protocol
+//! What driver, gateway and sandboxd say to each other about sandboxes.
+//!
+//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`]); the gateway
+//! passes the work on to sandboxd, signed ([`signature`]); the gateway keeps its leases in the pool's ledger ([`lease::LedgerEntry`]).
+//! Every error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
+//! episode is void or lost.
+
+pub mod error;
+pub mod exec;
+pub mod lease;
+pub mod signature;
+
+pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
+pub use exec::{Bind, ExecRequest, ExecResult, Killed, RenewRequest};
+pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
+pub use signature::{Signed, SignatureError, Signer, Verifier};
+
+/// Port sandboxd listens on.
+pub const SANDBOXD_PORT: u16 = 7070;
+/// Environment variable that holds the gateway's public key, base64.
+pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
+/// Largest file that goes in or out in one call, bytes.
+pub const MAX_FILE_BYTES: usize = 64 << 20;
+/// Largest JSON body of a call, bytes.
+pub const MAX_JSON_BYTES: usize = 8 << 20;
+/// Output of a command that is kept when the caller does not say, bytes.
+pub const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
+/// Most output a caller may ask to keep, bytes.
+pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;

@@ -1,1 +1,219 @@
-//! grpo-native
+//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`.
+//!
+//! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call blocks until it is
+//! done or has failed; a rank that died makes the others' next call fail at once (its sockets close) or after the group's timeout.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::time::Duration;
+
+use tch::Tensor;
+
+unsafe extern "C" {
+    fn grpo_group_new(
+        rank: c_int,
+        world: c_int,
+        address: *const c_char,
+        port: c_int,
+        own_host: *const c_char,
+        timeout_ms: i64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_group_free(group: *mut c_void);
+    fn grpo_all_reduce_sum(group: *mut c_void, tensor: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_all_gather(
+        group: *mut c_void,
+        output: *mut c_void,
+        input: *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_reduce_scatter_sum(
+        group: *mut c_void,
+        output: *mut c_void,
+        input: *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_barrier(group: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+}
+
+/// A collective that did not come about.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{doing} on rank {rank} of {world}: {message}")]
+pub struct CollectiveError {
+    pub doing: &'static str,
+    pub rank: u32,
+    pub world: u32,
+    pub message: String,
+}
+
+/// Where the ranks find each other: torchrun's environment.
+#[derive(Clone, Debug)]
+pub struct Rendezvous {
+    pub rank: u32,
+    pub world: u32,
+    /// `MASTER_ADDR`.
+    pub address: String,
+    /// `MASTER_PORT`.
+    pub port: u16,
+    /// Address by which the other ranks reach this one; empty: what the host's name resolves to.
+    pub own_host: String,
+    /// How long one collective may take.
+    pub timeout: Duration,
+}
+
+impl Rendezvous {
+    /// One process, no network.
+    pub fn alone() -> Self {
+        Self {
+            rank: 0,
+            world: 1,
+            address: String::new(),
+            port: 0,
+            own_host: String::new(),
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The ranks that train together.
+pub struct Group {
+    rank: u32,
+    world: u32,
+    raw: Option<*mut c_void>,
+}
+
+// SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time because each takes
+// `&self` from the owner's single training thread, and c10d itself locks.
+unsafe impl Send for Group {}
+
+impl Group {
+    /// Joins the group; returns when every rank has.
+    pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
+        let mut group = Self { rank: at.rank, world: at.world, raw: None };
+        if at.world <= 1 {
+            return Ok(group);
+        }
+        let text = |text: &str| {
+            CString::new(text).map_err(|e| group.error("reading the rendezvous address", e.to_string()))
+        };
+        let (address, own_host) = (text(&at.address)?, text(&at.own_host)?);
+        let mut raw = std::ptr::null_mut();
+        group.call("joining the group", |error, room| {
+            // SAFETY: the strings outlive the call, `raw` is a valid place for one pointer.
+            unsafe {
+                grpo_group_new(
+                    at.rank as c_int,
+                    at.world as c_int,
+                    address.as_ptr(),
+                    c_int::from(at.port),
+                    own_host.as_ptr(),
+                    at.timeout.as_millis() as i64,
+                    &mut raw,
+                    error,
+                    room,
+                )
+            }
+        })?;
+        group.raw = Some(raw);
+        Ok(group)
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub fn world(&self) -> u32 {
+        self.world
+    }
+
+    /// Sums `tensor` over the ranks, in place.
+    pub fn all_reduce_sum(&self, tensor: &mut Tensor) -> Result<(), CollectiveError> {
+        let Some(raw) = self.raw else { return Ok(()) };
+        self.contiguous("all-reduce", tensor)?;
+        // SAFETY: both pointers are live for the call, the tensor is contiguous.
+        self.call("all-reduce", |e, n| unsafe { grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n) })
+    }
+
+    /// Copies `tensor` from `root` to every rank, in place.
+    pub fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<(), CollectiveError> {
+        let Some(raw) = self.raw else { return Ok(()) };
+        self.contiguous("broadcast", tensor)?;
+        // SAFETY: as above.
+        self.call("broadcast", |e, n| unsafe { grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n) })
+    }
+
+    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`.
+    pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
+        let Some(raw) = self.raw else { return Ok(shard.copy()) };
+        self.contiguous("all-gather", shard)?;
+        let mut input = shard.shallow_clone();
+        let mut whole = Tensor::empty([shard.numel() as i64 * i64::from(self.world)], (shard.kind(), shard.device()));
+        // SAFETY: as above; the output has room for every rank's shard.
+        self.call("all-gather", |e, n| unsafe {
+            grpo_all_gather(raw, whole.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
+        })?;
+        Ok(whole)
+    }
+
+    /// Sums over the ranks and gives each its part: `[world * n]` on each rank becomes `[n]`.
+    pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
+        let Some(raw) = self.raw else { return Ok(whole.copy()) };
+        self.contiguous("reduce-scatter", whole)?;
+        let mut input = whole.shallow_clone();
+        let part = whole.numel() as i64 / i64::from(self.world);
+        let mut shard = Tensor::empty([part], (whole.kind(), whole.device()));
+        // SAFETY: as above; the input divides evenly, which the caller's padding sees to.
+        self.call("reduce-scatter", |e, n| unsafe {
+            grpo_reduce_scatter_sum(raw, shard.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
+        })?;
+        Ok(shard)
+    }
+
+    /// Returns when every rank has called it.
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        let Some(raw) = self.raw else { return Ok(()) };
+        // SAFETY: the group is live.
+        self.call("barrier", |e, n| unsafe { grpo_barrier(raw, e, n) })
+    }
+
+    fn contiguous(&self, doing: &'static str, tensor: &Tensor) -> Result<(), CollectiveError> {
+        match tensor.is_contiguous() {
+            true => Ok(()),
+            false => Err(self.error(doing, "the tensor is not contiguous".to_owned())),
+        }
+    }
+
+    fn call(
+        &self,
+        doing: &'static str,
+        call: impl FnOnce(*mut c_char, usize) -> c_int,
+    ) -> Result<(), CollectiveError> {
+        let mut text = vec![0u8; 1024];
+        match call(text.as_mut_ptr().cast(), text.len()) {
+            0 => Ok(()),
+            _ => {
+                let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+                Err(self.error(doing, String::from_utf8_lossy(&text[..end]).into_owned()))
+            }
+        }
+    }
+
+    fn error(&self, doing: &'static str, message: String) -> CollectiveError {
+        CollectiveError { doing, rank: self.rank, world: self.world, message }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            // SAFETY: made by `grpo_group_new`, freed once.
+            unsafe { grpo_group_free(raw) }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Leases, the demand that precedes them, and the ledger that makes them durable.
+
+use serde::{Deserialize, Serialize};
+
+/// Who waits for a sandbox. Graders have a reserved share: an agent's patch must not wait for other agents to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Priority {
+    Agent,
+    Grader,
+}
+
+/// Ask for a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LeaseRequest {
+    /// Chosen by the caller: asking again with it gets the same lease.
+    pub id: String,
+    /// Name of the GrpoRun.
+    pub run: String,
+    pub image: String,
+    pub ttl_seconds: u64,
+    /// How long the caller will wait in the queue.
+    pub wait_seconds: u64,
+    pub priority: Priority,
+}
+
+/// A sandbox that is somebody's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    pub id: String,
+    /// Counts the pool's leases; fences an earlier holder.
+    pub epoch: u64,
+    /// Name of the pod.
+    pub sandbox: String,
+    pub image: String,
+    #[serde(default)]
+    pub node: String,
+    /// Unix milliseconds.
+    pub expires_at: i64,
+}
+
+/// One lease in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerEntry {
+    pub lease: String,
+    pub run: String,
+    pub sandbox: String,
+    pub pod_uid: String,
+    pub image: String,
+    pub epoch: u64,
+    /// Unix milliseconds.
+    pub expires_at: i64,
+    pub priority: Priority,
+}
+
+/// Sandboxes a run wants warm from now on; replaces what it wanted before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Demand {
+    pub run: String,
+    pub images: Vec<ImageDemand>,
+}
+
+/// How many sandboxes of one image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ImageDemand {
+    pub image: String,
+    pub count: u32,
+}
+
+/// A pool in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolState {
+    pub ready: u32,
+    pub leased: u32,
+    pub pending: u32,
+    pub max: u32,
+    pub warm_hits: u64,
+    pub cold_leases: u64,
+    pub voided: u64,
+}

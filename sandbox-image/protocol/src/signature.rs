@@ -1,0 +1,136 @@
+//! How sandboxd knows that a request comes from its gateway: an ed25519 signature over what the request is and for whom.
+//!
+//! The sandbox holds only the public key, so nothing that runs in it can make a request that another sandbox obeys. Lease and epoch are signed,
+//! so a request for an earlier holder is refused; the time is signed, so a recorded request cannot be replayed much later.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use sha2::{Digest, Sha256};
+
+pub const SIGNATURE_HEADER: &str = "x-grpo-signature";
+pub const LEASE_HEADER: &str = "x-grpo-lease";
+pub const EPOCH_HEADER: &str = "x-grpo-epoch";
+pub const TIME_HEADER: &str = "x-grpo-time";
+
+/// How far a request's time may be from now, milliseconds. Nodes' clocks differ; an hour-long upload does not.
+pub const MAX_SKEW_MILLIS: i64 = 120_000;
+
+/// Why a request was not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    #[error("the key is not 32 bytes of base64 that are an ed25519 public key")]
+    BadKey,
+    #[error("the signature is not 64 bytes of base64")]
+    Malformed,
+    #[error("the signature does not fit the request")]
+    Wrong,
+    #[error("the request's time is too far from now")]
+    Stale,
+}
+
+/// What is signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed<'a> {
+    pub method: &'a str,
+    /// Path with query, as sent.
+    pub target: &'a str,
+    pub lease: &'a str,
+    pub epoch: u64,
+    pub unix_millis: i64,
+    pub body: &'a [u8],
+}
+
+impl Signed<'_> {
+    fn message(&self) -> Vec<u8> {
+        let mut message = format!(
+            "{}\n{}\n{}\n{}\n{}\n",
+            self.method, self.target, self.lease, self.epoch, self.unix_millis
+        )
+        .into_bytes();
+        message.extend_from_slice(&Sha256::digest(self.body));
+        message
+    }
+}
+
+/// The gateway's half.
+pub struct Signer(SigningKey);
+
+impl Signer {
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        Self(SigningKey::from_bytes(seed))
+    }
+
+    /// Public key for [`crate::KEY_ENV`].
+    pub fn public_key(&self) -> String {
+        STANDARD.encode(self.0.verifying_key().to_bytes())
+    }
+
+    /// Value of [`SIGNATURE_HEADER`].
+    pub fn sign(&self, request: &Signed<'_>) -> String {
+        STANDARD.encode(self.0.sign(&request.message()).to_bytes())
+    }
+}
+
+/// sandboxd's half.
+pub struct Verifier(VerifyingKey);
+
+impl Verifier {
+    pub fn from_base64(key: &str) -> Result<Self, SignatureError> {
+        let bytes = STANDARD.decode(key.trim()).map_err(|_| SignatureError::BadKey)?;
+        let bytes: [u8; 32] = bytes.try_into().map_err(|_| SignatureError::BadKey)?;
+        VerifyingKey::from_bytes(&bytes).map(Self).map_err(|_| SignatureError::BadKey)
+    }
+
+    /// `now` in unix milliseconds.
+    pub fn verify(&self, request: &Signed<'_>, signature: &str, now: i64) -> Result<(), SignatureError> {
+        if now.abs_diff(request.unix_millis) > MAX_SKEW_MILLIS.unsigned_abs() {
+            return Err(SignatureError::Stale);
+        }
+        let bytes = STANDARD.decode(signature).map_err(|_| SignatureError::Malformed)?;
+        let signature = Signature::from_slice(&bytes).map_err(|_| SignatureError::Malformed)?;
+        self.0.verify_strict(&request.message(), &signature).map_err(|_| SignatureError::Wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Signed<'static> {
+        Signed { method: "POST", target: "/exec", lease: "l1", epoch: 3, unix_millis: 1_000_000, body: b"{}" }
+    }
+
+    #[test]
+    fn a_signed_request_is_believed_and_any_changed_part_of_it_is_not() {
+        let signer = Signer::from_seed(&[7; 32]);
+        let verifier = Verifier::from_base64(&signer.public_key()).unwrap();
+        let signature = signer.sign(&request());
+        assert_eq!(verifier.verify(&request(), &signature, 1_000_500), Ok(()));
+        for changed in [
+            Signed { method: "PUT", ..request() },
+            Signed { target: "/files?path=/etc/passwd", ..request() },
+            Signed { lease: "l2", ..request() },
+            Signed { epoch: 4, ..request() },
+            Signed { unix_millis: 1_000_001, ..request() },
+            Signed { body: b"{ }", ..request() },
+        ] {
+            assert_eq!(verifier.verify(&changed, &signature, 1_000_500), Err(SignatureError::Wrong), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_request_cannot_be_replayed_later() {
+        let signer = Signer::from_seed(&[7; 32]);
+        let verifier = Verifier::from_base64(&signer.public_key()).unwrap();
+        let signature = signer.sign(&request());
+        assert_eq!(verifier.verify(&request(), &signature, 1_000_000 + MAX_SKEW_MILLIS + 1), Err(SignatureError::Stale));
+    }
+
+    #[test]
+    fn another_gateways_key_signs_nothing_here() {
+        let verifier = Verifier::from_base64(&Signer::from_seed(&[7; 32]).public_key()).unwrap();
+        let signature = Signer::from_seed(&[8; 32]).sign(&request());
+        assert_eq!(verifier.verify(&request(), &signature, 1_000_000), Err(SignatureError::Wrong));
+    }
+}
