@@ -42,27 +42,26 @@ test: test-unit test-e2e ## everything: unit tests, then the end-to-end tests on
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	cargo test --workspace --exclude grpo-e2e
+	cargo test --workspace
 
-test-e2e: images ## tests on a real cluster
-	@$(ENV)
-	cargo test -p grpo-e2e -- --test-threads=1
+test-e2e: ## tests on a real cluster
+	@e2e/demo/prepare.sh
+	$(ENV)
+	cargo test -p grpo-e2e --test cluster -- --ignored --test-threads=1 --nocapture
 
-test-chaos: images ## the same cluster, with parts taken away
-	@$(ENV)
-	cargo test -p grpo-e2e -- --test-threads=1 --ignored chaos
+test-chaos: ## the same cluster, with parts taken away
+	@e2e/demo/prepare.sh
+	$(ENV)
+	cargo test -p grpo-e2e --test chaos -- --ignored --test-threads=1 --nocapture
 
-demo: images ## a policy learns to fix bugs, before your eyes
-	@$(ENV)
-	e2e/demo/demo.sh
+demo: ## a policy learns to fix bugs, before your eyes
+	@e2e/demo/demo.sh
 
 verify-demo: ## recompute what the demo claims, from its records
-	@$(ENV)
-	e2e/demo/verify.sh
+	@e2e/demo/verify.sh
 
-bench-learning: images ## learning over several seeds, with controls
-	@$(ENV)
-	e2e/demo/learning.sh
+bench-learning: ## learning over several seeds, with controls
+	@e2e/demo/learning.sh
 
 lint: ## formatting and clippy
 	@e2e/setup/setup.sh build
