@@ -1,7 +1,8 @@
 //! One weights version in memory: read from a folder, checked, and packed for decoding.
 
 use crate::request::Bounds;
-use grpo_policy::decode::{Chunk, Decoder, OpenError, Scratch, Sequence};
+use grpo_policy::decode::{Chunk, Decoder, Scratch, Sequence};
+use grpo_policy::{Config, ModelError, weights};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -19,9 +20,9 @@ pub struct Model {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error("{path}: {cause}")]
-    Config { path: String, cause: String },
+    Model(#[from] ModelError),
+    #[error("{path}: eos_token_id is neither a token nor a list of tokens: {cause}")]
+    EndTokens { path: String, cause: String },
     #[error("--max-context {asked} is more than the model's max_position_embeddings {limit}; lower it")]
     ContextBeyondModel { asked: usize, limit: usize },
     #[error(
@@ -47,10 +48,9 @@ pub enum LoadError {
     NonFinite { version: String },
 }
 
-/// What the engine reads of config.json; the architecture is [`grpo_policy`]'s business.
+/// What only an engine reads of config.json.
 #[derive(Deserialize)]
-struct Config {
-    max_position_embeddings: usize,
+struct Ends {
     #[serde(default)]
     eos_token_id: EndTokens,
 }
@@ -67,13 +67,7 @@ enum EndTokens {
 impl Model {
     /// Reads and packs what is in `dir`. Takes as long as reading the file; the engine runs on meanwhile.
     pub fn load(dir: &Path, version: &str, max_context: Option<usize>) -> Result<Self, LoadError> {
-        let path = dir.join("config.json");
-        let wrong = |cause: String| LoadError::Config {
-            path: path.display().to_string(),
-            cause,
-        };
-        let text = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
-        let config: Config = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let config = Config::read(dir)?;
         let limit = config.max_position_embeddings;
         let max_context = max_context.unwrap_or(limit);
         if max_context > limit {
@@ -82,17 +76,13 @@ impl Model {
                 limit,
             });
         }
-        let (decoder, sha256) = Decoder::open(dir, max_context)?;
+        let weights = weights::read(dir, &config)?;
         let model = Self {
             version: version.to_owned(),
-            sha256,
-            decoder,
+            sha256: weights::checksum(&weights),
+            decoder: Decoder::new(&config, &weights, max_context)?,
             max_context,
-            end_tokens: match config.eos_token_id {
-                EndTokens::None => Vec::new(),
-                EndTokens::One(token) => vec![token],
-                EndTokens::Many(tokens) => tokens,
-            },
+            end_tokens: end_tokens(dir)?,
         };
         model.must_give_numbers()?;
         Ok(model)
@@ -139,4 +129,20 @@ impl Model {
             }),
         }
     }
+}
+
+/// The tokens at which the model itself ends.
+fn end_tokens(dir: &Path) -> Result<Vec<u32>, LoadError> {
+    let path = dir.join("config.json");
+    let wrong = |cause: String| LoadError::EndTokens {
+        path: path.display().to_string(),
+        cause,
+    };
+    let bytes = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
+    let ends: Ends = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    Ok(match ends.eos_token_id {
+        EndTokens::None => Vec::new(),
+        EndTokens::One(token) => vec![token],
+        EndTokens::Many(tokens) => tokens,
+    })
 }
