@@ -4,7 +4,7 @@ use super::{Check, Sources, VerifyError};
 use crate::learnt::counting;
 use crate::report::Report;
 use crate::run_folder::{EpisodeFolder, RunFolder};
-use grpo_records::{EpisodeHome, Event, Outcome};
+use grpo_records::{EpisodeHome, Event, Outcome, paths};
 use std::collections::{BTreeMap, HashMap};
 
 /// Rates are quotients of the same integers, so they differ by rounding at most.
@@ -17,6 +17,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
         evaluations(folder, episodes),
         voids(folder, episodes),
         iterations(folder),
+        iteration_records(folder, episodes)?,
     ];
     if let Some(claimed) = &sources.report {
         checks.push(report(claimed, &Report::of(folder, &sources.tasks)?));
@@ -110,13 +111,18 @@ fn evaluations(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
 }
 
 fn tally(episodes: &[EpisodeFolder], home: &EpisodeHome) -> (u32, u32) {
+    let valid = valid_of(episodes, home);
+    let resolved = valid.iter().filter(|e| e.meta.outcome == Outcome::Resolved).count();
+    (resolved as u32, valid.len() as u32)
+}
+
+/// Episodes of an iteration or evaluation that have a verdict.
+fn valid_of(episodes: &[EpisodeFolder], home: &EpisodeHome) -> Vec<EpisodeFolder> {
     let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.home == *home).cloned().collect();
     counting(of)
-        .iter()
+        .into_iter()
         .filter(|e| e.meta.outcome.is_verdict())
-        .fold((0, 0), |(resolved, valid), e| {
-            (resolved + u32::from(e.meta.outcome == Outcome::Resolved), valid + 1)
-        })
+        .collect()
 }
 
 fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
@@ -155,6 +161,49 @@ fn iterations(folder: &RunFolder) -> Check {
         });
     }
     check
+}
+
+/// What of `metrics/driver/<k>.json` follows from the episodes.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IterationClaim {
+    episodes: u32,
+    resolved: u32,
+    resolved_rate: f64,
+    reward_mean: f64,
+}
+
+fn iteration_records(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Check, VerifyError> {
+    let mut check = Check::new("iterations' records follow from their verdicts");
+    for number in folder.state.iterations.keys() {
+        let Some(claim) = folder.json_if_there::<IterationClaim>(&paths::driver_metrics(*number))? else {
+            check.passed_over += 1;
+            continue;
+        };
+        let home = EpisodeHome::Iteration { iteration: *number };
+        let (resolved, valid) = tally(episodes, &home);
+        let rate = if valid == 0 {
+            0.0
+        } else {
+            f64::from(resolved) / f64::from(valid)
+        };
+        let rewards: f64 = valid_of(episodes, &home)
+            .iter()
+            .filter_map(|e| e.meta.reward)
+            .map(f64::from)
+            .sum();
+        let mean = if valid == 0 { 0.0 } else { rewards / f64::from(valid) };
+        let same = (claim.resolved, claim.episodes) == (resolved, valid)
+            && close(Some(claim.resolved_rate), Some(rate))
+            && close(Some(claim.reward_mean), Some(mean));
+        check.expect(same, || {
+            format!(
+                "iteration {number}: {} of {} are claimed, the verdicts say {resolved} of {valid}",
+                claim.resolved, claim.episodes
+            )
+        });
+    }
+    Ok(check)
 }
 
 /// The report's numbers against the same numbers computed now.

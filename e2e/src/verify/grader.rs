@@ -1,10 +1,16 @@
-//! The official grader as a child process, asked about logs: one JSON line in, one out.
+//! The official grader as a child process, asked about logs: one JSON line in, one out. A log that keeps it busy for too long is one
+//! that it cannot judge, as it was when the run was graded; the child is then replaced.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// How long Python may take to start, and how long one log may be judged.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum GraderError {
@@ -31,9 +37,10 @@ pub struct GraderCommand {
 /// Running.
 #[derive(Debug)]
 pub struct Grader {
+    command: GraderCommand,
     child: Child,
     stdin: ChildStdin,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Receiver<std::io::Result<String>>,
 }
 
 /// What it says about a log; `Err` is its own words on why it cannot say.
@@ -66,12 +73,27 @@ impl GraderCommand {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(cannot("no pipes".into()));
         };
-        let mut lines = BufReader::new(stdout).lines();
-        match lines.next() {
-            Some(Ok(line)) if line.contains("\"ready\"") => Ok(Grader { child, stdin, lines }),
-            Some(Ok(line)) => Err(cannot(format!("it said {line}"))),
-            Some(Err(e)) => Err(cannot(e.to_string())),
-            None => Err(cannot("it ended at once".into())),
+        // One line is under way at a time; the thread ends with the child's output.
+        let (sender, lines) = sync_channel(1);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let grader = Grader {
+            command: self.clone(),
+            child,
+            stdin,
+            lines,
+        };
+        match grader.lines.recv_timeout(PATIENCE) {
+            Ok(Ok(line)) if line.contains("\"ready\"") => Ok(grader),
+            Ok(Ok(line)) => Err(cannot(format!("it said {line}"))),
+            Ok(Err(e)) => Err(cannot(e.to_string())),
+            Err(RecvTimeoutError::Timeout) => Err(cannot(format!("not ready within {PATIENCE:?}"))),
+            Err(RecvTimeoutError::Disconnected) => Err(cannot("it ended at once".into())),
         }
     }
 }
@@ -86,10 +108,14 @@ impl Grader {
         let request = json!({"id": 1, "op": "grade", "row": row, "patch": patch, "log": log});
         writeln!(self.stdin, "{request}").map_err(|e| ended(e.to_string()))?;
         self.stdin.flush().map_err(|e| ended(e.to_string()))?;
-        let line = match self.lines.next() {
-            Some(Ok(line)) => line,
-            Some(Err(e)) => return Err(ended(e.to_string())),
-            None => return Err(ended("no answer".into())),
+        let line = match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line.map_err(|e| ended(e.to_string()))?,
+            Err(RecvTimeoutError::Disconnected) => return Err(ended("no answer".into())),
+            Err(RecvTimeoutError::Timeout) => {
+                let again = self.command.start()?;
+                *self = again;
+                return Ok(Err(format!("no verdict within {PATIENCE:?}")));
+            }
         };
         let answer: Answer = serde_json::from_str(&line).map_err(|e| ended(format!("{e} in {line}")))?;
         Ok(match answer {

@@ -7,11 +7,17 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{Batch, EpisodeHome, Event, paths};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// The trainer adds up in fp32.
+const REWARD_ROUNDING: f64 = 1e-5;
+/// The trainer may add a small number to the divisor.
+const ADVANTAGE_ROUNDING: f64 = 1e-3;
+
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
     let mut bytes = Check::new("batches are the ones whose checksums were journalled");
     let mut rows = Check::new("rows of batches are their episodes, token by token");
     let mut whole = Check::new("groups hold every valid episode and no void");
     let mut versions = Check::new("tokens were sampled by weights that had been promoted");
+    let mut steps = Check::new("steps' rewards, groups, tokens and advantages follow from batches");
     let promoted = promoted(folder);
     for entry in &folder.journal {
         let Event::BatchWritten {
@@ -41,6 +47,10 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             .map(|i| i.dropped.iter().copied().collect())
             .unwrap_or_default();
         check_groups(&batch, &valid, &dropped, &mut whole);
+        match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {
+            Some(claim) => check_step(&batch, &claim, &mut steps),
+            None => steps.passed_over += 1,
+        }
         for row in &batch.rows {
             let unknown = row.weights.iter().find(|span| !promoted.contains(&span.version));
             versions.expect(unknown.is_none(), || {
@@ -48,7 +58,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             });
         }
     }
-    Ok(vec![bytes, rows, whole, versions])
+    Ok(vec![bytes, rows, whole, steps, versions])
 }
 
 /// Every version that was ever promoted.
@@ -127,6 +137,60 @@ fn check_groups(batch: &Batch, valid: &HashMap<String, EpisodeFolder>, dropped: 
                 "step {}: group {group} has {} valid episodes and is not in the batch",
                 batch.step,
                 of.len()
+            )
+        });
+    }
+}
+
+/// What of `metrics/trainer/<k>.json` follows from the batch alone.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StepClaim {
+    groups: u32,
+    groups_zero_variance: u32,
+    trained_tokens: u64,
+    row_tokens: u64,
+    mean_reward: f64,
+    /// One list a group, in the batch's order.
+    #[serde(default)]
+    advantages: Vec<Vec<f64>>,
+}
+
+fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
+    let rewards: Vec<f32> = batch.groups.iter().flat_map(|g| g.rewards.iter().copied()).collect();
+    let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / rewards.len().max(1) as f64;
+    let constant = batch
+        .groups
+        .iter()
+        .filter(|g| g.rewards.windows(2).all(|w| w[0] == w[1]))
+        .count() as u32;
+    let sampled: u64 = batch.rows.iter().map(|r| r.sampled() as u64).sum();
+    let all: u64 = batch.rows.iter().map(|r| r.tokens.len() as u64).sum();
+    let found = (batch.groups.len() as u32, constant, sampled, all);
+    let claimed = (
+        claim.groups,
+        claim.groups_zero_variance,
+        claim.trained_tokens,
+        claim.row_tokens,
+    );
+    steps.expect(found == claimed && (mean - claim.mean_reward).abs() < REWARD_ROUNDING, || {
+        format!("step {}: groups, constant groups, sampled and all tokens are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
+    });
+    for (group, claimed) in batch.groups.iter().zip(&claim.advantages) {
+        let agrees = [Divisor::Population, Divisor::Unbiased, Divisor::One]
+            .into_iter()
+            .any(|divisor| {
+                let found = advantages(&group.rewards, divisor);
+                found.len() == claimed.len()
+                    && found
+                        .iter()
+                        .zip(claimed)
+                        .all(|(a, b)| (a - b).abs() < ADVANTAGE_ROUNDING)
+            });
+        steps.expect(agrees, || {
+            format!(
+                "step {}, group {}: advantages {claimed:?} of rewards {:?}",
+                batch.step, group.group, group.rewards
             )
         });
     }

@@ -3,12 +3,9 @@
 use super::grader::{Grader, GraderError};
 use super::{Check, Sources, VerifyError};
 use crate::run_folder::{EpisodeFolder, RunFolder};
+use grpo_records::Outcome;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, Outcome};
 use std::collections::HashMap;
-
-/// Statuses of a verdict that no log can tell: the patch never got as far as a test, or the control spoke.
-const WITHOUT_LOG: [&str; 4] = ["EmptyPatch", "PatchDoesNotApply", "Control", "NoReport"];
 
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) -> Result<Vec<Check>, VerifyError> {
     let mut patches = Check::new("patches are the ones whose checksums are recorded");
@@ -59,15 +56,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
                 });
             }
             (None, None) => {
-                let excused = meta.end == EpisodeEnd::SandboxExhausted
-                    || patch.is_empty()
-                    || meta
-                        .grade
-                        .as_ref()
-                        .is_none_or(|g| WITHOUT_LOG.contains(&g.status.as_str()));
-                bare.expect(!resolved && excused, || {
-                    format!("{path} is {} and there is no grader's log", meta.outcome)
-                });
+                bare.expect(!resolved, || format!("{path} is Resolved and there is no grader's log"));
             }
         }
     }

@@ -1,0 +1,176 @@
+//! Every process is killed once in the middle of one run, and nothing that was finished is lost or done twice.
+//!
+//! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
+
+mod support;
+
+use grpo_crds::{GrpoRun, Stage};
+use grpo_e2e::cluster::manifest::delete_run;
+use grpo_e2e::cluster::wait;
+use grpo_e2e::follow;
+use grpo_e2e::run_folder::RunFolder;
+use grpo_records::Event;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
+
+const RUN: &str = "chaos";
+const ITERATIONS: u32 = 8;
+const SANDBOXES: u32 = 6;
+const KILLS: u32 = 7;
+/// An iteration and what has to be repeated of it, with every process starting anew.
+const NEXT_ITERATION: Duration = Duration::from_secs(5 * 60);
+
+#[tokio::test]
+#[ignore = "takes a cluster apart: make test-chaos"]
+async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled() -> Result<()> {
+    let scene = Scene::new("chaos").await?;
+    let manifest = small_run(RUN)?
+        .with("/rollout/iterations", json!(ITERATIONS))
+        .with("/checkpoint/every", json!(3))
+        .with("/sandboxes/pool/max", json!(SANDBOXES));
+    scene.apply(&manifest).await?;
+    let runs = scene.runs();
+    let follower = tokio::spawn(async move { follow::follow(&runs, RUN, 3 * RUN_LIMIT).await });
+
+    at(&scene, 1, Stage::Rollout).await?;
+    let system: Api<Pod> = Api::namespaced(scene.client.clone(), "grpo-system");
+    scene
+        .kill("operator", system, "app.kubernetes.io/name=grpo-operator", "operator")
+        .await?;
+    at(&scene, 2, Stage::Rollout).await?;
+    let of = |role: &str| format!("grpo.dev/role={role}");
+    scene.kill("gateway", scene.pods(), &of("gateway"), "gateway").await?;
+    at(&scene, 3, Stage::Rollout).await?;
+    let leased = leased_sandbox(&scene).await?;
+    scene
+        .kill(
+            "leased sandbox",
+            scene.pods(),
+            &format!("{},grpo.dev/sandbox={leased}", of("sandbox")),
+            "sandbox",
+        )
+        .await?;
+    at(&scene, 4, Stage::Rollout).await?;
+    scene.kill("driver", scene.pods(), &of("driver"), "driver").await?;
+    at(&scene, 5, Stage::Rollout).await?;
+    scene
+        .kill(
+            "trainer rank 0",
+            scene.pods(),
+            &format!("{},grpo.dev/rank=0", of("trainer")),
+            "trainer",
+        )
+        .await?;
+    at(&scene, 6, Stage::Rollout).await?;
+    scene
+        .kill(
+            "trainer rank 1",
+            scene.pods(),
+            &format!("{},grpo.dev/rank=1", of("trainer")),
+            "trainer",
+        )
+        .await?;
+    at(&scene, 7, Stage::Rollout).await?;
+    scene.kill("engine", scene.pods(), &of("engine"), "engine").await?;
+
+    let ended = follower.await??;
+    scene.say(&format!("succeeded after {:.0} s", ended.seconds));
+    let folder = scene.store_of(&ended.run).await?;
+    // Committed verdicts are there once, voids have no reward, batches and rates follow from the episodes.
+    verified(&folder)?;
+    assert_eq!(folder.state.finished_iterations(), ITERATIONS);
+    let repeated = repeated_tries(&folder)?;
+    scene.say(&format!(
+        "{repeated} tries came to nothing; at most {} were in flight when something was killed",
+        KILLS * SANDBOXES
+    ));
+    assert!(repeated <= KILLS * SANDBOXES, "{repeated} tries were repeated");
+
+    no_sandbox_is_leased(&scene).await?;
+    delete_run(&scene.client, &ended.run, SOON).await?;
+    let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
+    scene
+        .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
+        .await?;
+    scene.clear().await
+}
+
+/// Waits until the run is that far.
+async fn at(scene: &Scene, iteration: u32, stage: Stage) -> Result<()> {
+    let there = |run: &GrpoRun| {
+        let progress = run.status.as_ref()?.progress.as_ref()?;
+        if follow::has_ended(run) {
+            return Some(Err(format!(
+                "the run ended before iteration {iteration}: {}",
+                follow::line(run)
+            )));
+        }
+        let reached = progress.iteration == Some(iteration) && progress.stages.contains(&stage);
+        (reached || progress.iteration > Some(iteration)).then_some(Ok(()))
+    };
+    let what = format!("{stage:?} of iteration {iteration}");
+    Ok(scene.until_run(RUN, NEXT_ITERATION, &what, there).await??)
+}
+
+/// The name of a sandbox that the ledger says is leased.
+async fn leased_sandbox(scene: &Scene) -> Result<String> {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    let leased = |there: &wait::Objects<ConfigMap>| {
+        let entries = there.values().next()?.data.as_ref()?;
+        entries.values().find_map(|entry| {
+            let entry: serde_json::Value = serde_json::from_str(entry).ok()?;
+            entry["sandbox"].as_str().map(str::to_owned)
+        })
+    };
+    Ok(wait::until(
+        maps,
+        wait::named(&format!("{RUN}-ledger-0")),
+        SOON,
+        "a lease in the ledger",
+        leased,
+    )
+    .await?)
+}
+
+/// Tries that were begun and have no verdict: given up by a process that died, or void.
+fn repeated_tries(folder: &RunFolder) -> Result<u32> {
+    let verdicts: std::collections::HashSet<&str> = folder
+        .journal
+        .iter()
+        .filter_map(|entry| match &entry.event {
+            Event::Verdict { episode, .. } => Some(episode.as_str()),
+            _ => None,
+        })
+        .collect();
+    let mut repeated = 0;
+    for home in folder.homes()? {
+        let root = grpo_records::paths::home(&home);
+        let at = folder.dir().join(&root);
+        if !at.is_dir() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&at)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            repeated += u32::from(!verdicts.contains(Path::new(&root).join(&name).to_string_lossy().as_ref()));
+        }
+    }
+    Ok(repeated)
+}
+
+/// A finished run holds no lease.
+async fn no_sandbox_is_leased(scene: &Scene) -> Result<()> {
+    let pools: Api<grpo_crds::SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    let idle =
+        |there: &wait::Objects<grpo_crds::SandboxPool>| there.values().all(|pool| leases_of(pool) == 0).then_some(());
+    Ok(wait::until(pools, wait::labelled(""), SOON, "no sandbox to be leased", idle).await?)
+}
+
+fn leases_of(pool: &grpo_crds::SandboxPool) -> i64 {
+    let status = serde_json::to_value(&pool.status).unwrap_or_default();
+    status["leased"].as_i64().unwrap_or(0)
+}

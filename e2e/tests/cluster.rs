@@ -1,0 +1,279 @@
+//! The main job on a real cluster: a manifest goes in, a trained policy and records that bear its claims come out; deleting the run
+//! leaves nothing of it and everything of the user's; and what is wrong in a manifest is said in words that name it.
+//!
+//! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
+
+mod support;
+
+use grpo_crds::GrpoRun;
+use grpo_e2e::cluster::manifest::{RunManifest, delete_run};
+use grpo_e2e::cluster::wait;
+use grpo_e2e::learning::differing_episodes;
+use grpo_e2e::report::first_and_last;
+use grpo_records::paths;
+use grpo_records::trainer::StepMetrics;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+use std::time::Duration;
+use support::{Result, SOON, Scene, repository, rows, small_run, verified};
+
+const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
+/// Something wrong has to be said within this time, attempts and back-off included.
+const FAILS_WITHIN: Duration = Duration::from_secs(300);
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_nothing() -> Result<()> {
+    let scene = Scene::new("run").await?;
+    let mine = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"a": "b"}});
+    let mine: ConfigMap = scene.make(mine).await?;
+    scene.apply(&small_run("small")?).await?;
+    let ended = scene.follow("small").await?;
+
+    let folder = scene.store_of(&ended.run).await?;
+    verified(&folder)?;
+    assert_eq!(folder.state.finished_iterations(), 2);
+    for step in 1..=2 {
+        let metrics: Option<StepMetrics> = folder.json_if_there(&paths::trainer_metrics(step))?;
+        let metrics = metrics.ok_or("a finished step has no metrics")?;
+        assert!(metrics.trained_tokens > 0);
+        assert_eq!(
+            metrics.logprob_gap_over, 0,
+            "tokens whose logprob differs by more than 1e-3: {metrics:?}"
+        );
+    }
+    for (set, (before, after)) in first_and_last(&folder) {
+        assert_ne!(
+            Some(&before),
+            after.as_ref(),
+            "{set} was measured under one version only"
+        );
+    }
+
+    delete_run(&scene.client, &ended.run, SOON).await?;
+    nothing_is_left(&scene).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    assert_eq!(maps.get("mine").await?.resource_version(), mine.resource_version());
+    scene.clear().await
+}
+
+/// Waits until nothing is left that the operator or a gateway made in the namespace.
+async fn nothing_is_left(scene: &Scene) -> Result<()> {
+    gone::<Pod>(scene).await?;
+    gone::<Service>(scene).await?;
+    gone::<Deployment>(scene).await?;
+    gone::<ConfigMap>(scene).await?;
+    gone::<Secret>(scene).await?;
+    gone::<ServiceAccount>(scene).await?;
+    gone::<Role>(scene).await?;
+    gone::<RoleBinding>(scene).await?;
+    gone::<NetworkPolicy>(scene).await?;
+    gone::<PersistentVolumeClaim>(scene).await?;
+    gone_by::<grpo_crds::InferencePool>(scene, wait::labelled("")).await?;
+    gone_by::<grpo_crds::SandboxPool>(scene, wait::labelled("")).await
+}
+
+async fn gone<K>(scene: &Scene) -> Result<()>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + 'static,
+    K::DynamicType: Default,
+{
+    gone_by::<K>(scene, wait::labelled(MANAGED)).await
+}
+
+async fn gone_by<K>(scene: &Scene, of: kube::runtime::watcher::Config) -> Result<()>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + 'static,
+    K::DynamicType: Default,
+{
+    let api: Api<K> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    let what = format!("every {} of the run to be gone", K::kind(&K::DynamicType::default()));
+    Ok(wait::until(api, of, SOON, &what, |there| there.is_empty().then_some(())).await?)
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn the_same_seed_gives_the_same_episodes_token_by_token() -> Result<()> {
+    let scene = Scene::new("repeat").await?;
+    let evaluate = |name: &str| -> Result<RunManifest> {
+        let at_start = |set: &mut Value| {
+            set["atStart"] = json!(true);
+            set["atEnd"] = json!(false);
+        };
+        Ok(small_run(name)?
+            .for_each_set(at_start)
+            .with("/rollout/iterations", json!(1))
+            .with("/algorithm/learningRate", json!(0.0)))
+    };
+    let mut folders = Vec::new();
+    for name in ["first", "second"] {
+        scene.apply(&evaluate(name)?).await?;
+        let ended = scene.follow(name).await?;
+        folders.push(scene.store_of(&ended.run).await?);
+        delete_run(&scene.client, &ended.run, SOON).await?;
+    }
+    let (first, second) = (first_and_last(&folders[0]), first_and_last(&folders[1]));
+    for (set, (weights, _)) in &first {
+        let other = &second[set].0;
+        let (differing, compared) = differing_episodes((&folders[0], weights), (&folders[1], other), set)?;
+        assert!(
+            compared > 0 && differing == 0,
+            "{differing} of {compared} episodes of {set} differ"
+        );
+    }
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_manifest_with_two_engines_is_refused_with_the_fields_path() -> Result<()> {
+    let scene = Scene::new("refused").await?;
+    let two = small_run("two-engines")?.with("/inference/pool/engine/vllm", json!({}));
+    let refusal = scene.apply(&two).await.err().ok_or("it was taken")?.to_string();
+    assert!(refusal.contains("spec.inference.pool.engine"), "{refusal}");
+    let unknown = small_run("unknown-field")?.with("/algorithm/learnRate", json!(0.1));
+    let refusal = scene.apply(&unknown).await.err().ok_or("it was taken")?.to_string();
+    assert!(refusal.contains("learnRate"), "{refusal}");
+    scene.clear().await
+}
+
+/// The demo's first training rows as JSON, changed.
+fn changed_rows(count: usize, change: impl Fn(usize, &mut Value)) -> Result<String> {
+    let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
+    let mut out = String::new();
+    for (number, line) in text.lines().take(count).enumerate() {
+        let mut row = serde_json::from_str(line)?;
+        change(number, &mut row);
+        out += &format!("{row}\n");
+    }
+    Ok(out)
+}
+
+/// A small run on rows of the test's own.
+fn run_on_rows(name: &str, shelf: &str) -> Result<RunManifest> {
+    let dataset = json!({"persistentVolumeClaim": {"claimName": shelf, "path": "rows.jsonl"}});
+    Ok(small_run(name)?
+        .with("/tasks", json!({"train": {"dataset": dataset}}))
+        .with("/rollout/iterations", json!(1))
+        .with("/failurePolicy", json!({"maxConsecutiveFailures": 2})))
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn an_unreadable_row_is_named_by_file_line_and_field() -> Result<()> {
+    let scene = Scene::new("bad-row").await?;
+    let rows = changed_rows(3, |number, row| {
+        if number == 1 {
+            row["FAIL_TO_PASS"] = json!(7);
+        }
+    })?;
+    scene.shelf("rows", &[("rows.jsonl", &rows)]).await?;
+    scene.apply(&run_on_rows("bad-row", "rows")?).await?;
+    let words = scene.failure_of("bad-row", FAILS_WITHIN).await?;
+    for part in ["rows.jsonl", "FAIL_TO_PASS"] {
+        assert!(words.contains(part), "{words}");
+    }
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_task_image_that_cannot_be_pulled_is_named() -> Result<()> {
+    let scene = Scene::new("bad-image").await?;
+    let rows = changed_rows(2, |_, row| row["image"] = json!("grpo.dev/demo/task/there-is-none:1"))?;
+    scene.shelf("rows", &[("rows.jsonl", &rows)]).await?;
+    scene.apply(&run_on_rows("bad-image", "rows")?).await?;
+    let words = scene.failure_of("bad-image", FAILS_WITHIN).await?;
+    assert!(words.contains("grpo.dev/demo/task/there-is-none:1"), "{words}");
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_model_image_that_cannot_be_pulled_is_named_while_the_run_waits() -> Result<()> {
+    let scene = Scene::new("bad-model-image").await?;
+    let missing = "grpo.dev/demo/model:there-is-none";
+    scene
+        .apply(&small_run("bad-model")?.with("/model/image/reference", json!(missing)))
+        .await?;
+    let says = |run: &GrpoRun| {
+        let status = run.status.as_ref()?;
+        let mut words = status.conditions.iter().map(|c| &c.message).chain(&status.message);
+        words.find(|message| message.contains(missing)).cloned()
+    };
+    let words = scene
+        .until_run(
+            "bad-model",
+            FAILS_WITHIN,
+            "a condition that names the model's image",
+            says,
+        )
+        .await?;
+    scene.say(&format!("it says: {words}"));
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn an_unknown_model_type_is_named() -> Result<()> {
+    let scene = Scene::new("bad-model-type").await?;
+    let model = repository().join("e2e/demo/model");
+    let read = |name: &str| std::fs::read_to_string(model.join(name));
+    let mut config: Value = serde_json::from_str(&read("config.json")?)?;
+    config["model_type"] = json!("mamba9");
+    config["architectures"] = json!(["Mamba9ForCausalLM"]);
+    let files = [
+        ("config.json", config.to_string()),
+        ("tokenizer.json", read("tokenizer.json")?),
+        ("tokenizer_config.json", read("tokenizer_config.json")?),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    scene.shelf("model", &files).await?;
+    let manifest = small_run("bad-type")?
+        .with("/model", json!({"persistentVolumeClaim": {"claimName": "model"}}))
+        .with("/failurePolicy", json!({"maxConsecutiveFailures": 2}));
+    scene.apply(&manifest).await?;
+    let words = scene.failure_of("bad-type", FAILS_WITHIN).await?;
+    assert!(words.contains("mamba9"), "{words}");
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn no_sandbox_outlives_a_run_that_is_deleted_in_the_middle() -> Result<()> {
+    let scene = Scene::new("deleted").await?;
+    let run = scene.apply(&small_run("deleted")?).await?;
+    let sandboxes = "grpo.dev/role=sandbox";
+    let running = |there: &wait::Objects<Pod>| {
+        let runs = |pod: &&Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+        there.values().find(runs).map(|pod| pod.name_any())
+    };
+    let first = scene
+        .until_pods(sandboxes, FAILS_WITHIN, "a running sandbox", running)
+        .await?;
+    scene.say(&format!("sandbox {first} runs; deleting the run"));
+    delete_run(&scene.client, &run, SOON).await?;
+    nothing_is_left(&scene).await?;
+    let pods = scene.pods().list(&ListParams::default()).await?;
+    assert!(
+        pods.items.is_empty(),
+        "{:?}",
+        pods.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
+    );
+    scene.clear().await
+}

@@ -1,0 +1,99 @@
+//! `kill -9` of a process in a pod, as a crash or the kernel would do it: nothing is asked, nothing is told.
+//!
+//! A process cannot be killed that way from inside its own container when it is the first one there, so the container runtime of the
+//! node is told to.
+
+use super::{Result, SOON, Scene, repository};
+use grpo_e2e::cluster::wait;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::Api;
+use std::process::Command;
+
+/// One container that runs.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    pub pod: String,
+    pub uid: String,
+    node: String,
+    container: String,
+    id: String,
+}
+
+impl Victim {
+    /// The container of that name in a pod, if it runs.
+    fn of(pod: &Pod, container: &str) -> Option<Self> {
+        let status = pod
+            .status
+            .as_ref()?
+            .container_statuses
+            .as_ref()?
+            .iter()
+            .find(|c| c.name == container)?;
+        status.state.as_ref()?.running.as_ref()?;
+        Some(Self {
+            pod: pod.name_any(),
+            uid: pod.uid()?,
+            node: pod.spec.as_ref()?.node_name.clone()?,
+            container: container.to_owned(),
+            id: status.container_id.as_ref()?.rsplit('/').next()?.to_owned(),
+        })
+    }
+
+    fn kill(&self) -> Result<()> {
+        let ctr = [
+            "ctr",
+            "--namespace",
+            "k8s.io",
+            "task",
+            "kill",
+            "--signal",
+            "SIGKILL",
+            &self.id,
+        ];
+        let local = repository().join("e2e/cluster/enter.sh");
+        let out = if self.node == "grpo-node" {
+            Command::new(local).args(ctr).output()?
+        } else {
+            Command::new("docker").args(["exec", &self.node]).args(ctr).output()?
+        };
+        if out.status.success() {
+            Ok(())
+        } else {
+            Err(format!(
+                "killing {} of pod {}: {}",
+                self.container,
+                self.pod,
+                String::from_utf8_lossy(&out.stderr)
+            )
+            .into())
+        }
+    }
+}
+
+impl Scene {
+    /// Kills the container of the first pod that matches and runs it, and waits until that process is gone for certain: its pod is gone or
+    /// over, or the container is another one now.
+    pub async fn kill(&self, what: &str, pods: Api<Pod>, labels: &str, container: &str) -> Result<Victim> {
+        let running = |there: &wait::Objects<Pod>| {
+            let alive = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+            there.values().filter(alive).find_map(|pod| Victim::of(pod, container))
+        };
+        let wanted = format!("a running {what}");
+        let victim = wait::until(pods.clone(), wait::labelled(labels), SOON, &wanted, running).await?;
+        victim.kill()?;
+        self.say(&format!("killed {what}: {} of pod {}", victim.container, victim.pod));
+        let gone = |there: &wait::Objects<Pod>| {
+            let same = there
+                .get(&victim.pod)
+                .filter(|pod| pod.uid().as_deref() == Some(&victim.uid));
+            let still = same
+                .and_then(|pod| Victim::of(pod, container))
+                .is_some_and(|now| now.id == victim.id);
+            (!still).then_some(())
+        };
+        let wanted = format!("{what} in pod {} to be gone", victim.pod);
+        wait::until(pods, wait::named(&victim.pod), SOON, &wanted, gone).await?;
+        Ok(victim)
+    }
+}

@@ -1,0 +1,184 @@
+//! What the end-to-end tests share: a namespace of their own, small runs, states to wait for, and ways to take things away.
+//!
+//! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test that fails leaves
+//! its namespace to be looked at; the next run of the same test clears it away.
+#![allow(dead_code)]
+
+pub mod kill;
+pub mod shelf;
+
+use grpo_crds::GrpoRun;
+use grpo_e2e::cluster::manifest::RunManifest;
+use grpo_e2e::cluster::{self, wait};
+use grpo_e2e::follow::{self, Ended, FollowError};
+use grpo_e2e::run_folder::RunFolder;
+use grpo_e2e::tasks::Tasks;
+use grpo_e2e::verify::grader::GraderCommand;
+use grpo_e2e::verify::{self, Check, Sources};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, DeleteParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Deleting a namespace, pulling images, starting pods.
+pub const SOON: Duration = Duration::from_secs(120);
+/// A small run from beginning to end, on two cores that do other things too.
+pub const RUN_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// A namespace of the test's own.
+pub struct Scene {
+    pub client: Client,
+    pub namespace: String,
+    began: Instant,
+}
+
+impl Scene {
+    /// An empty namespace `e2e-<name>`; what an earlier test left in it is removed.
+    pub async fn new(name: &str) -> Result<Self> {
+        let scene = Self {
+            client: cluster::connect().await?,
+            namespace: format!("e2e-{name}"),
+            began: Instant::now(),
+        };
+        scene.clear().await?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": scene.namespace}});
+        let namespaces: Api<Namespace> = Api::all(scene.client.clone());
+        namespaces
+            .create(&PostParams::default(), &serde_json::from_value(namespace)?)
+            .await?;
+        scene.say("begun");
+        Ok(scene)
+    }
+
+    /// Removes the namespace and everything in it.
+    pub async fn clear(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        match namespaces.delete(&self.namespace, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let what = format!("namespace {} to be gone", self.namespace);
+        let gone = |there: &wait::Objects<Namespace>| there.is_empty().then_some(());
+        Ok(wait::until(namespaces, wait::named(&self.namespace), SOON, &what, gone).await?)
+    }
+
+    pub fn say(&self, what: &str) {
+        println!(
+            "{:7.1}s  {}: {what}",
+            self.began.elapsed().as_secs_f64(),
+            self.namespace
+        );
+    }
+
+    pub fn runs(&self) -> Api<GrpoRun> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub async fn apply(&self, manifest: &RunManifest) -> Result<GrpoRun> {
+        let run = manifest.apply(&self.client, &self.namespace).await?;
+        self.say(&format!("applied GrpoRun {}", run.name_any()));
+        Ok(run)
+    }
+
+    /// Follows a run to its end; a run that fails is an error in the run's own words.
+    pub async fn follow(&self, name: &str) -> std::result::Result<Ended, FollowError> {
+        follow::follow(&self.runs(), name, RUN_LIMIT).await
+    }
+
+    /// The words in which a run fails; that it does not fail is the error.
+    pub async fn failure_of(&self, name: &str, limit: Duration) -> Result<String> {
+        match follow::follow(&self.runs(), name, limit).await {
+            Err(FollowError::Failed { message, .. }) => {
+                self.say(&format!("failed as it should: {message}"));
+                Ok(message)
+            }
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(format!("GrpoRun {name} succeeded, and should not have").into()),
+        }
+    }
+
+    /// Waits until a run's status is as wanted.
+    pub async fn until_run<T>(
+        &self,
+        name: &str,
+        limit: Duration,
+        what: &str,
+        mut found: impl FnMut(&GrpoRun) -> Option<T>,
+    ) -> Result<T> {
+        let of = |there: &wait::Objects<GrpoRun>| there.get(name).and_then(&mut found);
+        Ok(wait::until(self.runs(), wait::named(name), limit, what, of).await?)
+    }
+
+    /// Waits until the pods with these labels are as wanted.
+    pub async fn until_pods<T>(
+        &self,
+        labels: &str,
+        limit: Duration,
+        what: &str,
+        found: impl FnMut(&wait::Objects<Pod>) -> Option<T>,
+    ) -> Result<T> {
+        Ok(wait::until(self.pods(), wait::labelled(labels), limit, what, found).await?)
+    }
+
+    /// Copies the store of a run out of the cluster.
+    pub async fn store_of(&self, run: &GrpoRun) -> Result<RunFolder> {
+        let to = repository().join("out/e2e").join(&self.namespace).join(run.name_any());
+        cluster::store::copy(&self.client, run, &to).await?;
+        Ok(RunFolder::open(&to)?)
+    }
+}
+
+/// The root of the checkout.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// The demo's manifest with counts for a test: seconds, not minutes.
+pub fn small_run(name: &str) -> Result<RunManifest> {
+    let manifest = RunManifest::read(&repository().join("docs/examples/demo.yaml"))?
+        .named(name)
+        .with("/rollout/iterations", json!(2))
+        .with("/rollout/prompts", json!(2))
+        .with("/rollout/samples", json!(4))
+        .with("/checkpoint/every", json!(1))
+        .for_each_set(|set| {
+            set["select"]["limit"] = json!(2);
+            set["samples"] = json!(1);
+        });
+    Ok(manifest)
+}
+
+/// Rows of the demo's tasks, as `make demo` and the tests build them.
+pub fn rows() -> PathBuf {
+    cluster::cache().join("demo/rows")
+}
+
+/// Recomputes a store's claims; what does not agree is the error.
+pub fn verified(folder: &RunFolder) -> Result<Vec<Check>> {
+    let sources = Sources {
+        tasks: Tasks::read(&rows())?,
+        grader: GraderCommand {
+            worker: repository().join("rollout-image/grader/worker.py"),
+            site: cluster::cache().join("grader-site"),
+        },
+        report: None,
+    };
+    let checks = verify::verify(folder, &sources)?;
+    print!("{}", verify::text(&checks));
+    if verify::holds(&checks) {
+        Ok(checks)
+    } else {
+        Err(format!("{} does not follow from its records", folder.dir().display()).into())
+    }
+}
