@@ -122,7 +122,6 @@ fn a_shared_block_gives_the_bits_of_an_own_one() {
     assert_eq!(logits(&decoder, &mut second, &tokens[3 * BLOCK_LEN..]), whole);
 }
 
-/// Largest distance between the logprobs of both arithmetics over one random row.
 #[cfg(feature = "torch")]
 #[test]
 fn logprobs_are_those_of_the_training_arithmetic() {
