@@ -1,1 +1,189 @@
-fn main() {}
+//! grpo-driver: reads `run.json`, takes the run up where the store says it is, and sees it to its end.
+//!
+//! Exit status 0: the run is done. 42: a fault that nobody gets over, named in `status.progress.fault` and in the termination
+//! message. Anything else: this attempt failed, the next goes on.
+
+use clap::Parser;
+use grpo_crds::RunConfig;
+use grpo_crds::progress::{Fault as ShownFault, Stage};
+use grpo_driver::config::Settings;
+use grpo_driver::fault::{DriverError, Fault};
+use grpo_driver::metrics::Metrics;
+use grpo_driver::progress::{self, Board};
+use grpo_driver::{serve, start};
+use grpo_records::Event;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const EXIT_FAULT: u8 = 42;
+
+/// The rollout driver of one GrpoRun.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// What the operator resolved the run to.
+    #[arg(long, default_value = RunConfig::PATH)]
+    config: PathBuf,
+    /// Weights, progress and metrics are served here.
+    #[arg(long, default_value = "0.0.0.0:8070")]
+    listen: SocketAddr,
+    /// Where the store's volume is mounted.
+    #[arg(long, default_value = RunConfig::STORE_MOUNT)]
+    store_mount: PathBuf,
+    /// Attempt of the pod group.
+    #[arg(long, env = "GRPO_ATTEMPT", default_value_t = 1)]
+    attempt: u32,
+    /// The grading worker.
+    #[arg(long, env = "GRPO_GRADER_WORKER", default_value = "/opt/grader/worker.py")]
+    grader_worker: PathBuf,
+    /// Where its packages are.
+    #[arg(long, env = "GRPO_GRADER_SITE", default_value = "/opt/grader")]
+    grader_site: PathBuf,
+    /// Where the last word goes when the run ends with a fault.
+    #[arg(long, default_value = "/dev/termination-log")]
+    termination_log: PathBuf,
+    /// Leave status.progress alone; for a driver outside a cluster.
+    #[arg(long)]
+    no_status: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let arguments = Arguments::parse();
+    tokio::select! {
+        code = drive(arguments) => code,
+        signal = terminated() => {
+            tracing::info!(signal, "stopping; everything finished is in the store");
+            ExitCode::from(143)
+        }
+    }
+}
+
+async fn drive(arguments: Arguments) -> ExitCode {
+    let config = match read_config(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!(%error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let board = Board::new(&config.uid, config.spec.rollout.iterations);
+    let client = match arguments.no_status {
+        true => None,
+        false => kube::Client::try_default()
+            .await
+            .inspect_err(|error| tracing::warn!(%error, "no API server: status.progress stays empty"))
+            .ok(),
+    };
+    let publishing = client.clone().map(|client| {
+        tokio::spawn(progress::publish(
+            client,
+            config.namespace.clone(),
+            config.name.clone(),
+            board.watch(),
+        ))
+    });
+    let result = driven(&arguments, &config, &board).await;
+    if let Some(task) = publishing {
+        task.abort();
+    }
+    let code = conclude(&arguments, &board, result);
+    if let Some(client) = client {
+        progress::write_last(client, &config.namespace, &config.name, &board.now()).await;
+    }
+    code
+}
+
+async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Result<(), DriverError> {
+    let mut settings = Settings::of(config)?;
+    settings.store.0.clone_from(&arguments.store_mount);
+    let store = start::store(&settings)?;
+    let metrics = Arc::new(Metrics::default());
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
+    let router = serve::router(&store, board.clone(), metrics.clone());
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let process = start::Process {
+        attempt: arguments.attempt,
+        grader_worker: arguments.grader_worker.clone(),
+        grader_site: arguments.grader_site.clone(),
+    };
+    let run = start::run(settings, &process, store, board.clone(), metrics).await?;
+    let result = tokio::select! {
+        result = run.go() => result,
+        served = serving => Err(DriverError::Other(format!("the weights server ended: {served:?}"))),
+    };
+    if let Err(DriverError::Fault(fault)) = &result {
+        let event = Event::RunFinished {
+            succeeded: false,
+            reason: Some(fault.reason.clone()),
+            message: Some(fault.message.clone()),
+        };
+        if let Err(error) = run.ledger.record(event).await {
+            tracing::warn!(%error, "recording the fault");
+        }
+    }
+    result
+}
+
+fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError>) -> ExitCode {
+    match result {
+        Ok(()) => {
+            tracing::info!("the run is done");
+            board.change(|progress| progress.stages.clear());
+            board.begin(Stage::Finished);
+            ExitCode::SUCCESS
+        }
+        Err(DriverError::Fault(fault)) => {
+            tracing::error!(%fault, "the run cannot go on");
+            last_word(&arguments.termination_log, &fault);
+            board.change(|progress| {
+                progress.fault = Some(ShownFault {
+                    reason: fault.reason.clone(),
+                    message: fault.message.chars().take(4096).collect(),
+                });
+            });
+            ExitCode::from(EXIT_FAULT)
+        }
+        Err(error) => {
+            tracing::error!(%error, "this attempt ends; another one goes on");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_config(file: &PathBuf) -> Result<RunConfig, DriverError> {
+    let bytes = std::fs::read(file).map_err(DriverError::io(format!("reading {}", file.display())))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| DriverError::Other(format!("{} is no run.json: {error}", file.display())))
+}
+
+/// The kubelet shows at most 4 KiB of it.
+fn last_word(file: &PathBuf, fault: &Fault) {
+    let message: String = fault.message.chars().take(1000).collect();
+    let word = serde_json::json!({"reason": fault.reason, "message": message});
+    if let Err(error) = std::fs::write(file, word.to_string()) {
+        tracing::warn!(%error, file = %file.display(), "writing the termination message");
+    }
+}
+
+/// As PID 1 of a container a process has to ask for the signals it wants to end on.
+async fn terminated() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}

@@ -1,0 +1,221 @@
+//! The built-in agent: text with exactly one bash block a turn. Pure: text in, decision out.
+//!
+//! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one that
+//! merely mentions the sentinel does not submit.
+
+use crate::template::ChatMessage;
+use grpo_records::{ExecSummary, TurnAction};
+use minijinja::{Environment, UndefinedBehavior, context};
+use serde_json::{Map, Value};
+
+/// The templates of the agent's words and what it takes for a submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompts {
+    pub system: String,
+    pub task: String,
+    pub observation: String,
+    pub format_error: String,
+    pub sentinel: String,
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        Self {
+            system: "Fix the bug. One bash block per turn.".into(),
+            task: "{{ task.problem_statement }}".into(),
+            observation: "{{ output }}".into(),
+            format_error: "One bash block per turn.".into(),
+            sentinel: "SUBMIT".into(),
+        }
+    }
+}
+
+/// The agent, ready to speak.
+#[derive(Debug)]
+pub struct BashAgent {
+    environment: Environment<'static>,
+    sentinel: String,
+    has_system: bool,
+}
+
+impl BashAgent {
+    /// Compiles the templates; an error names the one that is wrong. `limits` is what prompts may tell the policy of its limits.
+    pub fn new(prompts: &Prompts, limits: Value) -> Result<Self, minijinja::Error> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.add_global("submitSentinel", prompts.sentinel.clone());
+        environment.add_global("limits", minijinja::Value::from_serialize(&limits));
+        for (name, template) in [
+            ("system", &prompts.system),
+            ("task", &prompts.task),
+            ("observation", &prompts.observation),
+            ("formatError", &prompts.format_error),
+        ] {
+            environment.add_template_owned(name, template.clone())?;
+        }
+        Ok(Self {
+            environment,
+            sentinel: prompts.sentinel.clone(),
+            has_system: !prompts.system.is_empty(),
+        })
+    }
+
+    /// The messages before the first answer.
+    pub fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
+        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
+        let mut messages = Vec::new();
+        if self.has_system {
+            messages.push(ChatMessage::new("system", render("system")?));
+        }
+        messages.push(ChatMessage::new("user", render("task")?));
+        Ok(messages)
+    }
+
+    /// What is said after a command ran.
+    pub fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
+        self.environment.get_template("observation")?.render(context! {
+            output => output.trim_end_matches('\n'),
+            exitCode => exec.exit_code,
+            timedOut => exec.timed_out,
+            killed => exec.killed,
+            omittedBytes => exec.omitted_bytes,
+            seconds => exec.duration_millis / 1000,
+            turnsLeft => turns_left,
+        })
+    }
+
+    /// What is said when there was nothing to run.
+    pub fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
+        let (blocks, truncated) = match action {
+            TurnAction::FormatError { blocks } => (*blocks, false),
+            _ => (0, true),
+        };
+        self.environment
+            .get_template("formatError")?
+            .render(context! { blocks, truncated, turnsLeft => turns_left })
+    }
+
+    /// True when a command that succeeded printed the sentinel as the first line that is not blank.
+    pub fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
+        exec.exit_code == Some(0)
+            && !exec.timed_out
+            && output.lines().map(str::trim).find(|line| !line.is_empty()) == Some(self.sentinel.as_str())
+    }
+}
+
+/// Exactly one ```` ```bash ```` block, or a format error that says how many there were.
+pub fn action_of(answer: &str) -> TurnAction {
+    let mut blocks = blocks_of(answer);
+    match (blocks.pop(), blocks.len()) {
+        (Some(command), 0) => TurnAction::Command { command },
+        (last, others) => TurnAction::FormatError {
+            blocks: (others + usize::from(last.is_some())) as u32,
+        },
+    }
+}
+
+/// Every closed block, in order. One that is not closed is none: the answer may have been about to go on.
+fn blocks_of(answer: &str) -> Vec<String> {
+    const OPEN: &str = "```bash";
+    let mut blocks = Vec::new();
+    let mut rest = answer;
+    while let Some(at) = rest.find(OPEN) {
+        let after = &rest[at + OPEN.len()..];
+        let Some((blank, body)) = after.split_once('\n').filter(|(blank, _)| blank.trim().is_empty()) else {
+            rest = after;
+            continue;
+        };
+        debug_assert!(blank.trim().is_empty());
+        match body.find("\n```") {
+            Some(end) => {
+                blocks.push(body[..end].to_owned());
+                rest = &body[end + "\n```".len()..];
+            }
+            None => break,
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(exit: i32) -> ExecSummary {
+        ExecSummary {
+            exec: "e".into(),
+            exit_code: Some(exit),
+            signal: None,
+            timed_out: false,
+            killed: None,
+            output_bytes: 0,
+            omitted_bytes: 0,
+            duration_millis: 1,
+        }
+    }
+
+    fn agent() -> BashAgent {
+        BashAgent::new(&Prompts::default(), Value::Null).unwrap()
+    }
+
+    /// Defect 10.
+    #[test]
+    fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
+        let one = "Look.\n```bash\ngrep -n '' $F\nls\n```";
+        assert_eq!(
+            action_of(one),
+            TurnAction::Command {
+                command: "grep -n '' $F\nls".into()
+            }
+        );
+        let two = format!("{one}\nand\n{one}");
+        assert_eq!(action_of(&two), TurnAction::FormatError { blocks: 2 });
+        assert_eq!(action_of("I am done."), TurnAction::FormatError { blocks: 0 });
+        assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
+        assert_eq!(action_of("```bashful\nls\n```"), TurnAction::FormatError { blocks: 0 });
+    }
+
+    #[test]
+    fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_fence() {
+        let answer = "```bash\ncat <<'E'\n``\nE\n```\nrest";
+        assert_eq!(
+            action_of(answer),
+            TurnAction::Command {
+                command: "cat <<'E'\n``\nE".into()
+            }
+        );
+    }
+
+    /// Defect 11.
+    #[test]
+    fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {
+        let agent = agent();
+        assert!(!agent.is_submission("grep found: SUBMIT\n", &ran(0)));
+        assert!(!agent.is_submission("x\nSUBMIT\n", &ran(0)));
+        assert!(!agent.is_submission("SUBMIT\n", &ran(1)));
+        assert!(agent.is_submission("\nSUBMIT\nanything", &ran(0)));
+    }
+
+    #[test]
+    fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
+        let task = Map::from_iter([("problem_statement".to_owned(), Value::String("Bug in f.".into()))]);
+        let opening = agent().opening(&task).unwrap();
+        assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
+        assert_eq!(opening[1].content, "Bug in f.");
+        assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
+    }
+
+    #[test]
+    fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
+        let prompts = Prompts {
+            task: "{{ task.patch }}".into(),
+            ..Prompts::default()
+        };
+        assert!(
+            BashAgent::new(&prompts, Value::Null)
+                .unwrap()
+                .opening(&Map::new())
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's types.
+
+use crate::agent_bash::Prompts;
+use crate::engine::Endpoints;
+use crate::fault::Fault;
+use crate::tasks::{Order, Selection};
+use grpo_crds::RunConfig;
+use grpo_crds::common::Period;
+use grpo_crds::grpo_run::{self, Mode, Resume};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a lease outlives a driver that died: a restarted one takes its episodes up again within this.
+const LEASE_TTL: Duration = Duration::from_secs(120);
+/// How long the gateway, or any engine, may be away before an episode is void.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long the trainer may be away or come to nothing before the run is given up.
+const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
+
+/// The whole of it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub mode: Mode,
+    pub resume: Resume,
+    pub seed: u64,
+    /// The mount and the path below it.
+    pub store: (PathBuf, String),
+    pub model: PathBuf,
+    pub train: Option<Training>,
+    pub evaluate: Vec<Evaluation>,
+    pub agent: AgentSettings,
+    pub sampling: Sampling,
+    pub iterations: u32,
+    pub prompts: u32,
+    pub samples: u32,
+    /// Episodes at the same time; by the size of the pool if it is not given.
+    pub concurrency: Option<u32>,
+    pub max_staleness: u32,
+    pub reward: Reward,
+    pub gateway: String,
+    pub engines: Endpoints,
+    pub trainer: String,
+    /// Where agents find this driver.
+    pub driver: String,
+    pub patience: Patience,
+}
+
+/// Tasks that are trained on.
+#[derive(Clone, Debug)]
+pub struct Training {
+    pub tasks: Selection,
+    pub order: Order,
+    pub seed: u64,
+}
+
+/// A named fixed set.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    pub name: String,
+    pub tasks: Selection,
+    pub samples: u32,
+    pub seed: u64,
+    pub every: Option<u32>,
+    pub at_start: bool,
+    pub at_end: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    pub prompts: Prompts,
+    pub turns: u32,
+    pub command_timeout: Duration,
+    pub episode_timeout: Duration,
+    /// Prompt and answers together.
+    pub context_tokens: usize,
+    /// The repository inside the sandbox.
+    pub repository: String,
+    /// The longest output of a command that is kept; head and tail.
+    pub output_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    pub temperature: f64,
+    pub top_p: f64,
+    pub top_k: i64,
+    pub max_tokens_per_call: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Reward {
+    pub resolved: f32,
+    pub unresolved: f32,
+    pub grade_timeout: Duration,
+}
+
+/// How long the infrastructure is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub gateway: Duration,
+    pub engines: Duration,
+    pub trainer: Duration,
+    pub lease_ttl: Duration,
+    /// How often a void episode is tried again.
+    pub void_retries: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            gateway: PATIENCE,
+            engines: PATIENCE,
+            trainer: TRAINER_PATIENCE,
+            lease_ttl: LEASE_TTL,
+            void_retries: 3,
+        }
+    }
+}
+
+impl Settings {
+    pub fn of(config: &RunConfig) -> Result<Self, Fault> {
+        let spec = &config.spec;
+        let rollout = &spec.rollout;
+        let train = spec.tasks.train.as_ref().map(|set| {
+            Ok::<_, Fault>(Training {
+                tasks: selection(config, &set.dataset, &set.select)?,
+                order: match set.order {
+                    grpo_run::Order::Shuffled => Order::Shuffled,
+                    grpo_run::Order::InOrder => Order::Given,
+                },
+                seed: set.seed.unwrap_or(spec.seed),
+            })
+        });
+        let evaluate = spec.tasks.evaluate.iter().map(|set| {
+            Ok::<_, Fault>(Evaluation {
+                name: set.name.clone(),
+                tasks: selection(config, &set.dataset, &set.select)?,
+                samples: set.samples,
+                seed: set.seed.unwrap_or(spec.seed),
+                every: set.every,
+                at_start: set.at_start,
+                at_end: set.at_end,
+            })
+        });
+        Ok(Self {
+            namespace: config.namespace.clone(),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+            mode: spec.mode,
+            resume: spec.resume,
+            seed: spec.seed,
+            store: (PathBuf::from(RunConfig::STORE_MOUNT), config.store_path.clone()),
+            model: PathBuf::from(&config.model_path),
+            train: train.transpose()?,
+            evaluate: evaluate.collect::<Result<_, _>>()?,
+            agent: agent(config)?,
+            sampling: Sampling {
+                temperature: rollout.sampling.temperature,
+                top_p: rollout.sampling.top_p,
+                top_k: i64::from(rollout.sampling.top_k),
+                max_tokens_per_call: rollout.sampling.max_tokens_per_call,
+            },
+            iterations: rollout.iterations,
+            prompts: rollout.prompts,
+            samples: rollout.samples,
+            concurrency: rollout.concurrency,
+            max_staleness: rollout.max_staleness,
+            reward: Reward {
+                resolved: spec.reward.resolved as f32,
+                unresolved: spec.reward.unresolved as f32,
+                grade_timeout: duration(spec.reward.grade_timeout),
+            },
+            gateway: config.endpoints.gateway.clone(),
+            engines: Endpoints::Name {
+                host: config.endpoints.engines_host.clone(),
+                port: config.endpoints.engines_port,
+            },
+            trainer: config.endpoints.trainer.clone(),
+            driver: config.endpoints.driver.clone(),
+            patience: Patience::default(),
+        })
+    }
+}
+
+fn selection(config: &RunConfig, dataset: &grpo_run::Dataset, select: &grpo_run::Select) -> Result<Selection, Fault> {
+    let file = config.dataset_file(dataset).ok_or_else(|| {
+        Fault::new(
+            "DatasetNotMounted",
+            "a dataset of the run is mounted nowhere in run.json: the operator that wrote it does not know its source",
+        )
+    })?;
+    Ok(Selection {
+        file,
+        instances: select.instance_ids.clone(),
+        repo: select.repo.clone(),
+        limit: select.limit.map(|limit| limit as usize),
+    })
+}
+
+fn agent(config: &RunConfig) -> Result<AgentSettings, Fault> {
+    let agent = &config.spec.agent;
+    let Some(bash) = &agent.bash else {
+        return Err(Fault::new(
+            "AgentUnknown",
+            "spec.agent names no agent that this driver has; give agent: {bash: {}}",
+        ));
+    };
+    if bash.edit_tool {
+        let message = "spec.agent.bash.editTool is not supported by this driver; leave it out";
+        return Err(Fault::new("AgentUnsupported", message));
+    }
+    Ok(AgentSettings {
+        prompts: Prompts {
+            system: bash.system.clone(),
+            task: bash.task.clone(),
+            observation: bash.observation.clone(),
+            format_error: bash.format_error.clone(),
+            sentinel: bash.submit_sentinel.clone(),
+        },
+        turns: agent.limits.turns,
+        command_timeout: duration(agent.limits.command_timeout),
+        episode_timeout: duration(agent.limits.episode_timeout),
+        context_tokens: match agent.limits.context_tokens {
+            Some(tokens) => tokens as usize,
+            None => longest_context(&PathBuf::from(&config.model_path))?,
+        },
+        repository: "/testbed".to_owned(),
+        output_bytes: 16 << 10,
+    })
+}
+
+/// What the model's own config allows.
+fn longest_context(model: &std::path::Path) -> Result<usize, Fault> {
+    let file = model.join("config.json");
+    let read = std::fs::read(&file)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+    read.and_then(|config| config["max_position_embeddings"].as_u64())
+        .map(|length| length as usize)
+        .ok_or_else(|| {
+            Fault::new(
+                "ContextLengthUnknown",
+                format!(
+                    "{} has no max_position_embeddings; set agent.limits.contextTokens",
+                    file.display()
+                ),
+            )
+        })
+}
+
+impl AgentSettings {
+    /// What prompts may tell the policy of its limits.
+    pub fn limits(&self) -> serde_json::Value {
+        json!({
+            "turns": self.turns,
+            "commandTimeout": self.command_timeout.as_secs(),
+            "episodeTimeout": self.episode_timeout.as_secs(),
+            "contextTokens": self.context_tokens,
+        })
+    }
+}
+
+fn duration(period: Period) -> Duration {
+    period.duration()
+}

@@ -1,0 +1,45 @@
+//! What ends a driver: a fault it declares, or something that another attempt may get over.
+
+use grpo_records::{JournalError, StoreError};
+
+/// A terminal fault: nobody can go on with this run as it is. It is written to the journal, to `status.progress.fault` and to
+/// the termination message, and the driver exits with 42.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Fault {
+    /// One word in CamelCase, as a condition's reason.
+    pub reason: String,
+    /// What is wrong with which object, and what to do.
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Anything but a fault ends this attempt only: the next one reads the journal and goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: std::io::Error },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl DriverError {
+    pub fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}

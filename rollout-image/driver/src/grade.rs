@@ -1,0 +1,446 @@
+//! From a patch to a verdict: a fresh sandbox, the task's evaluation script, the official grader on its log.
+//!
+//! The agent's sandbox is released before a grader is leased. A lost grader means another one; doubt means once more, and then
+//! the empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts). Within
+//! a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its source.
+
+use crate::fault::{DriverError, Fault};
+use crate::grader_worker::{GraderWorker, Report, WorkerError};
+use crate::outcome::{self, Attempt, Control, Next};
+use crate::patch;
+use crate::sandbox::{Gateway, Sandbox, SandboxError};
+use crate::tasks::Task;
+use bytes::Bytes;
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeEnd, GradeRecord, Outcome};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OnceCell};
+
+/// The longest log that is kept; a longer one loses its middle.
+const MAX_LOG: u64 = 16 << 20;
+/// How long applying a patch may take.
+const APPLY_TIMEOUT: u64 = 120;
+
+/// The verdict and how it came about.
+#[derive(Clone, Debug)]
+pub struct Graded {
+    pub outcome: Outcome,
+    pub record: Option<GradeRecord>,
+    /// The log that the verdict is from.
+    pub log: Option<String>,
+    pub message: Option<String>,
+    pub took: Duration,
+}
+
+/// A verdict that may be taken over, and the folder of the episode that it is from.
+#[derive(Clone, Debug)]
+struct Known {
+    folder: String,
+    outcome: Outcome,
+    record: GradeRecord,
+}
+
+type Shared<K, V> = Mutex<HashMap<K, Arc<V>>>;
+
+/// Grades for one run.
+pub struct Grader {
+    gateway: Gateway,
+    worker: GraderWorker,
+    repository: String,
+    timeout: Duration,
+    patience: Duration,
+    /// Names leases apart from those of an earlier driver: a grader is always fresh.
+    epoch: String,
+    scratch: tempfile::TempDir,
+    scripts: Shared<String, OnceCell<String>>,
+    verdicts: Shared<(String, String), Mutex<Option<Known>>>,
+    controls: Shared<String, OnceCell<Control>>,
+}
+
+/// One attempt's facts.
+struct Tried {
+    attempt: Attempt,
+    report: Option<Report>,
+    log: Option<String>,
+    note: Option<String>,
+}
+
+impl Grader {
+    pub fn new(
+        gateway: Gateway,
+        worker: GraderWorker,
+        repository: impl Into<String>,
+        timeout: Duration,
+        patience: Duration,
+        epoch: impl Into<String>,
+    ) -> Result<Self, DriverError> {
+        Ok(Self {
+            gateway,
+            worker,
+            repository: repository.into(),
+            timeout,
+            patience,
+            epoch: epoch.into(),
+            scratch: tempfile::tempdir().map_err(DriverError::io("making a folder for logs"))?,
+            scripts: Mutex::default(),
+            verdicts: Mutex::default(),
+            controls: Mutex::default(),
+        })
+    }
+
+    /// Has the official package complete the task's evaluation script; a row it could not grade is a fault.
+    pub async fn script(&self, task: &Task) -> Result<String, DriverError> {
+        let cell = entry(&self.scripts, task.instance.clone()).await;
+        let made = cell
+            .get_or_try_init(|| self.worker.eval_script(&task.instance, &task.row))
+            .await;
+        made.cloned().map_err(|error| worker_fault(error).into())
+    }
+
+    /// Makes a verdict of an earlier attempt of this run available for reuse.
+    pub async fn remember(
+        &self,
+        instance: &str,
+        patch_sha256: &str,
+        folder: &str,
+        outcome: &Outcome,
+        record: &GradeRecord,
+    ) {
+        let slot = entry(&self.verdicts, (instance.to_owned(), patch_sha256.to_owned())).await;
+        slot.lock().await.get_or_insert_with(|| Known {
+            folder: folder.to_owned(),
+            outcome: outcome.clone(),
+            record: record.clone(),
+        });
+    }
+
+    /// The verdict on what an episode left behind. `patch` is nothing when none could be taken.
+    pub async fn grade(
+        &self,
+        task: &Task,
+        folder: &str,
+        end: EpisodeEnd,
+        patch: Option<&Bytes>,
+    ) -> Result<Graded, DriverError> {
+        let began = std::time::Instant::now();
+        if let Some(outcome) = outcome::without_grader(end, patch.map(|p| p.as_ref())) {
+            let status = if patch.is_some_and(Bytes::is_empty) {
+                "EmptyPatch"
+            } else {
+                "NoPatch"
+            };
+            return Ok(Graded {
+                outcome,
+                record: Some(GradeRecord {
+                    status: status.to_owned(),
+                    ..GradeRecord::default()
+                }),
+                log: None,
+                message: None,
+                took: began.elapsed(),
+            });
+        }
+        let patch = patch.cloned().unwrap_or_default();
+        let slot = entry(&self.verdicts, (task.instance.clone(), sha256_hex(&patch))).await;
+        // Twins wait here for the first of them and take its verdict over.
+        let mut known = slot.lock().await;
+        if let Some(known) = known.as_ref() {
+            return Ok(reused(known, began.elapsed()));
+        }
+        let graded = self.decide(task, folder, &patch).await?;
+        if let (true, Some(record)) = (graded.outcome.is_verdict(), &graded.record) {
+            *known = Some(Known {
+                folder: folder.to_owned(),
+                outcome: graded.outcome.clone(),
+                record: record.clone(),
+            });
+        }
+        Ok(Graded {
+            took: began.elapsed(),
+            ..graded
+        })
+    }
+
+    /// Judges a log that an earlier driver stored before it died; nothing if it tells nothing.
+    pub async fn judge_again(&self, task: &Task, patch: &Bytes, log: &str) -> Result<Option<Graded>, DriverError> {
+        let tried = self.judge(task, Some(patch), log.to_owned()).await?;
+        let Attempt::Judged { resolved } = tried.attempt else {
+            return Ok(None);
+        };
+        Ok(Some(Graded {
+            outcome: verdict_of(resolved),
+            record: Some(record_of(&tried, 1, Vec::new())),
+            log: None,
+            message: None,
+            took: Duration::ZERO,
+        }))
+    }
+
+    async fn decide(&self, task: &Task, folder: &str, patch: &Bytes) -> Result<Graded, DriverError> {
+        let mut attempts = Vec::new();
+        let mut notes = Vec::new();
+        let mut control = None;
+        loop {
+            let lease = self.lease_id(&format!("grade {folder} {}", attempts.len()));
+            let tried = self.attempt(task, Some(patch), &lease).await?;
+            attempts.push(tried.attempt.clone());
+            notes.extend(tried.note.clone());
+            let mut next = outcome::after_grading(&attempts, control);
+            if next == Next::AskControl {
+                control = Some(self.control(task).await?);
+                notes.push(format!("the empty patch says that the task is {control:?}"));
+                next = outcome::after_grading(&attempts, control);
+            }
+            if let Next::Conclude(outcome) = next {
+                let message = (!outcome.is_verdict()).then(|| notes.join("; "));
+                let record = record_of(&tried, attempts.len() as u32, notes);
+                return Ok(Graded {
+                    outcome,
+                    record: Some(record),
+                    log: tried.log,
+                    message,
+                    took: Duration::ZERO,
+                });
+            }
+        }
+    }
+
+    /// Whether the task is sound, by its empty patch; asked once per task.
+    async fn control(&self, task: &Task) -> Result<Control, DriverError> {
+        let cell = entry(&self.controls, task.instance.clone()).await;
+        let control = cell
+            .get_or_try_init(|| async {
+                let mut attempts = Vec::new();
+                loop {
+                    let lease = self.lease_id(&format!("control {} {}", task.instance, attempts.len()));
+                    let tried = self.attempt(task, None, &lease).await?;
+                    tracing::info!(instance = %task.instance, attempt = ?tried.attempt, note = ?tried.note, "control");
+                    attempts.push(tried.attempt);
+                    if let Some(control) = outcome::after_control(&attempts) {
+                        return Ok::<_, DriverError>(control);
+                    }
+                }
+            })
+            .await?;
+        Ok(*control)
+    }
+
+    fn lease_id(&self, what: &str) -> String {
+        format!("g-{}", &sha256_hex(format!("{} {what}", self.epoch).as_bytes())[..24])
+    }
+
+    /// One fresh sandbox, one evaluation, one log.
+    async fn attempt(&self, task: &Task, patch: Option<&Bytes>, lease: &str) -> Result<Tried, DriverError> {
+        let script = self.script(task).await?;
+        let leased = self
+            .gateway
+            .lease(lease, &task.image, Priority::Grader, self.patience)
+            .await;
+        let sandbox = match leased {
+            Ok(sandbox) => sandbox,
+            Err(error) => return Ok(lost(&error)),
+        };
+        let facts = self.evaluate(&sandbox, task, patch, script).await;
+        sandbox.release().await;
+        match facts {
+            Ok(Evaluated::Log(log)) => self.judge(task, patch, log).await,
+            Ok(Evaluated::Not(tried)) => Ok(tried),
+            Err(error) if error.is_workloads_fault() => Ok(Tried {
+                attempt: Attempt::Exhausted,
+                report: None,
+                log: None,
+                note: Some(error.to_string()),
+            }),
+            Err(error) => Ok(lost(&error)),
+        }
+    }
+
+    async fn evaluate(
+        &self,
+        sandbox: &Sandbox,
+        task: &Task,
+        patch: Option<&Bytes>,
+        script: String,
+    ) -> Result<Evaluated, SandboxError> {
+        sandbox.put_file(patch::EVAL_FILE, Bytes::from(script)).await?;
+        if let Some(patch) = patch {
+            sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;
+            let base = task.base_commit.as_deref().unwrap_or("HEAD");
+            let argv = patch::apply(&self.repository, base);
+            let applied = sandbox.exec(&command("apply", argv, APPLY_TIMEOUT, 64 << 10)).await?;
+            if applied.exit_code != Some(0) {
+                return Ok(Evaluated::Not(not_applied(applied)));
+            }
+        }
+        let argv = vec!["/bin/bash".to_owned(), patch::EVAL_FILE.to_owned()];
+        let mut eval = command("eval", argv, self.timeout.as_secs(), MAX_LOG);
+        eval.cwd = Some(self.repository.clone());
+        let result = sandbox.exec(&eval).await?;
+        let doubtful = if result.timed_out {
+            Some((
+                Attempt::TimedOut,
+                format!("the evaluation took longer than {:?}", self.timeout),
+            ))
+        } else {
+            let killed = result.killed.as_ref();
+            killed.map(|killed| (Attempt::Exhausted, format!("the evaluation was killed: {killed:?}")))
+        };
+        Ok(match doubtful {
+            None => Evaluated::Log(result.output),
+            Some((attempt, note)) => Evaluated::Not(Tried {
+                attempt,
+                report: None,
+                log: Some(result.output),
+                note: Some(note),
+            }),
+        })
+    }
+
+    async fn judge(&self, task: &Task, patch: Option<&Bytes>, log: String) -> Result<Tried, DriverError> {
+        let file = self.log_file(&task.instance, &log).await?;
+        // An empty patch, as the control's is, has to be a text for the grader too.
+        let text = patch
+            .map(|p| String::from_utf8_lossy(p).into_owned())
+            .unwrap_or_default();
+        let judged = self.worker.judge(&task.instance, &task.row, &text, &file).await;
+        let _ = tokio::fs::remove_file(&file).await;
+        let (attempt, report, note) = match judged {
+            Ok(report) if report.status == "Judged" => {
+                let attempt = Attempt::Judged {
+                    resolved: report.resolved,
+                };
+                (attempt, Some(report), None)
+            }
+            Ok(report) => {
+                let why = report
+                    .infra_failure
+                    .clone()
+                    .unwrap_or_else(|| "no test results in it".into());
+                (
+                    Attempt::NoReport,
+                    Some(report),
+                    Some(format!("the log tells nothing: {why}")),
+                )
+            }
+            Err(error @ WorkerError::NoAnswer { .. }) => (Attempt::WorkerFailed, None, Some(error.to_string())),
+            Err(error) => return Err(worker_fault(error).into()),
+        };
+        Ok(Tried {
+            attempt,
+            report,
+            log: Some(log),
+            note,
+        })
+    }
+
+    async fn log_file(&self, instance: &str, log: &str) -> Result<PathBuf, DriverError> {
+        let unique: u64 = rand::random();
+        let file = self.scratch.path().join(format!("{instance}-{unique:x}.log"));
+        tokio::fs::write(&file, log)
+            .await
+            .map_err(DriverError::io("writing a log for the grader"))?;
+        Ok(file)
+    }
+}
+
+enum Evaluated {
+    Log(String),
+    Not(Tried),
+}
+
+fn command(id: &str, argv: Vec<String>, timeout_seconds: u64, max_output: u64) -> ExecRequest {
+    ExecRequest {
+        id: id.to_owned(),
+        argv,
+        cwd: None,
+        env: Default::default(),
+        stdin: None,
+        timeout_seconds: timeout_seconds.max(1),
+        max_output_bytes: Some(max_output as _),
+    }
+}
+
+fn not_applied(result: ExecResult) -> Tried {
+    let (attempt, note) = match result.exit_code {
+        Some(patch::DOES_NOT_APPLY) => (
+            Attempt::PatchRefused,
+            "the patch does not apply to a fresh tree".to_owned(),
+        ),
+        code => {
+            let attempt = if result.timed_out {
+                Attempt::TimedOut
+            } else {
+                Attempt::Exhausted
+            };
+            (attempt, format!("applying the patch ended with exit status {code:?}"))
+        }
+    };
+    Tried {
+        attempt,
+        report: None,
+        log: Some(result.output),
+        note: Some(note),
+    }
+}
+
+fn lost(error: &SandboxError) -> Tried {
+    Tried {
+        attempt: Attempt::Lost,
+        report: None,
+        log: None,
+        note: Some(error.to_string()),
+    }
+}
+
+fn verdict_of(resolved: bool) -> Outcome {
+    if resolved {
+        Outcome::Resolved
+    } else {
+        Outcome::Unresolved
+    }
+}
+
+fn record_of(tried: &Tried, tries: u32, notes: Vec<String>) -> GradeRecord {
+    let report = tried.report.as_ref();
+    GradeRecord {
+        reused_from: None,
+        status: match &tried.attempt {
+            Attempt::Judged { .. } => "Judged".to_owned(),
+            other => format!("{other:?}"),
+        },
+        fail_to_pass: report.map(|r| r.fail_to_pass).unwrap_or_default(),
+        pass_to_pass: report.map(|r| r.pass_to_pass).unwrap_or_default(),
+        tries,
+        notes,
+    }
+}
+
+fn reused(known: &Known, took: Duration) -> Graded {
+    Graded {
+        outcome: known.outcome.clone(),
+        record: Some(GradeRecord {
+            reused_from: Some(known.folder.clone()),
+            tries: 0,
+            ..known.record.clone()
+        }),
+        log: None,
+        message: None,
+        took,
+    }
+}
+
+fn worker_fault(error: WorkerError) -> Fault {
+    let reason = match &error {
+        WorkerError::Row { .. } => "TaskRowInvalid",
+        WorkerError::Start { .. } | WorkerError::NoAnswer { .. } => "GraderUnavailable",
+    };
+    Fault::new(reason, error.to_string())
+}
+
+async fn entry<K: std::hash::Hash + Eq, V: Default>(map: &Shared<K, V>, key: K) -> Arc<V> {
+    map.lock().await.entry(key).or_default().clone()
+}

@@ -1,0 +1,205 @@
+//! The official grader, as a child process that stays: one JSON line in, one JSON line out.
+//!
+//! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was judged.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::Mutex;
+
+/// How long one log may be judged. A parser that a crafted log sends into endless backtracking is cut off here.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long Python may take to start.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error(
+        "starting the grader {worker} with packages from {site}: {what}; is rollout-image/grader/requirements.txt installed there?"
+    )]
+    Start {
+        worker: PathBuf,
+        site: PathBuf,
+        what: String,
+    },
+    /// The row is wrong, not the log.
+    #[error("the grader refuses the row of {instance}, field {field}: {what}")]
+    Row {
+        instance: String,
+        field: String,
+        what: String,
+    },
+    #[error("the grader gave no answer about {instance}: {what}")]
+    NoAnswer { instance: String, what: String },
+}
+
+/// What the official package says about a log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub resolved: bool,
+    /// `Judged`, or `NoReport` when the log tells nothing.
+    pub status: String,
+    pub fail_to_pass: grpo_records::episode::TestCounts,
+    pub pass_to_pass: grpo_records::episode::TestCounts,
+    #[serde(default)]
+    pub infra_failure: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    id: Option<u64>,
+    ok: bool,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    field: Option<String>,
+    #[serde(flatten)]
+    rest: Value,
+}
+
+/// The worker and how to start it again. Judging is pure computation, so one at a time is enough for one driver.
+pub struct GraderWorker {
+    worker: PathBuf,
+    site: PathBuf,
+    patience: Duration,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    _child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    next: u64,
+}
+
+impl GraderWorker {
+    /// `worker` is worker.py, `site` the folder its packages were installed into.
+    pub fn new(worker: impl Into<PathBuf>, site: impl Into<PathBuf>) -> Self {
+        Self {
+            worker: worker.into(),
+            site: site.into(),
+            patience: PATIENCE,
+            running: Mutex::new(None),
+        }
+    }
+
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The evaluation script of a row, as the official package completes it; refuses a row it could not grade.
+    pub async fn eval_script(&self, instance: &str, row: &Value) -> Result<String, WorkerError> {
+        let answer = self.ask(instance, json!({"op": "prepare", "row": row})).await?;
+        match answer["evalScript"].as_str() {
+            Some(script) => Ok(script.to_owned()),
+            None => Err(no_answer(instance, "an answer without evalScript")),
+        }
+    }
+
+    /// The verdict on a log.
+    pub async fn judge(&self, instance: &str, row: &Value, patch: &str, log: &Path) -> Result<Report, WorkerError> {
+        let request = json!({"op": "grade", "row": row, "patch": patch, "log": log});
+        let answer = self.ask(instance, request).await?;
+        serde_json::from_value(answer).map_err(|error| no_answer(instance, error))
+    }
+
+    async fn ask(&self, instance: &str, request: Value) -> Result<Value, WorkerError> {
+        let mut slot = self.running.lock().await;
+        let mut running = match slot.take() {
+            Some(running) => running,
+            None => self.start().await?,
+        };
+        let asked = tokio::time::timeout(self.patience, running.ask(request)).await;
+        let answer = match asked {
+            Err(_) => return Err(no_answer(instance, format!("nothing within {:?}", self.patience))),
+            Ok(Err(error)) => return Err(no_answer(instance, error)),
+            Ok(Ok(answer)) => answer,
+        };
+        // Only a worker that answered is used again; any other was dropped above, which kills it.
+        *slot = Some(running);
+        match answer {
+            Answer { ok: true, rest, .. } => Ok(rest),
+            Answer {
+                field: Some(field),
+                error,
+                ..
+            } => Err(WorkerError::Row {
+                instance: instance.to_owned(),
+                field,
+                what: error.unwrap_or_default(),
+            }),
+            Answer { error, .. } => Err(no_answer(instance, error.unwrap_or_default())),
+        }
+    }
+
+    async fn start(&self) -> Result<Running, WorkerError> {
+        let cannot = |what: String| WorkerError::Start {
+            worker: self.worker.clone(),
+            site: self.site.clone(),
+            what,
+        };
+        let mut child = Command::new("python3")
+            .arg(&self.worker)
+            .env("PYTHONPATH", &self.site)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PYTHONUTF8", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| cannot(error.to_string()))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(cannot("no pipes".to_owned()));
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        match tokio::time::timeout(START_PATIENCE, lines.next_line()).await {
+            Ok(Ok(Some(line))) if line.contains("\"ready\"") => Ok(Running {
+                _child: child,
+                stdin,
+                lines,
+                next: 0,
+            }),
+            Ok(Ok(line)) => Err(cannot(format!("it said {line:?} and not that it is ready"))),
+            Ok(Err(error)) => Err(cannot(error.to_string())),
+            Err(_) => Err(cannot(format!("not ready within {START_PATIENCE:?}"))),
+        }
+    }
+}
+
+impl Running {
+    async fn ask(&mut self, mut request: Value) -> std::io::Result<Answer> {
+        self.next += 1;
+        request["id"] = self.next.into();
+        let mut line = request.to_string();
+        line.push('\n');
+        self.stdin.write_all(line.as_bytes()).await?;
+        self.stdin.flush().await?;
+        let Some(line) = self.lines.next_line().await? else {
+            return Err(std::io::Error::other("it ended"));
+        };
+        let answer: Answer = serde_json::from_str(&line)?;
+        if answer.id == Some(self.next) {
+            Ok(answer)
+        } else {
+            Err(std::io::Error::other(format!(
+                "an answer to {:?}, not to {}",
+                answer.id, self.next
+            )))
+        }
+    }
+}
+
+fn no_answer(instance: &str, what: impl std::fmt::Display) -> WorkerError {
+    WorkerError::NoAnswer {
+        instance: instance.to_owned(),
+        what: what.to_string(),
+    }
+}

@@ -1,0 +1,33 @@
+//! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
+//!
+//! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from [`agent_bash`],
+//! ids from [`template`], answers from [`engine`], commands through [`sandbox`]); its [`patch`] is judged by [`grade`] and
+//! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
+//! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions.
+//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone.
+
+pub mod agent_bash;
+pub mod batches;
+pub mod config;
+pub mod engine;
+pub mod episode;
+pub mod fault;
+pub mod grade;
+pub mod grader_worker;
+pub mod iterate;
+pub mod ledger;
+pub mod metrics;
+pub mod outcome;
+pub mod patch;
+pub mod progress;
+pub mod promote;
+pub mod rollout;
+pub mod sandbox;
+pub mod seeds;
+pub mod serve;
+pub mod start;
+pub mod tasks;
+pub mod template;
+pub mod trainer;
+pub mod transcript;
+pub mod verify;

@@ -1,0 +1,190 @@
+//! `status.progress` of the run: what people see. The data path only changes a value in memory; one task writes it.
+//!
+//! A change of stage or a fault is written at once, anything else at most every five seconds. An API server that is away costs
+//! nothing but its own being up to date.
+
+use grpo_crds::progress::{Evaluation, Progress, Stage};
+use grpo_crds::{GrpoRun, PROGRESS_FIELD_MANAGER};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// How many finished evaluations are shown.
+const EVALUATIONS_SHOWN: usize = 64;
+
+/// The value in memory. Cloning is cheap and shares it.
+#[derive(Clone)]
+pub struct Board {
+    sender: watch::Sender<Progress>,
+}
+
+impl Board {
+    pub fn new(run_uid: &str, iterations: u32) -> Self {
+        let (sender, _) = watch::channel(Progress {
+            run_uid: Some(run_uid.to_owned()),
+            iteration: Some(0),
+            iterations: Some(iterations),
+            stage: Some(Stage::Starting),
+            stages: vec![Stage::Starting],
+            ..Progress::default()
+        });
+        Self { sender }
+    }
+
+    pub fn now(&self) -> Progress {
+        self.sender.borrow().clone().displayed()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<Progress> {
+        self.sender.subscribe()
+    }
+
+    pub fn change(&self, change: impl FnOnce(&mut Progress)) {
+        self.sender.send_modify(change);
+    }
+
+    /// Says that a stage began; stages under way stay beside it.
+    pub fn begin(&self, stage: Stage) {
+        self.change(|progress| {
+            progress
+                .stages
+                .retain(|other| *other != Stage::Starting && *other != stage);
+            progress.stages.push(stage);
+            progress.stage = foremost(&progress.stages);
+        });
+    }
+
+    pub fn end(&self, stage: Stage) {
+        self.change(|progress| {
+            progress.stages.retain(|other| *other != stage);
+            // Between two stages the last one is still what a person wants to see.
+            progress.stage = foremost(&progress.stages).or(progress.stage);
+        });
+    }
+
+    pub fn evaluated(&self, evaluation: Evaluation) {
+        self.change(|progress| {
+            progress.evaluations.push(evaluation);
+            let surplus = progress.evaluations.len().saturating_sub(EVALUATIONS_SHOWN);
+            progress.evaluations.drain(..surplus);
+        });
+    }
+}
+
+/// Of stages that overlap, the one people wait for.
+fn foremost(stages: &[Stage]) -> Option<Stage> {
+    let order = [
+        Stage::Finished,
+        Stage::Rollout,
+        Stage::Evaluating,
+        Stage::Training,
+        Stage::Syncing,
+        Stage::Grading,
+        Stage::Starting,
+    ];
+    order.into_iter().find(|stage| stages.contains(stage))
+}
+
+/// Writes the board to the API server until the board is gone.
+pub async fn publish(client: kube::Client, namespace: String, name: String, mut board: watch::Receiver<Progress>) {
+    let runs: Api<GrpoRun> = Api::namespaced(client, &namespace);
+    let mut written: Option<(Progress, Instant)> = None;
+    loop {
+        let now = board.borrow_and_update().clone();
+        if due(&now, written.as_ref()) {
+            match tokio::time::timeout(Duration::from_secs(10), write(&runs, &name, &now)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "writing status.progress"),
+                Err(_) => tracing::warn!("writing status.progress: the API server does not answer"),
+            }
+            written = Some((now, Instant::now()));
+        }
+        tokio::select! {
+            changed = board.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(WRITE_EVERY) => {}
+        }
+    }
+}
+
+/// Writes the last word, and says whether it was taken.
+pub async fn write_last(client: kube::Client, namespace: &str, name: &str, progress: &Progress) -> bool {
+    let runs: Api<GrpoRun> = Api::namespaced(client, namespace);
+    for _ in 0..5 {
+        match tokio::time::timeout(Duration::from_secs(5), write(&runs, name, progress)).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => tracing::warn!(%error, "writing the last status.progress"),
+            Err(_) => tracing::warn!("writing the last status.progress: the API server does not answer"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    false
+}
+
+fn due(now: &Progress, written: Option<&(Progress, Instant)>) -> bool {
+    let Some((last, at)) = written else {
+        return true;
+    };
+    let urgent = now.stage != last.stage
+        || now.fault != last.fault
+        || now.iteration != last.iteration
+        || now.evaluations != last.evaluations;
+    urgent || (now != last && at.elapsed() >= WRITE_EVERY)
+}
+
+/// Applies `status.progress` and nothing else. The run's uid is in `metadata`, so a namesake of a deleted run refuses it.
+async fn write(runs: &Api<GrpoRun>, name: &str, progress: &Progress) -> Result<(), kube::Error> {
+    let mut shown = progress.clone().displayed();
+    shown.updated_at = Some(Time(k8s_openapi::jiff::Timestamp::now()));
+    let body = json!({
+        "apiVersion": "grpo.dev/v1alpha1",
+        "kind": "GrpoRun",
+        "metadata": {"name": name, "uid": progress.run_uid},
+        "status": {"progress": shown},
+    });
+    let parameters = PatchParams::apply(PROGRESS_FIELD_MANAGER).force();
+    runs.patch_status(name, &parameters, &Patch::Apply(&body))
+        .await
+        .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_stage_is_written_at_once_and_a_count_waits() {
+        let board = Board::new("u", 3);
+        let first = board.watch().borrow().clone();
+        let written = (first.clone(), Instant::now());
+        board.change(|p| p.episodes_done = Some(1));
+        assert!(!due(&board.watch().borrow(), Some(&written)));
+        board.begin(Stage::Rollout);
+        assert!(due(&board.watch().borrow(), Some(&written)));
+        let long_ago = Instant::now().checked_sub(WRITE_EVERY).unwrap();
+        let old = (
+            Progress {
+                episodes_done: Some(0),
+                ..board.watch().borrow().clone()
+            },
+            long_ago,
+        );
+        assert!(due(&board.watch().borrow(), Some(&old)));
+    }
+
+    #[test]
+    fn stages_overlap_and_the_one_people_wait_for_is_in_front() {
+        let board = Board::new("u", 3);
+        board.begin(Stage::Training);
+        board.begin(Stage::Rollout);
+        let now = board.now();
+        assert_eq!(
+            (now.stage, now.stages),
+            (Some(Stage::Rollout), vec![Stage::Training, Stage::Rollout])
+        );
+        board.end(Stage::Rollout);
+        assert_eq!(board.now().stage, Some(Stage::Training));
+    }
+}

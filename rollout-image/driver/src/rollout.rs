@@ -1,0 +1,198 @@
+//! Many episodes at once: bounded, with the gateway told what comes next, voids tried again within a budget.
+//!
+//! What was finished before a restart is found in the store and not done again.
+
+use crate::episode::{Episodes, Plan};
+use crate::fault::DriverError;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use futures::StreamExt;
+use grpo_records::{EpisodeHome, EpisodeMeta, Event, Outcome, StoreError, VoidReason, paths};
+use grpo_sandbox_protocol::ImageDemand;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Episodes at the same time when neither the run nor the pool says how many.
+const DEFAULT_CONCURRENCY: usize = 8;
+/// Tries of one episode that are looked for in the store; beyond any budget.
+const MOST_TRIES: u32 = 1000;
+/// Pause before a void episode is tried again, times the number of voids.
+const VOID_PAUSE: Duration = Duration::from_secs(2);
+
+/// How far a rollout is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub total: u32,
+    pub done: u32,
+    pub voids: u32,
+}
+
+/// Runs episodes for one run.
+pub struct Rollouts {
+    pub episodes: Arc<Episodes>,
+    pub ledger: Arc<Ledger>,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Rollouts {
+    /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans.
+    pub async fn run(
+        &self,
+        home: &EpisodeHome,
+        plans: Vec<Plan>,
+        tally: &watch::Sender<Tally>,
+    ) -> Result<Vec<EpisodeMeta>, DriverError> {
+        let (_, there) = self.episodes.store.names_in(&paths::home(home)).await?;
+        let there: HashSet<String> = there.into_iter().collect();
+        tally.send_replace(Tally {
+            total: plans.len() as u32,
+            ..Tally::default()
+        });
+        let width = self.width().await;
+        let images: Vec<String> = plans.iter().map(|plan| plan.task.image.clone()).collect();
+        let (started, demand) = watch::channel(0);
+        let next = AtomicUsize::new(0);
+        let mut metas: Vec<Option<EpisodeMeta>> = vec![None; plans.len()];
+        let work = async {
+            let mut running = futures::stream::iter(plans.iter().enumerate())
+                .map(|(at, plan)| {
+                    started.send_replace(next.fetch_add(1, Ordering::Relaxed) + 1);
+                    let there = &there;
+                    async move { (at, self.finish(plan, there).await) }
+                })
+                .buffer_unordered(width);
+            while let Some((at, meta)) = running.next().await {
+                let meta = meta?;
+                tally.send_modify(|tally| {
+                    tally.done += 1;
+                    tally.voids += u32::from(!meta.outcome.is_verdict());
+                });
+                metas[at] = Some(meta);
+            }
+            Ok::<(), DriverError>(())
+        };
+        tokio::select! {
+            worked = work => worked?,
+            () = self.keep_demanding(&images, width, demand) => {}
+        }
+        Ok(metas.into_iter().flatten().collect())
+    }
+
+    /// How many episodes run at the same time.
+    async fn width(&self) -> usize {
+        if let Some(given) = self.episodes.settings.concurrency {
+            return given as usize;
+        }
+        match self.episodes.gateway.pool().await {
+            Ok(pool) if pool.max > 0 => pool.max as usize,
+            _ => DEFAULT_CONCURRENCY,
+        }
+    }
+
+    /// Tells the gateway, whenever episodes have begun, which sandboxes the next ones want. Never ends by itself.
+    async fn keep_demanding(&self, images: &[String], width: usize, mut started: watch::Receiver<usize>) {
+        loop {
+            let begun = *started.borrow_and_update();
+            let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+            for image in images.iter().skip(begun).take(width) {
+                *counts.entry(image).or_default() += 1;
+            }
+            let wanted = counts.into_iter().map(|(image, count)| ImageDemand {
+                image: image.to_owned(),
+                count,
+            });
+            if let Err(error) = self.episodes.gateway.demand(wanted.collect()).await {
+                tracing::debug!(%error, "demand");
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if started.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// One episode, over as many tries as it takes and the budget allows.
+    async fn finish(&self, plan: &Plan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
+        let mut voids = 0;
+        for number in 1..=MOST_TRIES {
+            let dir = plan.key.dir(number);
+            let begun = there.contains(dir.rsplit('/').next().unwrap_or_default());
+            let stored = self.stored(&dir, begun).await?;
+            let known = stored.is_some();
+            let meta = match stored {
+                Some(meta) => Some(meta),
+                None => self.episodes.attempt(plan, number, begun).await?,
+            };
+            let Some(meta) = meta else {
+                tracing::info!(episode = %dir, "its sandbox is gone with an earlier driver; trying again");
+                continue;
+            };
+            match meta.outcome.clone() {
+                Outcome::Void { reason } => {
+                    voids += 1;
+                    if !known {
+                        self.note_void(&dir, &meta, reason).await?;
+                    }
+                    if voids > self.episodes.settings.patience.void_retries {
+                        return Ok(meta);
+                    }
+                    if !known {
+                        tokio::time::sleep(VOID_PAUSE * voids).await;
+                    }
+                }
+                outcome => {
+                    self.note_verdict(&dir, &meta, outcome).await?;
+                    return Ok(meta);
+                }
+            }
+        }
+        Err(DriverError::Other(format!(
+            "{} was begun {MOST_TRIES} times and never finished",
+            plan.key.name()
+        )))
+    }
+
+    async fn stored(&self, dir: &str, begun: bool) -> Result<Option<EpisodeMeta>, StoreError> {
+        match begun {
+            true => self.episodes.store.read_if_there(&paths::meta(dir)).await,
+            false => Ok(None),
+        }
+    }
+
+    /// One entry per verdict, also when the driver died between `meta.json` and the journal.
+    async fn note_verdict(&self, dir: &str, meta: &EpisodeMeta, outcome: Outcome) -> Result<(), DriverError> {
+        let noted = self
+            .ledger
+            .record_if(|state| {
+                (!state.verdicts.contains_key(dir)).then(|| Event::Verdict {
+                    episode: dir.to_owned(),
+                    outcome: outcome.clone(),
+                    reward: meta.reward.unwrap_or_default(),
+                })
+            })
+            .await?;
+        if noted {
+            tracing::info!(episode = dir, %outcome, end = ?meta.end, turns = meta.turns, tokens = meta.tokens, "verdict");
+            self.metrics.verdict(meta);
+        }
+        Ok(())
+    }
+
+    async fn note_void(&self, dir: &str, meta: &EpisodeMeta, reason: VoidReason) -> Result<(), DriverError> {
+        let message = meta.message.clone().unwrap_or_default();
+        tracing::warn!(episode = dir, ?reason, %message, "void");
+        self.metrics.void(reason);
+        self.ledger
+            .record(Event::EpisodeVoided {
+                episode: dir.to_owned(),
+                reason,
+                turns: meta.turns,
+                tokens: meta.tokens,
+                message,
+            })
+            .await
+    }
+}

@@ -1,0 +1,376 @@
+//! Sandboxes, as the driver sees them: leases from the gateway, commands and files inside them.
+//!
+//! Every call carries an id of the caller's choice, so it may be repeated: a retry gets the same lease, and a command never
+//! runs twice. While the gateway is away calls are repeated with growing pauses until a deadline. A held lease is renewed in
+//! the background; dropping it without a release leaves it to its time to live, which is what a restarted driver relies on.
+
+use bytes::Bytes;
+use grpo_sandbox_protocol::{
+    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault as Whose, ImageDemand, Lease, LeaseRequest, PoolState,
+    Priority, RenewRequest, SandboxCause,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// How long the gateway holds a request for a lease before it says that there is none.
+const LEASE_WAIT: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Added to the time a command may take: the way there and back, and killing it.
+const EXEC_MARGIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The sandbox is gone, and it is known whose fault that is.
+    #[error("the sandbox of lease {lease} is gone: {cause:?}")]
+    Lost { lease: String, cause: SandboxCause },
+    #[error("the image {image} cannot be pulled: {message}")]
+    ImageUnavailable { image: String, message: String },
+    #[error("{doing}: no answer from the gateway that could be used within {within:?}; last: {last}")]
+    Unavailable {
+        doing: String,
+        within: Duration,
+        last: String,
+    },
+    #[error("lease {lease} does not exist (any more)")]
+    NoSuchLease { lease: String },
+    #[error("{path} does not exist in the sandbox of lease {lease}")]
+    NoSuchFile { lease: String, path: String },
+    #[error("{doing}: the gateway refuses: {message}")]
+    Refused {
+        doing: String,
+        message: String,
+        fault: Whose,
+    },
+}
+
+impl SandboxError {
+    /// True when what ran in the sandbox brought its end about.
+    pub fn is_workloads_fault(&self) -> bool {
+        matches!(self, Self::Lost { cause, .. } if cause.fault() == Whose::Workload)
+    }
+}
+
+/// The gateway of the run's sandbox pool. Cloning is cheap.
+#[derive(Clone)]
+pub struct Gateway {
+    url: String,
+    run: String,
+    http: reqwest::Client,
+    patience: Duration,
+    ttl: Duration,
+}
+
+/// A lease that is kept alive for as long as this exists.
+pub struct Sandbox {
+    gateway: Gateway,
+    pub lease: Lease,
+    renewing: JoinHandle<()>,
+}
+
+impl Gateway {
+    /// `patience` is how long an absent gateway is waited for, `ttl` how long a lease outlives its driver.
+    pub fn new(
+        url: impl Into<String>,
+        run: impl Into<String>,
+        patience: Duration,
+        ttl: Duration,
+    ) -> Result<Self, reqwest::Error> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(3))
+            .pool_idle_timeout(Duration::from_secs(30))
+            .no_proxy()
+            .build()?;
+        Ok(Self {
+            url: url.into().trim_end_matches('/').to_owned(),
+            run: run.into(),
+            http,
+            patience,
+            ttl,
+        })
+    }
+
+    /// Leases a sandbox, waiting in the gateway's queue; `patience` bounds the wait.
+    pub async fn lease(
+        &self,
+        id: &str,
+        image: &str,
+        priority: Priority,
+        patience: Duration,
+    ) -> Result<Sandbox, SandboxError> {
+        let request = LeaseRequest {
+            id: id.to_owned(),
+            run: self.run.clone(),
+            image: image.to_owned(),
+            ttl_seconds: self.ttl.as_secs(),
+            wait_seconds: LEASE_WAIT.as_secs().min(patience.as_secs().max(1)),
+            priority,
+        };
+        let call = Call {
+            doing: format!("leasing a sandbox of {image}"),
+            lease: id,
+            object: image,
+            timeout: LEASE_WAIT + EXEC_MARGIN,
+            patience,
+        };
+        let lease: Lease = self
+            .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
+            .await?;
+        Ok(self.hold(lease))
+    }
+
+    /// Takes a lease up again that an earlier driver held, if it is still alive.
+    pub async fn take_up(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
+        let call = Call {
+            doing: format!("asking for lease {id}"),
+            lease: id,
+            object: "",
+            timeout: EXEC_MARGIN,
+            patience: self.patience,
+        };
+        let renew = RenewRequest {
+            ttl_seconds: self.ttl.as_secs(),
+        };
+        let url = self.at(&format!("/v1/leases/{id}/renew"));
+        match self.send_json(&call, || self.http.post(&url), &renew).await {
+            Ok(lease) => Ok(Some(self.hold(lease))),
+            Err(SandboxError::NoSuchLease { .. } | SandboxError::Lost { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says which images are wanted warm from now on.
+    pub async fn demand(&self, images: Vec<ImageDemand>) -> Result<(), SandboxError> {
+        let demand = Demand {
+            run: self.run.clone(),
+            images,
+        };
+        let call = Call {
+            doing: "saying which sandboxes come next".into(),
+            lease: "",
+            object: "",
+            timeout: EXEC_MARGIN,
+            // The next demand replaces this one anyway.
+            patience: Duration::from_secs(1),
+        };
+        self.send(&call, || self.http.put(self.at("/v1/demand")).json(&demand))
+            .await
+            .map(|_| ())
+    }
+
+    pub async fn pool(&self) -> Result<PoolState, SandboxError> {
+        let call = Call {
+            doing: "asking for the pool's state".into(),
+            lease: "",
+            object: "",
+            timeout: EXEC_MARGIN,
+            patience: Duration::from_secs(1),
+        };
+        let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
+        parsed(&call, &answer)
+    }
+
+    fn hold(&self, lease: Lease) -> Sandbox {
+        let (gateway, id) = (self.clone(), lease.id.clone());
+        let renewing = tokio::spawn(async move { gateway.keep_renewing(&id).await });
+        Sandbox {
+            gateway: self.clone(),
+            lease,
+            renewing,
+        }
+    }
+
+    async fn keep_renewing(&self, id: &str) {
+        let renew = RenewRequest {
+            ttl_seconds: self.ttl.as_secs(),
+        };
+        let url = self.at(&format!("/v1/leases/{id}/renew"));
+        loop {
+            tokio::time::sleep(self.ttl / 3).await;
+            let request = self.http.post(&url).json(&renew).timeout(self.ttl / 4);
+            match request.send().await {
+                Ok(answer) if answer.status() == 404 || answer.status() == 410 => return,
+                // Whoever uses the sandbox next finds out; the pause above is the retry.
+                Ok(_) => {}
+                Err(error) => tracing::debug!(lease = id, %error, "renewing"),
+            }
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    async fn send_json<B: Serialize, T: DeserializeOwned>(
+        &self,
+        call: &Call<'_>,
+        request: impl Fn() -> reqwest::RequestBuilder,
+        body: &B,
+    ) -> Result<T, SandboxError> {
+        let answer = self.send(call, || request().json(body)).await?;
+        parsed(call, &answer)
+    }
+
+    /// Sends until an answer can be used or the call's patience is over.
+    async fn send(
+        &self,
+        call: &Call<'_>,
+        request: impl Fn() -> reqwest::RequestBuilder,
+    ) -> Result<Bytes, SandboxError> {
+        let began = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let last = match once(request().timeout(call.timeout)).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(Refusal::Final(error)) => return Err(call.error(error)),
+                Err(Refusal::Again(why)) => why,
+            };
+            if began.elapsed() + pause > call.patience {
+                return Err(SandboxError::Unavailable {
+                    doing: call.doing.clone(),
+                    within: call.patience,
+                    last,
+                });
+            }
+            tracing::debug!(doing = %call.doing, %last, "asking the gateway again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Sandbox {
+    pub fn id(&self) -> &str {
+        &self.lease.id
+    }
+
+    /// Runs a command. The same id answers the first result.
+    pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, SandboxError> {
+        let call = Call {
+            doing: format!("running a command under lease {}", self.lease.id),
+            lease: &self.lease.id,
+            object: "",
+            timeout: Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
+            patience: self.gateway.patience + Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
+        };
+        let url = self.url("/exec");
+        self.gateway
+            .send_json(&call, || self.gateway.http.post(&url), request)
+            .await
+    }
+
+    pub async fn put_file(&self, path: &str, bytes: Bytes) -> Result<(), SandboxError> {
+        let call = self.file_call("writing", path);
+        let url = self.url("/files");
+        let put = || {
+            let request = self.gateway.http.put(&url).query(&[("path", path), ("mode", "0644")]);
+            request.body(bytes.clone())
+        };
+        self.gateway.send(&call, put).await.map(|_| ())
+    }
+
+    pub async fn get_file(&self, path: &str) -> Result<Bytes, SandboxError> {
+        let call = self.file_call("reading", path);
+        let url = self.url("/files");
+        self.gateway
+            .send(&call, || self.gateway.http.get(&url).query(&[("path", path)]))
+            .await
+    }
+
+    /// Gives the sandbox back. If the gateway does not hear of it, the lease ends by itself.
+    pub async fn release(self) {
+        let request = self.gateway.http.delete(self.url("")).timeout(Duration::from_secs(10));
+        if let Err(error) = request.send().await {
+            tracing::debug!(lease = %self.lease.id, %error, "releasing");
+        }
+    }
+
+    fn url(&self, below: &str) -> String {
+        self.gateway.at(&format!("/v1/leases/{}{below}", self.lease.id))
+    }
+
+    fn file_call<'a>(&'a self, doing: &str, path: &'a str) -> Call<'a> {
+        Call {
+            doing: format!("{doing} {path} under lease {}", self.lease.id),
+            lease: &self.lease.id,
+            object: path,
+            timeout: Duration::from_secs(60),
+            patience: self.gateway.patience,
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+/// What a call is about, for its errors.
+struct Call<'a> {
+    doing: String,
+    lease: &'a str,
+    object: &'a str,
+    timeout: Duration,
+    patience: Duration,
+}
+
+enum Refusal {
+    Again(String),
+    Final(ErrorBody),
+}
+
+impl Call<'_> {
+    fn error(&self, body: ErrorBody) -> SandboxError {
+        match body.code {
+            ErrorCode::SandboxLost => SandboxError::Lost {
+                lease: self.lease.to_owned(),
+                cause: body.cause.unwrap_or(SandboxCause::Unknown),
+            },
+            ErrorCode::ImageUnavailable => SandboxError::ImageUnavailable {
+                image: self.object.to_owned(),
+                message: body.message,
+            },
+            ErrorCode::NoSuchLease => SandboxError::NoSuchLease {
+                lease: self.lease.to_owned(),
+            },
+            ErrorCode::NoSuchFile => SandboxError::NoSuchFile {
+                lease: self.lease.to_owned(),
+                path: self.object.to_owned(),
+            },
+            _ => SandboxError::Refused {
+                doing: self.doing.clone(),
+                message: body.message,
+                fault: body.fault,
+            },
+        }
+    }
+}
+
+async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
+    let again = |error: reqwest::Error| Refusal::Again(error.to_string());
+    let answer = request.send().await.map_err(again)?;
+    let status = answer.status();
+    let bytes = answer.bytes().await.map_err(again)?;
+    if status.is_success() {
+        return Ok(bytes);
+    }
+    match serde_json::from_slice::<ErrorBody>(&bytes) {
+        // A full pool, a gateway that starts, a probe that is not through: whoever asks again may be served.
+        Ok(body) if status.is_server_error() || status == 429 || body.code == ErrorCode::EgressUnproven => {
+            Err(Refusal::Again(body.message))
+        }
+        Ok(body) => Err(Refusal::Final(body)),
+        Err(_) => Err(Refusal::Again(format!("status {status}"))),
+    }
+}
+
+fn parsed<T: DeserializeOwned>(call: &Call<'_>, bytes: &[u8]) -> Result<T, SandboxError> {
+    serde_json::from_slice(bytes).map_err(|error| SandboxError::Refused {
+        doing: call.doing.clone(),
+        message: format!("an answer that is none: {error}"),
+        fault: Whose::Infrastructure,
+    })
+}

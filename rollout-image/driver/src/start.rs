@@ -1,0 +1,232 @@
+//! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts what runs
+//! in the background.
+
+use crate::agent_bash::BashAgent;
+use crate::config::Settings;
+use crate::engine::Engines;
+use crate::episode::Episodes;
+use crate::fault::{DriverError, Fault};
+use crate::grade::Grader;
+use crate::grader_worker::GraderWorker;
+use crate::iterate::{self, Run};
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::progress::Board;
+use crate::promote::{self, View};
+use crate::rollout::Rollouts;
+use crate::sandbox::Gateway;
+use crate::tasks::{self, Task};
+use crate::template::ChatTemplate;
+use crate::trainer::TrainerClient;
+use grpo_crds::grpo_run::Resume;
+use grpo_engine_protocol::BASE_VERSION;
+use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// What is not in `run.json`: this process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Attempt of the driver's pod group.
+    pub attempt: u32,
+    pub grader_worker: PathBuf,
+    pub grader_site: PathBuf,
+}
+
+/// Opens the run's store.
+pub fn store(settings: &Settings) -> Result<RunStore, DriverError> {
+    let (mount, root) = &settings.store;
+    Ok(RunStore::open(mount, root)?)
+}
+
+/// Builds the run; nothing has been asked of anybody yet.
+pub async fn run(
+    settings: Settings,
+    process: &Process,
+    store: RunStore,
+    board: Board,
+    metrics: Arc<Metrics>,
+) -> Result<Arc<Run>, DriverError> {
+    let writer = Writer::driver(process.attempt);
+    let train_tasks = match &settings.train {
+        Some(training) => tasks::load(&training.tasks)?,
+        None => Vec::new(),
+    };
+    let evaluation_tasks = settings.evaluate.iter().map(|set| tasks::load(&set.tasks));
+    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, Fault>>()?;
+    let ledger = Arc::new(Ledger::open(store.clone(), writer.clone()).await?);
+    let all: Vec<Task> = train_tasks
+        .iter()
+        .chain(evaluation_tasks.iter().flatten())
+        .cloned()
+        .collect();
+    take_up_store(&settings, &ledger, &all).await?;
+
+    let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
+    let patience = settings.patience;
+    let gateway =
+        Gateway::new(&settings.gateway, &settings.name, patience.gateway, patience.lease_ttl).map_err(http)?;
+    let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
+    let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
+    let grader = Grader::new(
+        gateway.clone(),
+        GraderWorker::new(&process.grader_worker, &process.grader_site),
+        &settings.agent.repository,
+        settings.reward.grade_timeout,
+        patience.gateway,
+        format!("{} attempt {}", settings.uid, process.attempt),
+    )?;
+    for task in &all {
+        grader.script(task).await?;
+    }
+    remember_verdicts(&store, &ledger, &grader).await?;
+
+    let template =
+        ChatTemplate::load(&settings.model).map_err(|error| Fault::new("TemplateUnusable", error.to_string()))?;
+    let agent = BashAgent::new(&settings.agent.prompts, settings.agent.limits())
+        .map_err(|error| Fault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
+    check_prompts(&template, &agent, &settings, &all)?;
+    show_what_was(&board, &ledger).await;
+
+    let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
+    let (target, target_seen) = watch::channel(None);
+    let (view, view_seen) = watch::channel(View::default());
+    tokio::spawn(promote::follow(engines.clone(), target_seen, view, metrics.clone()));
+    let episodes = Arc::new(Episodes {
+        settings: settings.clone(),
+        store: store.clone(),
+        writer: writer.clone(),
+        gateway,
+        engines,
+        template,
+        agent,
+        grader,
+        wanted: wanted_seen,
+        grading: watch::channel(0).0,
+        bases: Default::default(),
+    });
+    let shared = |tasks: Vec<Task>| tasks.into_iter().map(Arc::new).collect::<Vec<_>>();
+    Ok(Arc::new(Run {
+        settings,
+        store,
+        writer,
+        rollouts: Rollouts {
+            episodes,
+            ledger: ledger.clone(),
+            metrics: metrics.clone(),
+        },
+        ledger,
+        trainer,
+        board,
+        metrics,
+        wanted,
+        target,
+        view: view_seen,
+        note: watch::channel(None).0,
+        train_tasks: shared(train_tasks),
+        evaluation_tasks: evaluation_tasks.into_iter().map(shared).collect(),
+    }))
+}
+
+/// Goes on in a store that this run, or one of the same tasks under its name, began; refuses any other.
+async fn take_up_store(settings: &Settings, ledger: &Ledger, tasks: &[Task]) -> Result<(), DriverError> {
+    let checksum = tasks::checksum(tasks);
+    let (owner, began_with) = ledger.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
+    let ours = owner.as_ref() == Some(&settings.uid);
+    if owner.is_some() && !ours && settings.resume == Resume::Never {
+        let message = format!(
+            "the store at {} holds the run {}; with resume: Never this run needs another store.path or an empty volume",
+            settings.store.1,
+            owner.unwrap_or_default()
+        );
+        return Err(Fault::new("StoreNotEmpty", message).into());
+    }
+    if began_with.is_some_and(|before| before != checksum) {
+        let message = format!(
+            "the store at {} was begun with other tasks than tasks.train and tasks.evaluate select now; give this run another store.path",
+            settings.store.1
+        );
+        return Err(Fault::new("TasksChanged", message).into());
+    }
+    if !ours {
+        ledger
+            .record(Event::RunStarted {
+                run: settings.uid.clone(),
+                namespace: settings.namespace.clone(),
+                name: settings.name.clone(),
+                seed: settings.seed,
+                tasks_sha256: checksum,
+                tasks: tasks.len() as u32,
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+/// Makes recorded verdicts available to identical patches.
+async fn remember_verdicts(store: &RunStore, ledger: &Ledger, grader: &Grader) -> Result<(), DriverError> {
+    let folders: Vec<String> = ledger.read(|s| s.verdicts.keys().cloned().collect()).await;
+    for folder in folders {
+        let meta: EpisodeMeta = match store.read(&paths::meta(&folder)).await {
+            Ok(meta) => meta,
+            // Its entry is the truth for this run; only its reuse is lost.
+            Err(StoreError::Missing { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let (Some(sha256), Some(record)) = (&meta.patch_sha256, &meta.grade) else {
+            continue;
+        };
+        if meta.patch_bytes > 0 && record.reused_from.is_none() {
+            grader
+                .remember(&meta.key.instance, sha256, &folder, &meta.outcome, record)
+                .await;
+        }
+    }
+    Ok(())
+}
+
+/// A prompt that cannot be rendered or does not fit is found before anything is sampled.
+fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings, tasks: &[Task]) -> Result<(), Fault> {
+    for task in tasks {
+        let opening = agent.opening(&task.variables()).map_err(|error| {
+            Fault::new(
+                "PromptUnusable",
+                format!("rendering the prompt of {}: {error:#}", task.instance),
+            )
+        })?;
+        let ids = template
+            .prompt(&opening)
+            .map_err(|error| Fault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance)))?;
+        if ids.len() >= settings.agent.context_tokens {
+            return Err(Fault::new(
+                "PromptTooLong",
+                format!(
+                    "the prompt of {} has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
+                    task.instance,
+                    ids.len(),
+                    settings.agent.context_tokens
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn show_what_was(board: &Board, ledger: &Ledger) {
+    let of = |state: &RunState| {
+        (
+            state.finished_iterations(),
+            state.voids.values().sum::<u64>() as u32,
+            iterate::evaluations_shown(state),
+        )
+    };
+    let (iteration, void, evaluations) = ledger.read(of).await;
+    board.change(|progress| {
+        progress.iteration = Some(iteration);
+        progress.void = Some(void);
+    });
+    evaluations
+        .into_iter()
+        .for_each(|evaluation| board.evaluated(evaluation));
+}

@@ -1,0 +1,190 @@
+//! The trainer, as the driver sees it: a step is asked for until it is done, whoever restarts in between.
+
+use crate::fault::{DriverError, Fault};
+use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+use reqwest::StatusCode;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Between two questions while the trainer is away or not ready.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long one long poll is held.
+const POLL_SECONDS: u64 = 20;
+/// How often the same step may fail before the run is given up.
+const FAILED_STEPS: u32 = 3;
+
+/// Rank 0 of the trainer. Cloning is cheap.
+#[derive(Clone)]
+pub struct TrainerClient {
+    url: String,
+    http: reqwest::Client,
+    patience: Duration,
+}
+
+/// What came of asking for a step.
+enum Asked {
+    Done(StepState),
+    /// Nothing final; with a word on why.
+    NotYet(String),
+    Failed(String),
+}
+
+impl TrainerClient {
+    pub fn new(url: impl Into<String>, patience: Duration) -> Result<Self, reqwest::Error> {
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(3))
+            .pool_idle_timeout(Duration::from_secs(30))
+            .no_proxy()
+            .build()?;
+        Ok(Self {
+            url: url.into().trim_end_matches('/').to_owned(),
+            http,
+            patience,
+        })
+    }
+
+    /// What the trainer says of itself; nothing while it does not answer.
+    pub async fn state(&self) -> Result<TrainerState, String> {
+        let request = self.http.get(format!("{}/v1/state", self.url));
+        let answer = request
+            .timeout(Duration::from_secs(5))
+            .send()
+            .await
+            .map_err(|e| e.to_string())?;
+        let answer = answer.error_for_status().map_err(|e| e.to_string())?;
+        answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
+    }
+
+    /// Waits until the trainer has published weights and is ready for a step.
+    pub async fn ready(&self, note: &watch::Sender<Option<String>>) -> Result<TrainerState, DriverError> {
+        let began = Instant::now();
+        loop {
+            let why = match self.state().await {
+                Ok(state) if matches!(state.phase, TrainerPhase::Idle | TrainerPhase::Stepping) => {
+                    note.send_replace(None);
+                    return Ok(state);
+                }
+                Ok(state) => format!(
+                    "the trainer is {:?} at step {}{}",
+                    state.phase,
+                    state.step,
+                    said(&state.error)
+                ),
+                Err(error) => format!("the trainer does not answer: {error}"),
+            };
+            self.wait(began, &why, note).await?;
+        }
+    }
+
+    /// Has step `k` done on this batch and returns what came of it. Survives any number of restarts of the trainer, also one
+    /// that comes back from before step `k - 1` and replays.
+    pub async fn step(
+        &self,
+        k: u32,
+        request: &StepRequest,
+        note: &watch::Sender<Option<String>>,
+    ) -> Result<StepState, DriverError> {
+        let mut began = Instant::now();
+        let mut failures = 0;
+        let mut last_seen = None;
+        loop {
+            let why = match self.ask(k, request, &mut last_seen).await {
+                Asked::Done(state) => {
+                    note.send_replace(None);
+                    return Ok(state);
+                }
+                Asked::NotYet(why) => why,
+                Asked::Failed(error) => {
+                    failures += 1;
+                    if failures >= FAILED_STEPS {
+                        let message = format!("step {k} on {} failed {failures} times; last: {error}", request.batch);
+                        return Err(Fault::new("TrainingFailed", message).into());
+                    }
+                    // What it does from here on is new.
+                    began = Instant::now();
+                    format!("step {k} failed: {error}")
+                }
+            };
+            self.wait(began, &why, note).await?;
+        }
+    }
+
+    async fn ask(&self, k: u32, request: &StepRequest, last_seen: &mut Option<(u32, u32)>) -> Asked {
+        let state = match self.state().await {
+            Ok(state) => state,
+            Err(error) => return Asked::NotYet(format!("the trainer does not answer: {error}")),
+        };
+        if *last_seen != Some((state.attempt, state.step)) {
+            tracing::info!(attempt = state.attempt, step = state.step, phase = ?state.phase, "trainer");
+            *last_seen = Some((state.attempt, state.step));
+        }
+        if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
+            return Asked::NotYet(format!(
+                "the trainer is {:?} at step {}{}",
+                state.phase,
+                state.step,
+                said(&state.error)
+            ));
+        }
+        if state.step < k
+            && let Err(why) = self.put(k, request).await
+        {
+            return Asked::NotYet(why);
+        }
+        match self.poll(k).await {
+            Ok(step) if step.state == StepPhase::Done => Asked::Done(step),
+            Ok(step) if step.state == StepPhase::Failed => Asked::Failed(step.error.unwrap_or_default()),
+            Ok(_) => Asked::NotYet(format!("step {k} is under way")),
+            Err(error) => Asked::NotYet(error),
+        }
+    }
+
+    async fn put(&self, k: u32, request: &StepRequest) -> Result<(), String> {
+        let put = self.http.put(format!("{}/v1/steps/{k}", self.url)).json(request);
+        let answer = put
+            .timeout(Duration::from_secs(10))
+            .send()
+            .await
+            .map_err(|e| e.to_string())?;
+        match answer.status() {
+            status if status.is_success() => Ok(()),
+            // The state has moved on since it was asked for; the next look tells.
+            StatusCode::CONFLICT => Err(format!("the trainer is not ready for step {k}")),
+            status => Err(format!(
+                "the trainer refuses step {k} with {status}: {}",
+                answer.text().await.unwrap_or_default()
+            )),
+        }
+    }
+
+    async fn poll(&self, k: u32) -> Result<StepState, String> {
+        let request = self
+            .http
+            .get(format!("{}/v1/steps/{k}?waitSeconds={POLL_SECONDS}", self.url));
+        let answer = request
+            .timeout(Duration::from_secs(POLL_SECONDS + 10))
+            .send()
+            .await
+            .map_err(|e| e.to_string())?;
+        let answer = answer.error_for_status().map_err(|e| e.to_string())?;
+        answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
+    }
+
+    async fn wait(&self, began: Instant, why: &str, note: &watch::Sender<Option<String>>) -> Result<(), DriverError> {
+        if began.elapsed() > self.patience {
+            let message = format!("waited {:?} for the trainer at {}; {why}", self.patience, self.url);
+            return Err(Fault::new("TrainerUnavailable", message).into());
+        }
+        note.send_if_modified(|note| {
+            let changed = note.as_deref() != Some(why);
+            *note = Some(why.to_owned());
+            changed
+        });
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+fn said(error: &Option<String>) -> String {
+    error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}

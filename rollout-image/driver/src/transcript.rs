@@ -1,0 +1,261 @@
+//! An episode as it grows: the token list, and the folding of turn records into it.
+//!
+//! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in here.
+
+use crate::template::ChatMessage;
+use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, WeightsSpan};
+
+/// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transcript {
+    pub prompt_length: usize,
+    pub tokens: Vec<u32>,
+    pub mask: Vec<u8>,
+    pub logprobs: Vec<f32>,
+    pub weights: Vec<WeightsSpan>,
+    pub messages: Vec<Message>,
+    pub turns: u32,
+    pub format_errors: u32,
+    pub end: Option<EpisodeEnd>,
+    pub sample_millis: u64,
+    pub exec_millis: u64,
+    pub waited_millis: u64,
+    pub started_at: Option<i64>,
+}
+
+/// What is wrong with a sequence of turn records.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TranscriptFault {
+    #[error("{episode}: turn {found} where turn {wanted} should be")]
+    Order { episode: String, found: u32, wanted: u32 },
+    #[error("{episode} turn {turn}: {ids} sampled ids but {logprobs} logprobs")]
+    Logprobs {
+        episode: String,
+        turn: u32,
+        ids: usize,
+        logprobs: usize,
+    },
+    #[error("{episode} turn {turn}: the engine was given {recorded} ids, the turns before it add up to {folded}")]
+    PromptLength {
+        episode: String,
+        turn: u32,
+        recorded: usize,
+        folded: usize,
+    },
+}
+
+impl Transcript {
+    /// Before the first turn: the prompt's text is known, its ids are in the first record.
+    pub fn opening(messages: &[ChatMessage]) -> Self {
+        let messages = messages.iter().map(|m| Message {
+            role: m.role.to_owned(),
+            content: m.content.clone(),
+            tokens: 0,
+            note: None,
+        });
+        Self {
+            messages: messages.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do not
+    /// match the ids is refused.
+    pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TranscriptFault> {
+        if turn.turn != self.turns {
+            return Err(TranscriptFault::Order {
+                episode: turn.episode.clone(),
+                found: turn.turn,
+                wanted: self.turns,
+            });
+        }
+        if turn.sampled.len() != turn.logprobs.len() {
+            return Err(TranscriptFault::Logprobs {
+                episode: turn.episode.clone(),
+                turn: turn.turn,
+                ids: turn.sampled.len(),
+                logprobs: turn.logprobs.len(),
+            });
+        }
+        if self.turns == 0 {
+            self.append(&turn.prompt, 0);
+            self.prompt_length = turn.prompt.len();
+            self.started_at = Some(turn.at);
+            if let Some(last) = self.messages.last_mut() {
+                last.tokens = turn.prompt.len();
+            }
+        }
+        if self.tokens.len() != turn.prompt_length {
+            return Err(TranscriptFault::PromptLength {
+                episode: turn.episode.clone(),
+                turn: turn.turn,
+                recorded: turn.prompt_length,
+                folded: self.tokens.len(),
+            });
+        }
+        self.append_sampled(turn);
+        self.append(&turn.observation, 0);
+        self.messages.push(Message {
+            role: "assistant".into(),
+            content: turn.text.clone(),
+            tokens: turn.sampled.len(),
+            note: Some(note_of(turn)),
+        });
+        if !turn.observation.is_empty() {
+            self.messages.push(Message {
+                role: "user".into(),
+                content: turn.observation_text.clone(),
+                tokens: turn.observation.len(),
+                note: None,
+            });
+        }
+        self.turns += 1;
+        self.format_errors += u32::from(!matches!(turn.action, TurnAction::Command { .. }));
+        self.end = turn.end;
+        self.sample_millis += turn.sample_millis;
+        self.exec_millis += turn.exec_millis;
+        self.waited_millis += turn.waited_millis;
+        Ok(())
+    }
+
+    /// How many ids were sampled.
+    pub fn sampled(&self) -> usize {
+        self.mask.iter().filter(|m| **m == 1).count()
+    }
+
+    /// Every version that sampled a token, in order of appearance.
+    pub fn versions(&self) -> Vec<String> {
+        let mut versions: Vec<String> = Vec::new();
+        for span in &self.weights {
+            if !versions.contains(&span.version) {
+                versions.push(span.version.clone());
+            }
+        }
+        versions
+    }
+
+    fn append_sampled(&mut self, turn: &TurnRecord) {
+        let from = self.tokens.len();
+        self.append(&turn.sampled, 1);
+        self.logprobs[from..].copy_from_slice(&turn.logprobs);
+        match self.weights.last_mut() {
+            // One span for as long as the version stays; what lies between two answers belongs to nobody and is masked.
+            Some(last) if last.version == turn.weights => last.to = self.tokens.len(),
+            _ => self.weights.push(WeightsSpan {
+                from,
+                to: self.tokens.len(),
+                version: turn.weights.clone(),
+            }),
+        }
+    }
+
+    fn append(&mut self, ids: &[u32], mask: u8) {
+        self.tokens.extend_from_slice(ids);
+        self.mask.resize(self.tokens.len(), mask);
+        self.logprobs.resize(self.tokens.len(), 0.0);
+    }
+}
+
+fn note_of(turn: &TurnRecord) -> String {
+    let what = match (&turn.action, &turn.exec) {
+        (TurnAction::Command { .. }, Some(exec)) => match (exec.exit_code, exec.timed_out, &exec.killed) {
+            (_, true, _) => format!("timed out after {} ms", exec.duration_millis),
+            (_, _, Some(killed)) => format!("killed: {killed}, after {} ms", exec.duration_millis),
+            (Some(code), ..) => format!("exit {code} in {} ms", exec.duration_millis),
+            (None, ..) => format!("signal {:?} after {} ms", exec.signal, exec.duration_millis),
+        },
+        (TurnAction::Command { .. }, None) => "not run".to_owned(),
+        (TurnAction::FormatError { blocks }, _) => format!("{blocks} bash blocks, nothing run"),
+        (TurnAction::Truncated, _) => "cut off, nothing run".to_owned(),
+    };
+    match turn.end {
+        Some(end) => format!("{what}; {end:?}"),
+        None => what,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_records::{SCHEMA, Writer};
+
+    fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
+        TurnRecord {
+            schema: SCHEMA,
+            writer: Writer::driver(1),
+            episode: "a__g0__i0".into(),
+            turn: number,
+            lease: "l".into(),
+            prompt_length,
+            prompt: if number == 0 { vec![1, 2, 3] } else { Vec::new() },
+            seed: 1,
+            sampled: vec![10, 11],
+            logprobs: vec![-0.5, -0.25],
+            weights: weights.into(),
+            finish: "stop".into(),
+            text: "x".into(),
+            action: TurnAction::FormatError { blocks: 0 },
+            exec: None,
+            observation: vec![20],
+            observation_text: "o".into(),
+            end: None,
+            sample_millis: 1,
+            exec_millis: 0,
+            waited_millis: 0,
+            at: 5,
+        }
+    }
+
+    /// Defects 22 and 23: observations stand between turns, and the mask is on what was sampled, not counted from an end.
+    #[test]
+    fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
+        let mut transcript = Transcript::default();
+        transcript.push(&turn(0, 3, "a-v0")).unwrap();
+        transcript.push(&turn(1, 6, "a-v0")).unwrap();
+        assert_eq!(transcript.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
+        assert_eq!(transcript.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
+        assert_eq!(transcript.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
+        assert_eq!(transcript.weights.len(), 1);
+    }
+
+    #[test]
+    fn another_version_opens_another_span() {
+        let mut transcript = Transcript::default();
+        transcript.push(&turn(0, 3, "a-v0")).unwrap();
+        transcript.push(&turn(1, 6, "a-v1")).unwrap();
+        let spans: Vec<(usize, usize, &str)> = transcript
+            .weights
+            .iter()
+            .map(|s| (s.from, s.to, s.version.as_str()))
+            .collect();
+        assert_eq!(spans, [(3, 5, "a-v0"), (6, 8, "a-v1")]);
+        assert_eq!(transcript.versions(), ["a-v0", "a-v1"]);
+    }
+
+    /// Defect 24.
+    #[test]
+    fn logprobs_are_never_padded_or_cut_to_fit() {
+        for logprobs in [vec![-0.5], vec![-0.5, -0.5, -0.5], vec![]] {
+            let mut record = turn(0, 3, "a-v0");
+            record.logprobs = logprobs;
+            assert!(matches!(
+                Transcript::default().push(&record),
+                Err(TranscriptFault::Logprobs { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_turn_that_was_sampled_from_another_prompt_is_refused() {
+        let mut transcript = Transcript::default();
+        transcript.push(&turn(0, 3, "a-v0")).unwrap();
+        assert!(matches!(
+            transcript.push(&turn(1, 7, "a-v0")),
+            Err(TranscriptFault::PromptLength { .. })
+        ));
+        assert!(matches!(
+            transcript.push(&turn(2, 6, "a-v0")),
+            Err(TranscriptFault::Order { .. })
+        ));
+    }
+}
