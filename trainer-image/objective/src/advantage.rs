@@ -1,0 +1,161 @@
+//! Advantages of a group: how much better each attempt at a task was than the others.
+//!
+//! A_i = (r_i - mean(r)) / (std(r) + 1e-6), over the group's *valid* episodes (DeepSeekMath, arXiv 2402.03300, eq. 21; the 1e-6 as in verl and
+//! slime). `std: None` leaves the division out (Dr. GRPO, arXiv 2503.20783). A Void has no reward, so it is in neither mean
+//! nor deviation; with fewer than two valid episodes there is nothing to compare and the group is dropped.
+
+use grpo_crds::algorithm::StandardDeviation;
+use grpo_records::batch::Batch;
+
+/// Keeps the quotient finite where all rewards are equal.
+pub const STD_EPSILON: f64 = 1e-6;
+
+/// What became of one group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupAdvantages {
+    /// One advantage per valid episode, in order.
+    Kept(Vec<f64>),
+    /// All rewards were equal: every advantage is 0 and nothing is learnt from the group.
+    ZeroVariance(Vec<f64>),
+    /// Fewer than two valid episodes.
+    Dropped,
+}
+
+impl GroupAdvantages {
+    /// The advantages, if the group is trained on.
+    pub fn values(&self) -> Option<&[f64]> {
+        match self {
+            Self::Kept(values) | Self::ZeroVariance(values) => Some(values),
+            Self::Dropped => None,
+        }
+    }
+}
+
+/// Advantages of the valid episodes of one group.
+pub fn advantages(rewards: &[f64], std: StandardDeviation) -> GroupAdvantages {
+    let n = rewards.len();
+    if n < 2 {
+        return GroupAdvantages::Dropped;
+    }
+    if rewards.iter().all(|reward| *reward == rewards[0]) {
+        return GroupAdvantages::ZeroVariance(vec![0.0; n]);
+    }
+    let mean = rewards.iter().sum::<f64>() / n as f64;
+    let squares = rewards.iter().map(|reward| (reward - mean).powi(2)).sum::<f64>();
+    let divisor = match std {
+        StandardDeviation::None => 1.0,
+        StandardDeviation::Population => (squares / n as f64).sqrt() + STD_EPSILON,
+        StandardDeviation::Unbiased => (squares / (n - 1) as f64).sqrt() + STD_EPSILON,
+    };
+    GroupAdvantages::Kept(rewards.iter().map(|reward| (reward - mean) / divisor).collect())
+}
+
+/// Why a batch cannot be turned into advantages.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AdvantageError {
+    #[error("reward of {episode} is {reward}; a reward is a finite number")]
+    Reward { episode: String, reward: f32 },
+    #[error("rows of {episode} carry different rewards ({first} and {second})")]
+    Disagree { episode: String, first: f32, second: f32 },
+}
+
+/// A batch's advantages, one per row, and what became of its groups.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BatchAdvantages {
+    /// Per row of the batch; `None` where its group was dropped.
+    pub rows: Vec<Option<f64>>,
+    pub groups: u32,
+    pub dropped: u32,
+    pub zero_variance: u32,
+    /// Mean reward over valid episodes.
+    pub mean_reward: f64,
+}
+
+/// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once.
+pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAdvantages, AdvantageError> {
+    let mut groups: Vec<(u32, Vec<(&str, f32)>)> = Vec::new();
+    for row in &batch.rows {
+        if !row.reward.is_finite() {
+            return Err(AdvantageError::Reward { episode: row.episode.clone(), reward: row.reward });
+        }
+        let episodes = match groups.iter_mut().find(|(group, _)| *group == row.group) {
+            Some((_, episodes)) => episodes,
+            None => {
+                groups.push((row.group, Vec::new()));
+                &mut groups.last_mut().unwrap_or_else(|| unreachable!()).1
+            }
+        };
+        match episodes.iter().find(|(episode, _)| *episode == row.episode) {
+            None => episodes.push((&row.episode, row.reward)),
+            Some((_, first)) if *first == row.reward => {}
+            Some((_, first)) => {
+                let episode = row.episode.clone();
+                return Err(AdvantageError::Disagree { episode, first: *first, second: row.reward });
+            }
+        }
+    }
+    let mut result = BatchAdvantages { groups: groups.len() as u32, ..Default::default() };
+    let mut by_episode = std::collections::HashMap::new();
+    let (mut sum, mut count) = (0.0, 0u32);
+    for (group, episodes) in &groups {
+        let rewards: Vec<f64> = episodes.iter().map(|(_, reward)| f64::from(*reward)).collect();
+        sum += rewards.iter().sum::<f64>();
+        count += rewards.len() as u32;
+        let advantages = advantages(&rewards, std);
+        match &advantages {
+            GroupAdvantages::Dropped => result.dropped += 1,
+            GroupAdvantages::ZeroVariance(_) => result.zero_variance += 1,
+            GroupAdvantages::Kept(_) => {}
+        }
+        for (index, (episode, _)) in episodes.iter().enumerate() {
+            by_episode.insert((*group, *episode), advantages.values().map(|values| values[index]));
+        }
+    }
+    result.mean_reward = if count == 0 { 0.0 } else { sum / f64::from(count) };
+    result.rows =
+        batch.rows.iter().map(|row| by_episode.get(&(row.group, row.episode.as_str())).copied().flatten()).collect();
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn advantages_are_the_published_formulas() {
+        let rewards = [1.0, 0.0, 0.0, 0.0];
+        let value = |std| advantages(&rewards, std).values().unwrap()[0];
+        assert!((value(StandardDeviation::None) - 0.75).abs() < 1e-12);
+        assert!((value(StandardDeviation::Population) - 0.75 / (0.1875f64.sqrt() + 1e-6)).abs() < 1e-12);
+        assert!((value(StandardDeviation::Unbiased) - 0.75 / (0.5 + 1e-6)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_group_with_fewer_than_two_valid_episodes_is_dropped() {
+        assert_eq!(advantages(&[], StandardDeviation::None), GroupAdvantages::Dropped);
+        assert_eq!(advantages(&[1.0], StandardDeviation::None), GroupAdvantages::Dropped);
+    }
+
+    #[test]
+    fn equal_rewards_teach_nothing_and_give_no_rounding_noise() {
+        let group = advantages(&[0.1, 0.1, 0.1], StandardDeviation::Population);
+        assert_eq!(group, GroupAdvantages::ZeroVariance(vec![0.0; 3]));
+    }
+
+    proptest! {
+        #[test]
+        fn advantages_are_centred_and_keep_the_order_of_rewards(rewards in prop::collection::vec(-2.0f64..2.0, 2..16)) {
+            for std in [StandardDeviation::None, StandardDeviation::Population, StandardDeviation::Unbiased] {
+                let group = advantages(&rewards, std);
+                let values = group.values().unwrap();
+                prop_assert!(values.iter().sum::<f64>().abs() < 1e-6);
+                for (i, a) in rewards.iter().enumerate() {
+                    for (j, b) in rewards.iter().enumerate() {
+                        prop_assert!(a <= b || values[i] >= values[j]);
+                    }
+                }
+            }
+        }
+    }
+}
