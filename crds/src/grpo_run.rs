@@ -598,6 +598,9 @@ pub struct AttemptStatus {
     /// The attempt that runs, counted from 1; 0 before the first.
     #[serde(default)]
     pub current: u32,
+    /// Whether its pods have all been made: one that is missing afterwards was lost.
+    #[serde(default)]
+    pub created: bool,
     /// Attempts that failed since something was last finished.
     #[serde(default)]
     pub consecutive_failures: u32,

@@ -22,7 +22,7 @@ use crate::common::{EnvVariable, ModelSource, PodOverlay};
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && self.metadata.name.size() <= 40").message("the name has at most 40 characters, begins with a letter and has no dots: the names of its services are made from it"),
     printcolumn = r#"{"name":"Engine","type":"string","jsonPath":".status.engine"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.ready"}"#,
-    printcolumn = r#"{"name":"Claimed-By","type":"string","jsonPath":".status.claimedBy"}"#,
+    printcolumn = r#"{"name":"Claimed-By","type":"string","jsonPath":".status.claimedBy.name"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Model","type":"string","jsonPath":".status.model","priority":1}"#,
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
@@ -153,8 +153,19 @@ pub struct InferencePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub selector: Option<String>,
-    /// The GrpoRun whose weights the pool follows.
+    /// The GrpoRun whose weights the pool follows, until that run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<Claim>,
+}
+
+/// The GrpoRun whose weights a pool follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// Its name.
     #[schemars(length(max = 253))]
-    pub claimed_by: Option<String>,
+    pub name: String,
+    /// Its uid: a later run of the same name is another one.
+    #[schemars(length(max = 64))]
+    pub uid: String,
 }

@@ -1,1 +1,263 @@
-fn main() {}
+//! `grpo-operator`: three controllers, for `GrpoRun`, `InferencePool` and `SandboxPool` of the group `grpo.dev`.
+//!
+//! ```text
+//! watches ─► triggers ─► controller: read ─► decide (pure) ─► apply ─► status
+//! ```
+//!
+//! Every kind has a folder with these four steps; `decide` gets everything it needs as values and returns everything that is to be done as
+//! values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
+
+mod applied;
+mod child;
+mod cluster;
+mod conditions;
+mod controller;
+mod error;
+mod grpo_run;
+mod inference_pool;
+mod memory;
+mod metrics;
+mod names;
+mod pod_group;
+mod pod_parts;
+mod pods;
+mod sandbox_pool;
+mod settings;
+mod watches;
+
+use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+
+use clap::Parser;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
+    networking::v1::NetworkPolicy,
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::{
+    Client,
+    runtime::events::{Recorder, Reporter},
+};
+use kube_lease_manager::LeaseManagerBuilder;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinSet,
+};
+
+use crate::{
+    applied::Applied,
+    cluster::Cluster,
+    controller::{Context, api},
+    metrics::Metrics,
+    settings::Settings,
+    watches::{Ledgers, PodIndex, follow_children, follow_ledgers, follow_pods, triggers},
+};
+
+/// A replica that stops without giving its lease back is replaced after this many seconds.
+const LEASE_SECONDS: u64 = 15;
+/// The holder renews its lease this many seconds before it ends.
+const LEASE_GRACE_SECONDS: u64 = 5;
+
+/// Runs GrpoRuns, InferencePools and SandboxPools (grpo.dev).
+#[derive(Parser)]
+#[command(version)]
+struct Flags {
+    #[command(flatten)]
+    settings: Settings,
+    /// Look after this namespace only. Default: all.
+    #[arg(long, env = "GRPO_NAMESPACE")]
+    namespace: Option<String>,
+    /// Name of the Lease that the reconciling replica holds.
+    #[arg(long, default_value = "grpo-operator")]
+    lease_name: String,
+    /// Namespace of the Lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    lease_namespace: String,
+    /// This replica's name in the Lease.
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+    /// Where /healthz, /readyz and /metrics are served.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// What is logged, as RUST_LOG.
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    log: String,
+}
+
+/// Why the operator ends.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("failed to find the cluster: {0}. Set KUBECONFIG, or run in a pod with a service account")]
+    NoCluster(#[source] kube::Error),
+    #[error("failed to listen on {listen}: {source}; choose another --listen")]
+    Listen { listen: SocketAddr, source: std::io::Error },
+    #[error("failed to hold the Lease {namespace}/{name}: {reason}")]
+    Lease {
+        namespace: String,
+        name: String,
+        reason: String,
+    },
+    #[error("failed to listen for signals: {0}")]
+    Signals(#[source] std::io::Error),
+    #[error("{0} ended, which it never does by itself")]
+    Task(String),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let flags = Flags::parse();
+    tracing_subscriber::fmt()
+        .json()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(&flags.log))
+        .with_writer(std::io::stderr)
+        .init();
+    match operate(flags).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the operator ends");
+            eprintln!("grpo-operator: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Waits for the lease, reconciles while it is held, and gives it back on SIGTERM.
+async fn operate(flags: Flags) -> Result<(), Ended> {
+    let client = Client::try_default().await.map_err(Ended::NoCluster)?;
+    let metrics = Metrics::new();
+    let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Signals)?;
+
+    let identity = flags
+        .identity
+        .clone()
+        .unwrap_or_else(|| format!("grpo-operator-{:08x}", rand::random::<u32>()));
+    let lost = |reason: String| Ended::Lease {
+        namespace: flags.lease_namespace.clone(),
+        name: flags.lease_name.clone(),
+        reason,
+    };
+    let lease = LeaseManagerBuilder::new(client.clone(), &flags.lease_name)
+        .with_namespace(&flags.lease_namespace)
+        .with_identity(&identity)
+        .with_duration(LEASE_SECONDS)
+        .with_grace(LEASE_GRACE_SECONDS)
+        .build()
+        .await
+        .map_err(|error| lost(error.to_string()))?;
+    let (mut holds, keeper) = lease.watch().await;
+
+    let listen = flags.listen;
+    let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let served = metrics.clone();
+    tasks.spawn(async move {
+        match metrics::serve(listen, served).await {
+            Ok(()) => Ended::Task("the metrics port".into()),
+            Err(source) => Ended::Listen { listen, source },
+        }
+    });
+
+    let mut leads = false;
+    let result = loop {
+        tokio::select! {
+            changed = holds.changed() => {
+                let held = changed.is_ok() && *holds.borrow_and_update();
+                match (leads, held) {
+                    (false, true) => {
+                        leads = true;
+                        metrics.leading();
+                        tracing::info!(identity, "this replica reconciles");
+                        reconcile_all(&client, &flags, &identity, &metrics, &mut tasks);
+                    }
+                    (true, false) => break Err(lost("another replica has it".into())),
+                    (false, false) if changed.is_err() => break Err(lost("its keeper ended".into())),
+                    _ => {}
+                }
+            }
+            Some(ended) = tasks.join_next() => break Err(ended.unwrap_or_else(|error| Ended::Task(error.to_string()))),
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+        }
+    };
+    tasks.shutdown().await;
+    // The keeper gives the lease back when nobody listens to it any more, so that another replica need not wait for it to run out.
+    drop(holds);
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(5), keeper).await;
+    result
+}
+
+/// Starts the watches and the three controllers.
+fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metrics, tasks: &mut JoinSet<Ended>) {
+    let namespace = flags.namespace.clone();
+    let scope = namespace.as_deref();
+    let reporter = Reporter {
+        controller: names::OPERATOR.into(),
+        instance: Some(identity.to_owned()),
+    };
+    let cluster = Arc::new(Cluster {
+        client: client.clone(),
+        recorder: Recorder::new(client.clone(), reporter),
+        applied: Applied::default(),
+    });
+    let (pods, ledgers) = (Arc::new(PodIndex::default()), Arc::new(Ledgers::default()));
+    let (triggers, triggered) = triggers();
+    let (filled, mut is_filled) = watch::channel(false);
+
+    let mut forever = |name: &'static str, task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        tasks.spawn(async move {
+            task.await;
+            Ended::Task(name.to_owned())
+        });
+    };
+    forever(
+        "the watch of pods",
+        Box::pin(follow_pods(api(client, scope), pods.clone(), triggers.clone(), filled)),
+    );
+    forever(
+        "the watch of ledgers",
+        Box::pin(follow_ledgers(api(client, scope), ledgers.clone(), triggers.clone())),
+    );
+    macro_rules! children {
+        ($($kind:ty),+ $(,)?) => {$(
+            forever(
+                concat!("the watch of ", stringify!($kind)),
+                Box::pin(follow_children::<$kind>(api(client, scope), cluster.clone(), triggers.clone())),
+            );
+        )+};
+    }
+    children!(
+        ConfigMap,
+        PersistentVolumeClaim,
+        Service,
+        ServiceAccount,
+        Role,
+        RoleBinding,
+        Deployment,
+        NetworkPolicy
+    );
+
+    let context = Arc::new(Context::new(
+        cluster,
+        flags.settings.clone(),
+        pods,
+        ledgers,
+        metrics.clone(),
+    ));
+    let client = client.clone();
+    forever(
+        "the controllers",
+        Box::pin(async move {
+            // A pod that is not in the index counts as lost: nothing is decided before the index is complete.
+            if is_filled.wait_for(|filled| *filled).await.is_err() {
+                return;
+            }
+            let scope = namespace.as_deref();
+            tokio::select! {
+                () = grpo_run::control(&client, scope, triggered.runs, context.clone()) => {}
+                () = inference_pool::control(&client, scope, triggered.inference_pools, context.clone()) => {}
+                () = sandbox_pool::control(&client, scope, triggered.sandbox_pools, context.clone()) => {}
+            }
+        }),
+    );
+}

@@ -1,0 +1,233 @@
+//! The requests the operator makes, each once: apply, create, delete, read, write a status, publish an event.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    core::ApiResource,
+    runtime::events::{Event, EventType, Recorder},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    applied::{Applied, Key},
+    child::{Child, Keep},
+    error::Error,
+    names,
+};
+
+/// The way to the API server.
+pub struct Cluster {
+    pub client: Client,
+    pub recorder: Recorder,
+    pub applied: Applied,
+}
+
+/// Something worth telling in `kubectl describe`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub warning: bool,
+    pub reason: String,
+    pub action: &'static str,
+    pub text: String,
+}
+
+impl Cluster {
+    fn dynamic(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+
+    /// Makes a child what it should be. Costs no request when it already is.
+    pub async fn apply(&self, namespace: &str, child: &Child) -> Result<(), Error> {
+        let what = || format!("{} {namespace}/{}", child.kind(), child.name);
+        let key = Key {
+            kind: child.kind().to_owned(),
+            namespace: namespace.to_owned(),
+            name: child.name.clone(),
+        };
+        let content = match child.keep {
+            Keep::Applied => digest(&child.object),
+            Keep::CreatedOnce => "created once".to_owned(),
+        };
+        if self.applied.is_current(&key, &content) {
+            return Ok(());
+        }
+        let api = self.dynamic(namespace, &child.resource);
+        let source_error = |source| Error::Apply {
+            what: what(),
+            source: Box::new(source),
+        };
+        let version = match child.keep {
+            Keep::Applied => {
+                let params = PatchParams::apply(names::FIELD_MANAGER).force();
+                let applied = api
+                    .patch(&child.name, &params, &Patch::Apply(&child.object))
+                    .await
+                    .map_err(source_error)?;
+                applied.resource_version()
+            }
+            Keep::CreatedOnce => {
+                let object: DynamicObject = serde_json::from_value(child.object.clone())
+                    .map_err(|source| Error::Json { what: what(), source })?;
+                match api.create(&creation(), &object).await {
+                    Ok(created) => created.resource_version(),
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => None,
+                    Err(source) => return Err(source_error(source)),
+                }
+            }
+        };
+        self.applied.record(key, content, version);
+        Ok(())
+    }
+
+    /// Makes a pod. A pod of this name that the same owner already has is as good.
+    pub async fn create_pod(&self, namespace: &str, owner: &str, child: &Child) -> Result<(), Error> {
+        let what = || format!("Pod {namespace}/{}", child.name);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pod: Pod =
+            serde_json::from_value(child.object.clone()).map_err(|source| Error::Json { what: what(), source })?;
+        match pods.create(&creation(), &pod).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let existing = pods.get_metadata_opt(&child.name).await.map_err(|source| Error::Read {
+                    what: what(),
+                    source: Box::new(source),
+                })?;
+                let ours = existing
+                    .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && is_owned_by(&pod.metadata, owner));
+                if ours {
+                    Ok(())
+                } else {
+                    Err(Error::NameTaken { what: what() })
+                }
+            }
+            Err(source) => Err(Error::Create {
+                what: what(),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Deletes an object; it is fine when there is none.
+    pub async fn delete<K>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams {
+            preconditions: uid.map(|uid| Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        match api.delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(source) => Err(Error::Delete {
+                what: format!("{} {namespace}/{name}", K::kind(&())),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        api.get_opt(name).await.map_err(|source| Error::Read {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })
+    }
+
+    /// Writes the operator's part of a status. Fields of other managers stay as they are.
+    pub async fn write_status<K>(
+        &self,
+        object: &K,
+        manager: &str,
+        status: Value,
+        version: Option<&str>,
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Serialize
+            + std::fmt::Debug,
+    {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
+        let mut body = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name, "uid": object.uid()},
+            "status": status,
+        });
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = json!(version);
+        }
+        match api
+            .patch_status(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&body))
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Deleted meanwhile, or deleted and made again: there is nothing left to say about this one.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(source) => Err(Error::Status {
+                what: format!("{} {namespace}/{name}", K::kind(&())),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Publishes what happened. Events are a courtesy: a failure is only logged.
+    pub async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, notes: &[Note]) {
+        for note in notes {
+            let event = Event {
+                type_: if note.warning {
+                    EventType::Warning
+                } else {
+                    EventType::Normal
+                },
+                reason: note.reason.clone(),
+                note: Some(note.text.chars().take(1000).collect()),
+                action: note.action.to_owned(),
+                secondary: None,
+            };
+            if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
+                tracing::warn!(object = object.name_any(), reason = note.reason, %error, "could not publish an event");
+            }
+        }
+    }
+}
+
+fn creation() -> PostParams {
+    PostParams {
+        field_manager: Some(names::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+/// Whether an object's controller is the one with this uid.
+pub fn is_owned_by(metadata: &kube::core::ObjectMeta, uid: &str) -> bool {
+    metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.uid == uid && owner.controller == Some(true))
+}
+
+/// A short name of a content: equal exactly when the contents are.
+pub fn digest(content: &Value) -> String {
+    hex::encode(&Sha256::digest(content.to_string())[..8])
+}

@@ -1,0 +1,94 @@
+//! Standard conditions: the time of the last transition moves only when the status does.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Longest message that is written into a status.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// What a condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holds {
+    Yes,
+    No,
+    Unknown,
+}
+
+impl Holds {
+    pub fn of(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
+    }
+
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Yes => "True",
+            Self::No => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Builds the conditions of one status from those it had.
+pub struct Conditions<'a> {
+    previous: &'a [Condition],
+    generation: Option<i64>,
+    now: Time,
+    built: Vec<Condition>,
+}
+
+impl<'a> Conditions<'a> {
+    pub fn after(previous: &'a [Condition], generation: Option<i64>, now: Time) -> Self {
+        Self {
+            previous,
+            generation,
+            now,
+            built: Vec::new(),
+        }
+    }
+
+    pub fn set(mut self, type_: &str, holds: Holds, reason: &str, message: &str) -> Self {
+        let status = holds.text();
+        let since = self
+            .previous
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status == status)
+            .map_or_else(|| self.now.clone(), |condition| condition.last_transition_time.clone());
+        self.built.push(Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: shortened(message),
+            observed_generation: self.generation,
+            last_transition_time: since,
+        });
+        self
+    }
+
+    pub fn done(self) -> Vec<Condition> {
+        self.built
+    }
+}
+
+/// Whether a condition is True.
+pub fn holds(conditions: &[Condition], type_: &str) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// A text that fits into a condition: the beginning and the end are kept.
+pub fn shortened(text: &str) -> String {
+    if text.len() <= LONGEST_MESSAGE {
+        return text.to_owned();
+    }
+    let half = LONGEST_MESSAGE / 2 - 8;
+    let head = text
+        .char_indices()
+        .take_while(|(at, _)| *at < half)
+        .last()
+        .map_or(0, |(at, c)| at + c.len_utf8());
+    let tail = text
+        .char_indices()
+        .find(|(at, _)| *at >= text.len() - half)
+        .map_or(text.len(), |(at, _)| at);
+    format!("{} … {}", &text[..head], &text[tail..])
+}

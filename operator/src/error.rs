@@ -1,0 +1,59 @@
+//! What can go wrong while reconciling: what was attempted, on which object, and what to do about it.
+
+use std::time::Duration;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("failed to read {what}: {source}")]
+    Read { what: String, source: Box<kube::Error> },
+    #[error(
+        "failed to apply {what}: {source}. If it is forbidden, install the operator's chart again; if it is invalid, correct the field it names"
+    )]
+    Apply { what: String, source: Box<kube::Error> },
+    #[error(
+        "failed to create {what}: {source}. If it is forbidden, look at the namespace's quota and Pod Security level"
+    )]
+    Create { what: String, source: Box<kube::Error> },
+    #[error("failed to delete {what}: {source}")]
+    Delete { what: String, source: Box<kube::Error> },
+    #[error("failed to write the status of {what}: {source}")]
+    Status { what: String, source: Box<kube::Error> },
+    #[error(
+        "{what} belongs to something else (or to a deleted object of the same name, whose pods are still going); it is waited for"
+    )]
+    NameTaken { what: String },
+    #[error("failed to write {what} as JSON: {source}")]
+    Json { what: String, source: serde_json::Error },
+    #[error("{what} has no name, namespace or uid")]
+    Nameless { what: String },
+    #[error("reconciling took more than {} s", after.as_secs())]
+    TooSlow { after: Duration },
+}
+
+impl Error {
+    /// The reason of the condition and event that show it, and the label of the metric that counts it.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "ReadFailed",
+            Self::Apply { .. } => "ApplyFailed",
+            Self::Create { .. } => "CreateFailed",
+            Self::Delete { .. } => "DeleteFailed",
+            Self::Status { .. } => "StatusFailed",
+            Self::NameTaken { .. } => "NameTaken",
+            Self::Json { .. } => "NotJson",
+            Self::Nameless { .. } => "Nameless",
+            Self::TooSlow { .. } => "TooSlow",
+        }
+    }
+
+    /// Whether a person can read about it in a condition: what the API server refused, not that it could not be reached.
+    pub fn is_for_people(&self) -> bool {
+        match self {
+            Self::Apply { source, .. } | Self::Create { source, .. } | Self::Delete { source, .. } => {
+                matches!(**source, kube::Error::Api(_))
+            }
+            Self::NameTaken { .. } | Self::Json { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The controller of `GrpoRun`: [`read`] what there is, [`decide`] what is to be done, [`apply`] it, write the [`status`].
+
+mod apply;
+mod decide;
+mod objects;
+mod process_pods;
+mod read;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use kube::{Client, runtime::watcher};
+use tokio::sync::mpsc;
+
+use crate::{
+    controller::{self, Context, Kind, api},
+    error::Error,
+    watches::Parent,
+};
+
+/// Runs the controller until the process ends.
+pub async fn control(
+    client: &Client,
+    namespace: Option<&str>,
+    triggers: mpsc::Receiver<Parent>,
+    context: Arc<Context>,
+) {
+    let controller = controller::controller::<GrpoRun>(client, namespace, triggers)
+        .owns(api::<InferencePool>(client, namespace), watcher::Config::default())
+        .owns(api::<SandboxPool>(client, namespace), watcher::Config::default());
+    controller::run(controller, context).await;
+}
+
+impl Kind for GrpoRun {
+    async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
+        let seen = read::read(self, context).await?;
+        let decision = decide::decide(&seen, &context.settings);
+        apply::apply(&seen, &decision, context).await?;
+        status::write(&seen, &decision, context).await?;
+        Ok(decision.retry_in)
+    }
+
+    async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {
+        status::show(self, error, context).await
+    }
+}

@@ -1,0 +1,77 @@
+//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods, [`decide`], [`apply`], write the [`status`].
+
+mod apply;
+mod decide;
+mod engine_pod;
+mod read;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use grpo_crds::{GrpoRun, InferencePool};
+use kube::{
+    Client, ResourceExt,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt,
+        reflector::ObjectRef,
+        watcher::{self, watcher},
+    },
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    controller::{self, Context, Kind, api},
+    error::Error,
+    watches::Parent,
+};
+
+/// Runs the controller until the process ends.
+pub async fn control(
+    client: &Client,
+    namespace: Option<&str>,
+    triggers: mpsc::Receiver<Parent>,
+    context: Arc<Context>,
+) {
+    let controller = controller::controller::<InferencePool>(client, namespace, triggers);
+    let pools = controller.store();
+    // A run that is gone no longer claims its pool.
+    let runs = watcher(
+        api::<PartialObjectMeta<GrpoRun>>(client, namespace),
+        watcher::Config::default(),
+    )
+    .default_backoff()
+    .touched_objects();
+    let controller = controller.watches_stream(runs, move |run| {
+        let claimed: Vec<ObjectRef<DeserializeGuard<InferencePool>>> = pools
+            .state()
+            .iter()
+            .filter_map(|pool| pool.0.as_ref().ok())
+            .filter(|pool| pool.namespace() == run.namespace())
+            .filter(|pool| {
+                let claim = pool.status.as_ref().and_then(|status| status.claimed_by.as_ref());
+                claim.is_some_and(|claim| Some(&claim.name) == run.metadata.name.as_ref())
+            })
+            .map(|pool| ObjectRef::new(&pool.name_any()).within(&pool.namespace().unwrap_or_default()))
+            .collect();
+        claimed
+    });
+    controller::run(controller, context).await;
+}
+
+impl Kind for InferencePool {
+    async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
+        let seen = read::read(self, context).await?;
+        let decision = decide::decide(&seen, &context.settings);
+        apply::apply(&seen, &decision, context).await?;
+        status::write(&seen, &decision, context).await?;
+        Ok(None)
+    }
+
+    async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {
+        status::show(self, error, context).await
+    }
+}

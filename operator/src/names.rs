@@ -1,0 +1,97 @@
+//! Names and labels of everything the operator makes. Nothing else in the operator writes one by hand.
+
+use std::collections::BTreeMap;
+
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub const OPERATOR: &str = "grpo-operator";
+/// What selects everything the operator (or a gateway for it) has made.
+pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
+pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
+
+pub const RUN: &str = "grpo.dev/run";
+pub const INFERENCE_POOL: &str = "grpo.dev/inference-pool";
+pub const SANDBOX_POOL: &str = "grpo.dev/sandbox-pool";
+pub const ROLE: &str = "grpo.dev/role";
+pub const ATTEMPT: &str = "grpo.dev/attempt";
+pub const RANK: &str = "grpo.dev/rank";
+/// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
+pub const STORE: &str = "grpo.dev/store";
+/// Annotation of engine pods: what they were made from.
+pub const TEMPLATE: &str = "grpo.dev/template";
+
+/// Field manager of everything but status.
+pub const FIELD_MANAGER: &str = "grpo-operator";
+/// Field manager of the operator's part of every status.
+pub const STATUS_FIELD_MANAGER: &str = "grpo-operator-status";
+/// Field manager of a run's claim on an InferencePool (`grpo.dev`).
+pub const CLAIM_FIELD_MANAGER: &str = "grpo-operator-claim";
+
+/// What a pod is for, as its label says.
+pub mod role {
+    pub const DRIVER: &str = "driver";
+    pub const TRAINER: &str = "trainer";
+    pub const ENGINE: &str = "engine";
+    pub const GATEWAY: &str = "gateway";
+    pub const SANDBOX: &str = "sandbox";
+    pub const LEDGER: &str = "ledger";
+}
+
+pub type Labels = BTreeMap<String, String>;
+
+/// Labels of an object, beginning with the one that says whose it is.
+pub fn labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
+    std::iter::once((MANAGED_BY, OPERATOR))
+        .chain(more)
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+pub fn config(run: &str) -> String {
+    format!("{run}-config")
+}
+
+pub fn store_claim(run: &str) -> String {
+    format!("{run}-store")
+}
+
+pub fn driver(run: &str) -> String {
+    format!("{run}-driver")
+}
+
+pub fn trainer(run: &str) -> String {
+    format!("{run}-trainer")
+}
+
+/// The headless service of one attempt, which gives its pods stable hostnames.
+pub fn trainer_hosts(run: &str, attempt: u32) -> String {
+    format!("{run}-trainer-{attempt}")
+}
+
+/// A pod of a group: `<run>-<role>-<attempt>-<rank>`.
+pub fn group_pod(run: &str, role: &str, attempt: u32, rank: u32) -> String {
+    format!("{run}-{role}-{attempt}-{rank}")
+}
+
+pub fn engine(pool: &str, replica: u32) -> String {
+    format!("{pool}-engine-{replica}")
+}
+
+pub fn engines(pool: &str) -> String {
+    format!("{pool}-engines")
+}
+
+pub fn gateway(pool: &str) -> String {
+    format!("{pool}-gateway")
+}
+
+pub fn gateway_key(pool: &str) -> String {
+    format!("{pool}-gateway-key")
+}
+
+pub fn ledger(pool: &str) -> String {
+    format!("{pool}-ledger-0")
+}
+
+pub fn sandbox_policy(pool: &str) -> String {
+    format!("{pool}-sandboxes")
+}

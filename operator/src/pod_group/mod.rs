@@ -1,0 +1,271 @@
+//! The pod group: n pods that live and die together. A driver is one of size 1, a trainer one of size `nodes`.
+//!
+//! Pure: what is wanted, what is known of earlier attempts and what pods there are, in; pods to make and delete and what is known from now
+//! on, out. One failed, deleted or lost pod ends the attempt: its pods are deleted without waiting for them to go, and the next attempt,
+//! whose pods have other names, begins at once (after a growing pause from the second failure in a row). Images are waited for however long
+//! they take. Failures count only until something more is finished; what the cluster took away does not count at all.
+
+use std::time::Duration;
+
+use grpo_crds::grpo_run::AttemptStatus;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{
+    conditions::shortened,
+    pods::{Failure, PodFacts, PodState},
+};
+
+#[cfg(test)]
+mod tests;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Number of pods.
+    pub size: u32,
+    /// So many failures in a row end the run.
+    pub limit: u32,
+    /// The exit code by which a pod says that another attempt is of no use.
+    pub fault_code: Option<i32>,
+    /// What is finished now, in any form that changes when more is.
+    pub mark: String,
+}
+
+/// How the group is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupState {
+    /// Pods are being made, scheduled, started.
+    Starting { message: String },
+    /// All pods run, or some have ended well already.
+    Running,
+    /// The next attempt waits.
+    Pausing { message: String },
+    /// All pods ended well.
+    Succeeded,
+    /// A pod said that another attempt is of no use.
+    Fault(Failure),
+    /// Too many failures in a row.
+    Exhausted { message: String },
+}
+
+/// What to do, and what is known from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub status: AttemptStatus,
+    /// Ranks of the current attempt whose pods are to be made.
+    pub create: Vec<u32>,
+    /// Names of pods to be deleted.
+    pub delete: Vec<String>,
+    pub state: GroupState,
+    /// Look again then.
+    pub retry_in: Option<Duration>,
+    /// An attempt that has just ended: which, and how.
+    pub ended: Option<(u32, String)>,
+}
+
+impl Plan {
+    fn nothing(status: AttemptStatus, delete: Vec<String>, state: GroupState) -> Self {
+        Self {
+            status,
+            create: Vec::new(),
+            delete,
+            state,
+            retry_in: None,
+            ended: None,
+        }
+    }
+}
+
+/// The next steps of a group.
+pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Timestamp) -> Plan {
+    let mut status = adopted(known, pods);
+    let (live, old): (Vec<&PodFacts>, Vec<&PodFacts>) = pods.iter().partition(|pod| pod.attempt == status.current);
+    let mut delete = undeleted(&old);
+
+    if let Some(fault) = fault(group, &live) {
+        return Plan::nothing(status, delete, GroupState::Fault(fault));
+    }
+    if all_succeeded(group, &live) {
+        return Plan::nothing(status, delete, GroupState::Succeeded);
+    }
+
+    let mut ended = None;
+    let mut remaining = live;
+    if let Some(failure) = failure(group, &status, &remaining) {
+        let attempt = status.current;
+        count(group, &mut status, &failure, now);
+        if status.consecutive_failures >= group.limit {
+            let message = format!(
+                "{} failures in a row without anything finished in between; the last: {}",
+                status.consecutive_failures, failure.message
+            );
+            return Plan {
+                ended: Some((attempt, failure.message)),
+                ..Plan::nothing(status, delete, GroupState::Exhausted { message })
+            };
+        }
+        delete.extend(undeleted(&remaining));
+        status.current += 1;
+        status.created = false;
+        remaining = Vec::new();
+        ended = Some((attempt, failure.message));
+    }
+
+    if let Some(left) = pause_left(&status, now) {
+        let message = format!(
+            "attempt {} begins in {} s, after {} failures in a row; the last: {}",
+            status.current,
+            left.as_secs() + 1,
+            status.consecutive_failures,
+            status.last_failure.as_deref().unwrap_or("unknown")
+        );
+        return Plan {
+            retry_in: Some(left),
+            ended,
+            ..Plan::nothing(status, delete, GroupState::Pausing { message })
+        };
+    }
+
+    let create = missing(group, &remaining);
+    status.created = true;
+    status.not_before = None;
+    let state = if create.is_empty() {
+        waiting(&remaining).map_or(GroupState::Running, |message| GroupState::Starting { message })
+    } else {
+        GroupState::Starting {
+            message: format!(
+                "attempt {}: making {} of {} pods",
+                status.current,
+                create.len(),
+                group.size
+            ),
+        }
+    };
+    Plan {
+        status,
+        create,
+        delete,
+        state,
+        retry_in: None,
+        ended,
+    }
+}
+
+/// What is known, corrected by pods of a later attempt that was begun but not written down.
+fn adopted(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
+    let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or(0);
+    let mut status = known.clone();
+    if newest > status.current {
+        status.created = false;
+        status.not_before = None;
+    }
+    status.current = status.current.max(newest).max(1);
+    status
+}
+
+fn undeleted(pods: &[&PodFacts]) -> Vec<String> {
+    pods.iter()
+        .filter(|pod| !pod.deleting)
+        .map(|pod| pod.name.clone())
+        .collect()
+}
+
+fn fault(group: &Group, live: &[&PodFacts]) -> Option<Failure> {
+    live.iter().find_map(|pod| match &pod.state {
+        PodState::Failed(failure) if failure.exit_code.is_some() && failure.exit_code == group.fault_code => {
+            Some(failure.clone())
+        }
+        _ => None,
+    })
+}
+
+fn all_succeeded(group: &Group, live: &[&PodFacts]) -> bool {
+    (0..group.size).all(|rank| {
+        live.iter()
+            .any(|pod| pod.rank == rank && pod.state == PodState::Succeeded)
+    })
+}
+
+/// Why the current attempt is over, if it is. What the cluster took away explains the failures of the others.
+fn failure(group: &Group, status: &AttemptStatus, live: &[&PodFacts]) -> Option<Failure> {
+    let taken = |message: String| Failure {
+        disrupted: true,
+        message,
+        ..Failure::default()
+    };
+    let failures: Vec<Failure> = live
+        .iter()
+        .filter_map(|pod| match &pod.state {
+            PodState::Failed(failure) => Some(failure.clone()),
+            PodState::Succeeded => None,
+            _ if pod.deleting => Some(taken(format!("pod {} was deleted", pod.name))),
+            _ => None,
+        })
+        .collect();
+    let lost = || {
+        let missing = missing(group, live);
+        (status.created && !missing.is_empty()).then(|| taken(format!("the pod of rank {} was deleted", missing[0])))
+    };
+    failures
+        .iter()
+        .find(|failure| failure.disrupted)
+        .or(failures.first())
+        .cloned()
+        .or_else(lost)
+}
+
+fn missing(group: &Group, live: &[&PodFacts]) -> Vec<u32> {
+    (0..group.size)
+        .filter(|rank| !live.iter().any(|pod| pod.rank == *rank))
+        .collect()
+}
+
+fn count(group: &Group, status: &mut AttemptStatus, failure: &Failure, now: Timestamp) {
+    if status.progress_mark.as_deref() != Some(&group.mark) {
+        status.consecutive_failures = 0;
+    }
+    status.progress_mark = Some(group.mark.clone());
+    status.last_failure = Some(shortened(&failure.message));
+    status.not_before = None;
+    if failure.disrupted {
+        return;
+    }
+    status.consecutive_failures += 1;
+    if status.consecutive_failures >= 2 {
+        let pause = pause(status.consecutive_failures);
+        status.not_before = now.checked_add(pause).ok().map(Time);
+    }
+}
+
+/// 5 s after the second failure in a row, doubled with every further one.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE
+        .saturating_mul(1u32.checked_shl(failures.saturating_sub(2)).unwrap_or(u32::MAX))
+        .min(LONGEST_PAUSE)
+}
+
+fn pause_left(status: &AttemptStatus, now: Timestamp) -> Option<Duration> {
+    let until = status.not_before.as_ref().filter(|_| !status.created)?.0;
+    Duration::try_from(until.duration_since(now))
+        .ok()
+        .filter(|left| !left.is_zero())
+}
+
+/// What the group waits for: the pod with most to say comes first.
+fn waiting(live: &[&PodFacts]) -> Option<String> {
+    let dull = |reason: &str| matches!(reason, "Created" | "Starting" | "ContainerCreating" | "PodInitializing");
+    let waits = || {
+        live.iter().filter_map(|pod| match &pod.state {
+            PodState::Waiting { reason, message } => Some((reason, message)),
+            _ => None,
+        })
+    };
+    waits()
+        .find(|(reason, _)| !dull(reason))
+        .or_else(|| waits().next())
+        .map(|(_, message)| message.clone())
+}

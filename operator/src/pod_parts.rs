@@ -1,0 +1,146 @@
+//! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may lay over them.
+
+use grpo_crds::common::{EnvVariable, ModelSource, PodOverlay};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde_json::{Map, Value, json};
+
+use crate::{names::Labels, settings::Settings};
+
+/// User, group and volume group of all our processes.
+const USER: i64 = 65532;
+
+/// What the restricted Pod Security Standard asks of a pod.
+pub fn pod_security() -> Value {
+    json!({
+        "runAsNonRoot": true,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// What the restricted Pod Security Standard asks of a container, and a root file system nobody writes.
+pub fn container_security() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "runAsNonRoot": true,
+        "capabilities": {"drop": ["ALL"]},
+    })
+}
+
+/// The environment every process gets, then what is particular to it, then what the user adds.
+pub fn environment(settings: &Settings, attempt: u32, own: &[(&str, String)], given: &[EnvVariable]) -> Value {
+    let from_field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}});
+    let plain = |name: &str, value: &str| json!({"name": name, "value": value});
+    let mut environment = vec![
+        from_field("POD_NAME", "metadata.name"),
+        from_field("POD_NAMESPACE", "metadata.namespace"),
+        from_field("POD_IP", "status.podIP"),
+        plain("GRPO_ATTEMPT", &attempt.to_string()),
+        plain("HOME", "/tmp"),
+    ];
+    if !given.iter().any(|variable| variable.name == "RUST_LOG") {
+        environment.push(plain("RUST_LOG", &settings.process_log));
+    }
+    environment.extend(own.iter().map(|(name, value)| plain(name, value)));
+    environment.extend(
+        given
+            .iter()
+            .filter(|variable| !own.iter().any(|(name, _)| *name == variable.name))
+            .map(|variable| plain(&variable.name, &variable.value)),
+    );
+    Value::Array(environment)
+}
+
+/// The resources given, with tiny requests where nothing is said, and GPUs.
+pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
+    let section = |quantities: Option<&std::collections::BTreeMap<String, _>>| -> Map<String, Value> {
+        quantities
+            .into_iter()
+            .flatten()
+            .map(
+                |(name, quantity): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+                    (name.clone(), json!(quantity.0))
+                },
+            )
+            .collect()
+    };
+    let mut requests = section(given.and_then(|given| given.requests.as_ref()));
+    let mut limits = section(given.and_then(|given| given.limits.as_ref()));
+    for (name, little) in [("cpu", "20m"), ("memory", "64Mi")] {
+        if !requests.contains_key(name) && !limits.contains_key(name) {
+            requests.insert(name.to_owned(), json!(little));
+        }
+    }
+    if gpus > 0 {
+        limits.insert("nvidia.com/gpu".to_owned(), json!(gpus.to_string()));
+    }
+    let mut resources = json!({"requests": requests});
+    if !limits.is_empty() {
+        resources["limits"] = Value::Object(limits);
+    }
+    if let Some(claims) = given.and_then(|given| given.claims.as_ref()) {
+        resources["claims"] = json!(claims);
+    }
+    resources
+}
+
+/// An image mounted as a volume.
+pub fn image_volume(name: &str, reference: &str, settings: &Settings) -> Value {
+    json!({"name": name, "image": {"reference": reference, "pullPolicy": settings.image_pull_policy}})
+}
+
+/// A claim mounted as a volume.
+pub fn claim_volume(name: &str, claim: &str, read_only: bool) -> Value {
+    let mut volume = json!({"name": name, "persistentVolumeClaim": {"claimName": claim}});
+    if read_only {
+        volume["persistentVolumeClaim"]["readOnly"] = json!(true);
+    }
+    volume
+}
+
+pub fn scratch_volume(name: &str) -> Value {
+    json!({"name": name, "emptyDir": {}})
+}
+
+pub fn mount(name: &str, path: &str, read_only: bool) -> Value {
+    let mut mount = json!({"name": name, "mountPath": path});
+    if read_only {
+        mount["readOnly"] = json!(true);
+    }
+    mount
+}
+
+/// The volume of a model and its mount.
+pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)> {
+    let volume = match (&source.image, &source.persistent_volume_claim) {
+        (Some(image), _) => image_volume("model", &image.reference, settings),
+        (None, Some(claim)) => claim_volume("model", &claim.claim_name, true),
+        (None, None) => return None,
+    };
+    Some((volume, mount("model", ModelSource::MOUNT, true)))
+}
+
+/// Lays what the user gave over a pod (or a pod template): our labels win, everything else is added.
+pub fn lay_over(pod: &mut Value, overlay: Option<&PodOverlay>) {
+    let Some(overlay) = overlay else { return };
+    if let Some(metadata) = &overlay.metadata {
+        let ours: Labels = serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
+        let mut labels = metadata.labels.clone();
+        labels.extend(ours);
+        pod["metadata"]["labels"] = json!(labels);
+        for (key, value) in &metadata.annotations {
+            if pod["metadata"]["annotations"][key].is_null() {
+                pod["metadata"]["annotations"][key] = json!(value);
+            }
+        }
+    }
+    if let Some(Value::Object(fields)) = overlay.spec.as_ref().and_then(|spec| serde_json::to_value(spec).ok())
+        && let Some(spec) = pod["spec"].as_object_mut()
+    {
+        spec.extend(fields);
+    }
+}

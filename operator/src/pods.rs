@@ -1,0 +1,230 @@
+//! What a pod's status means, in the words of a person who wants to know why a run is not moving.
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use kube::ResourceExt;
+
+use crate::names;
+
+/// What matters of one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    pub name: String,
+    pub attempt: u32,
+    pub rank: u32,
+    /// It is being deleted.
+    pub deleting: bool,
+    pub state: PodState,
+    /// What it was made from, when it says so.
+    pub template: Option<String>,
+}
+
+/// How far a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// Not scheduled, images not there, containers not started or waiting to be started again.
+    Waiting { reason: String, message: String },
+    /// All containers run.
+    Running { ready: bool },
+    /// All containers ended with exit code 0.
+    Succeeded,
+    /// It ended otherwise.
+    Failed(Failure),
+}
+
+/// How a pod failed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Failure {
+    pub exit_code: Option<i32>,
+    /// Ended by the cluster (preemption, drain, node loss), not by what ran in it.
+    pub disrupted: bool,
+    /// Pod, image, exit code and last words, for people.
+    pub message: String,
+    /// What the process wrote as its termination message.
+    pub last_words: Option<String>,
+}
+
+impl PodFacts {
+    pub fn of(pod: &Pod) -> Self {
+        let number = |label: &str| {
+            pod.labels()
+                .get(label)
+                .and_then(|value| value.parse().ok())
+                .unwrap_or(0)
+        };
+        Self {
+            name: pod.name_any(),
+            attempt: number(names::ATTEMPT),
+            rank: number(names::RANK),
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            state: state(&pod.name_any(), pod.status.as_ref()),
+            template: pod.annotations().get(names::TEMPLATE).cloned(),
+        }
+    }
+
+    /// A pod that has been made but not been seen yet.
+    pub fn just_made(name: String, attempt: u32, rank: u32) -> Self {
+        Self {
+            state: PodState::Waiting {
+                reason: "Created".into(),
+                message: format!("pod {name} has just been made"),
+            },
+            name,
+            attempt,
+            rank,
+            deleting: false,
+            template: None,
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, PodState::Succeeded | PodState::Failed(_))
+    }
+
+    pub fn is_ready(&self) -> bool {
+        !self.deleting && self.state == PodState::Running { ready: true }
+    }
+}
+
+fn state(name: &str, status: Option<&PodStatus>) -> PodState {
+    let Some(status) = status else {
+        return waiting("Created", format!("pod {name} has not been seen by the scheduler"));
+    };
+    match status.phase.as_deref() {
+        Some("Succeeded") => PodState::Succeeded,
+        Some("Failed") => PodState::Failed(failure(name, status)),
+        Some("Running") => match blocked_container(name, status) {
+            Some(blocked) => blocked,
+            None => PodState::Running {
+                ready: condition(status, "Ready").is_some_and(|(holds, _, _)| holds),
+            },
+        },
+        _ => blocked_container(name, status).unwrap_or_else(|| unscheduled(name, status)),
+    }
+}
+
+fn waiting(reason: &str, message: String) -> PodState {
+    PodState::Waiting {
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+/// Status, reason and message of a pod condition.
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(bool, &'a str, &'a str)> {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == type_)
+        .map(|condition| {
+            (
+                condition.status == "True",
+                condition.reason.as_deref().unwrap_or_default(),
+                condition.message.as_deref().unwrap_or_default(),
+            )
+        })
+}
+
+fn unscheduled(name: &str, status: &PodStatus) -> PodState {
+    match condition(status, "PodScheduled") {
+        Some((false, reason, message)) => waiting(reason, format!("pod {name} cannot be scheduled: {message}")),
+        Some((true, ..)) => waiting("Starting", format!("pod {name} waits for its volumes and images")),
+        None => waiting("Created", format!("pod {name} waits for the scheduler")),
+    }
+}
+
+/// The first container that cannot start, and why.
+fn blocked_container(name: &str, status: &PodStatus) -> Option<PodState> {
+    let containers = || {
+        status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .chain(status.container_statuses.iter().flatten())
+    };
+    let blocked = containers().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().unwrap_or("Waiting");
+        Some((container, reason, waiting.message.as_deref().unwrap_or_default()))
+    })?;
+    let (container, reason, said) = blocked;
+    let message = match reason {
+        "ContainerCreating" | "PodInitializing" => format!("pod {name} waits for its volumes and images"),
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "ErrImageNeverPull"
+        | "ImageInspectError"
+        | "RegistryUnavailable" => format!(
+            "pod {name} cannot get an image (container {} runs {}): {said}. Correct the name, or bring the image to where the node can pull it",
+            container.name, container.image
+        ),
+        "CrashLoopBackOff" => format!(
+            "pod {name}, container {} (image {}) keeps ending: {}",
+            container.name,
+            container.image,
+            last_end(container).unwrap_or(said.to_owned())
+        ),
+        _ => format!(
+            "pod {name}, container {} cannot start ({reason}): {said}",
+            container.name
+        ),
+    };
+    Some(waiting(reason, message))
+}
+
+fn last_end(container: &ContainerStatus) -> Option<String> {
+    let ended = container.last_state.as_ref()?.terminated.as_ref()?;
+    Some(end_in_words(ended))
+}
+
+fn end_in_words(ended: &ContainerStateTerminated) -> String {
+    let reason = match ended.reason.as_deref() {
+        None | Some("Error" | "Completed") => String::new(),
+        Some(reason) => format!(" ({reason})"),
+    };
+    let words = ended
+        .message
+        .as_deref()
+        .map(str::trim)
+        .filter(|words| !words.is_empty());
+    format!(
+        "exit code {}{reason}{}",
+        ended.exit_code,
+        words.map(|words| format!(": {words}")).unwrap_or_default()
+    )
+}
+
+fn failure(name: &str, status: &PodStatus) -> Failure {
+    let disruption = condition(status, "DisruptionTarget").filter(|(holds, ..)| *holds);
+    let lost = matches!(
+        status.reason.as_deref(),
+        Some("NodeLost" | "NodeShutdown" | "Preempting" | "Shutdown" | "Terminated" | "NodeAffinity")
+    );
+    let ended = status.container_statuses.iter().flatten().find_map(|container| {
+        let state: &ContainerState = container.state.as_ref()?;
+        let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+        Some((container, ended))
+    });
+    let cause = match (&disruption, &status.reason, &status.message) {
+        (Some((_, reason, message)), ..) => format!(" was taken away by the cluster ({reason}): {message}"),
+        (None, Some(reason), message) => format!(" failed ({reason}): {}", message.as_deref().unwrap_or_default()),
+        (None, None, _) => String::new(),
+    };
+    let end = ended.map_or_else(
+        || {
+            if cause.is_empty() {
+                " failed".to_owned()
+            } else {
+                String::new()
+            }
+        },
+        |(container, ended)| format!(" (image {}) ended with {}", container.image, end_in_words(ended)),
+    );
+    Failure {
+        exit_code: ended.map(|(_, ended)| ended.exit_code),
+        disrupted: disruption.is_some() || lost,
+        message: format!("pod {name}{cause}{end}"),
+        last_words: ended.and_then(|(_, ended)| ended.message.clone()),
+    }
+}

@@ -1,0 +1,52 @@
+//! The controller of `SandboxPool` (`grpo.dev`): [`read`], [`decide`], [`apply`], write the [`status`].
+//!
+//! The gateway it starts owns the sandbox pods; this controller only counts them.
+
+mod apply;
+mod decide;
+mod objects;
+mod read;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use grpo_crds::SandboxPool;
+use kube::Client;
+use tokio::sync::mpsc;
+
+use crate::{
+    controller::{self, Context, Kind},
+    error::Error,
+    watches::Parent,
+};
+
+/// Runs the controller until the process ends.
+pub async fn control(
+    client: &Client,
+    namespace: Option<&str>,
+    triggers: mpsc::Receiver<Parent>,
+    context: Arc<Context>,
+) {
+    controller::run(
+        controller::controller::<SandboxPool>(client, namespace, triggers),
+        context,
+    )
+    .await;
+}
+
+impl Kind for SandboxPool {
+    async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
+        let seen = read::read(self, context)?;
+        let decision = decide::decide(&seen, &context.settings);
+        apply::apply(&seen, &decision, context).await?;
+        status::write(&seen, &decision, context).await?;
+        Ok(None)
+    }
+
+    async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {
+        status::show(self, error, context).await
+    }
+}

@@ -1,0 +1,45 @@
+//! What the operator is started with, as far as the objects it makes depend on it.
+
+use clap::Args;
+
+/// Images and other settings of the processes the operator starts.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Image of the rollout driver.
+    #[arg(long, env = "GRPO_DRIVER_IMAGE", default_value = "grpo.dev/driver:dev")]
+    pub driver_image: String,
+    /// Image of the trainer.
+    #[arg(long, env = "GRPO_TRAINER_IMAGE", default_value = "grpo.dev/trainer:dev")]
+    pub trainer_image: String,
+    /// Image of the embedded engine.
+    #[arg(long, env = "GRPO_ENGINE_IMAGE", default_value = "grpo.dev/engine:dev")]
+    pub engine_image: String,
+    /// Image of the engine agent.
+    #[arg(long, env = "GRPO_AGENT_IMAGE", default_value = "grpo.dev/engine-agent:dev")]
+    pub agent_image: String,
+    /// Image of the sandbox gateway.
+    #[arg(long, env = "GRPO_GATEWAY_IMAGE", default_value = "grpo.dev/gateway:dev")]
+    pub gateway_image: String,
+    /// Image of sandboxd, mounted into every sandbox.
+    #[arg(long, env = "GRPO_SANDBOXD_IMAGE", default_value = "grpo.dev/sandboxd:dev")]
+    pub sandboxd_image: String,
+    /// When images are pulled, ours and those that runs name.
+    #[arg(long, env = "GRPO_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
+    pub image_pull_policy: String,
+    /// RUST_LOG of the processes the operator starts.
+    #[arg(long, env = "GRPO_PROCESS_LOG", default_value = "info")]
+    pub process_log: String,
+}
+
+#[cfg(test)]
+impl Settings {
+    /// The defaults, for tests.
+    pub fn for_tests() -> Self {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            settings: Settings,
+        }
+        <Flags as clap::Parser>::parse_from(["test"]).settings
+    }
+}

@@ -1,0 +1,348 @@
+//! Watches that feed the three controllers: all pods that are ours, the ledgers, and what the operator has applied.
+//!
+//! ```text
+//! pods ─────► PodIndex (facts by parent, in memory) ──┐
+//! ledgers ──► Ledgers (number of leases by pool) ─────┼─► Triggers ─► the parent's controller
+//! children ─► Applied (drops what has changed) ───────┘
+//! ```
+//!
+//! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was triggered by.
+//! Pods are kept as facts, a few hundred bytes each, and a change that changes no fact triggers nobody.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use futures::{Stream, StreamExt, stream};
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, Resource, ResourceExt,
+    core::{DeserializeGuard, ObjectMeta, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt,
+        reflector::ObjectRef,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    applied::{Applied, Key, Sighting},
+    names::{self, role},
+    pods::PodFacts,
+};
+
+/// Triggers of one controller that wait to be taken; a full queue slows the watch down.
+const QUEUE: usize = 1024;
+
+/// Which controller an object belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Controlled {
+    Run,
+    InferencePool,
+    SandboxPool,
+}
+
+/// An object of ours, by kind and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Parent {
+    pub kind: Controlled,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Parent {
+    /// Whom a pod belongs to, by its labels.
+    fn of_pod(pod: &Pod) -> Option<Self> {
+        let labels = pod.labels();
+        let (kind, label) = match labels.get(names::ROLE)?.as_str() {
+            role::DRIVER | role::TRAINER => (Controlled::Run, names::RUN),
+            role::ENGINE => (Controlled::InferencePool, names::INFERENCE_POOL),
+            role::GATEWAY | role::SANDBOX => (Controlled::SandboxPool, names::SANDBOX_POOL),
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            namespace: pod.namespace()?,
+            name: labels.get(label)?.clone(),
+        })
+    }
+
+    /// Whom an object belongs to, by its controller reference.
+    fn of_owned(metadata: &ObjectMeta) -> Option<Self> {
+        let owner = metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true) && owner.api_version == GrpoRun::api_version(&()))?;
+        let kind = match owner.kind.as_str() {
+            kind if kind == GrpoRun::kind(&()) => Controlled::Run,
+            kind if kind == InferencePool::kind(&()) => Controlled::InferencePool,
+            kind if kind == SandboxPool::kind(&()) => Controlled::SandboxPool,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            namespace: metadata.namespace.clone()?,
+            name: owner.name.clone(),
+        })
+    }
+}
+
+/// Ways to the three controllers.
+#[derive(Clone)]
+pub struct Triggers {
+    runs: mpsc::Sender<Parent>,
+    inference_pools: mpsc::Sender<Parent>,
+    sandbox_pools: mpsc::Sender<Parent>,
+}
+
+/// The controllers' ends.
+pub struct Triggered {
+    pub runs: mpsc::Receiver<Parent>,
+    pub inference_pools: mpsc::Receiver<Parent>,
+    pub sandbox_pools: mpsc::Receiver<Parent>,
+}
+
+pub fn triggers() -> (Triggers, Triggered) {
+    let (runs, runs_end) = mpsc::channel(QUEUE);
+    let (inference_pools, inference_end) = mpsc::channel(QUEUE);
+    let (sandbox_pools, sandbox_end) = mpsc::channel(QUEUE);
+    let triggers = Triggers {
+        runs,
+        inference_pools,
+        sandbox_pools,
+    };
+    let triggered = Triggered {
+        runs: runs_end,
+        inference_pools: inference_end,
+        sandbox_pools: sandbox_end,
+    };
+    (triggers, triggered)
+}
+
+impl Triggers {
+    async fn pull(&self, parent: Parent) {
+        let way = match parent.kind {
+            Controlled::Run => &self.runs,
+            Controlled::InferencePool => &self.inference_pools,
+            Controlled::SandboxPool => &self.sandbox_pools,
+        };
+        // A controller that is gone ends the process; until then there is nobody to tell.
+        let _ = way.send(parent).await;
+    }
+}
+
+/// A controller's end as the stream that kube's runtime wants.
+pub fn requests<K>(
+    receiver: mpsc::Receiver<Parent>,
+) -> impl Stream<Item = ObjectRef<DeserializeGuard<K>>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + 'static,
+{
+    stream::unfold(receiver, |mut receiver| async move {
+        let parent = receiver.recv().await?;
+        Some((ObjectRef::new(&parent.name).within(&parent.namespace), receiver))
+    })
+}
+
+/// One pod in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexedPod {
+    /// Uid of the object that controls it.
+    pub owner: Option<String>,
+    pub role: String,
+    pub facts: PodFacts,
+}
+
+type PodsOf = HashMap<Parent, BTreeMap<String, IndexedPod>>;
+
+/// Facts of all pods that are ours, by parent.
+#[derive(Default)]
+pub struct PodIndex {
+    pods: RwLock<PodsOf>,
+}
+
+impl PodIndex {
+    /// The pods of a parent that play one role.
+    pub fn pods(&self, parent: &Parent, role: &str) -> Vec<IndexedPod> {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        pods.get(parent)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .filter(|pod| pod.role == role)
+            .cloned()
+            .collect()
+    }
+
+    fn put(pods: &mut PodsOf, pod: &Pod) -> Option<Parent> {
+        let parent = Parent::of_pod(pod)?;
+        let owner = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        let indexed = IndexedPod {
+            owner: owner.map(|owner| owner.uid.clone()),
+            role: pod.labels().get(names::ROLE).cloned().unwrap_or_default(),
+            facts: PodFacts::of(pod),
+        };
+        let siblings = pods.entry(parent.clone()).or_default();
+        let known = siblings.insert(pod.name_any(), indexed.clone());
+        (known != Some(indexed)).then_some(parent)
+    }
+
+    fn changed(&self, pod: &Pod) -> Option<Parent> {
+        Self::put(&mut self.pods.write().unwrap_or_else(PoisonError::into_inner), pod)
+    }
+
+    fn deleted(&self, pod: &Pod) -> Option<Parent> {
+        let parent = Parent::of_pod(pod)?;
+        let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(siblings) = pods.get_mut(&parent) {
+            siblings.remove(&pod.name_any());
+            if siblings.is_empty() {
+                pods.remove(&parent);
+            }
+        }
+        Some(parent)
+    }
+
+    /// Takes a fresh list; returns the parents whose pods are others now.
+    fn replace(&self, fresh: PodsOf) -> Vec<Parent> {
+        let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
+        let parents: HashSet<Parent> = pods.keys().chain(fresh.keys()).cloned().collect();
+        let old = std::mem::replace(&mut *pods, fresh);
+        parents
+            .into_iter()
+            .filter(|parent| old.get(parent) != pods.get(parent))
+            .collect()
+    }
+}
+
+/// Keeps the index as the cluster is, and triggers whoever is concerned. Ends only with the process.
+pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
+    let config = watcher::Config::default().labels(names::MANAGED_SELECTOR);
+    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut fresh = PodsOf::new();
+    while let Some(event) = events.next().await {
+        let concerned = match event {
+            Ok(Event::Init) => {
+                fresh.clear();
+                Vec::new()
+            }
+            Ok(Event::InitApply(pod)) => {
+                PodIndex::put(&mut fresh, &pod);
+                Vec::new()
+            }
+            Ok(Event::InitDone) => {
+                let concerned = index.replace(std::mem::take(&mut fresh));
+                filled.send_replace(true);
+                concerned
+            }
+            Ok(Event::Apply(pod)) => index.changed(&pod).into_iter().collect(),
+            Ok(Event::Delete(pod)) => index.deleted(&pod).into_iter().collect(),
+            Err(error) => {
+                tracing::warn!(%error, "the watch of pods was interrupted; it begins anew");
+                Vec::new()
+            }
+        };
+        for parent in concerned {
+            triggers.pull(parent).await;
+        }
+    }
+}
+
+/// How many leases the ledgers hold, by namespace and name of the ledger.
+#[derive(Default)]
+pub struct Ledgers {
+    leases: RwLock<HashMap<(String, String), usize>>,
+}
+
+impl Ledgers {
+    pub fn leases(&self, namespace: &str, ledger: &str) -> usize {
+        let leases = self.leases.read().unwrap_or_else(PoisonError::into_inner);
+        leases
+            .get(&(namespace.to_owned(), ledger.to_owned()))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    fn set(&self, ledger: &ConfigMap, leases: Option<usize>) {
+        let key = (ledger.namespace().unwrap_or_default(), ledger.name_any());
+        let mut known = self.leases.write().unwrap_or_else(PoisonError::into_inner);
+        match leases {
+            Some(leases) => known.insert(key, leases),
+            None => known.remove(&key),
+        };
+    }
+}
+
+/// Keeps the number of leases. Ends only with the process.
+pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers: Triggers) {
+    let config = watcher::Config::default().labels(names::LEDGER_SELECTOR);
+    let mut events = watcher(api, config).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let ledger = match event {
+            Ok(Event::InitApply(ledger) | Event::Apply(ledger)) => {
+                ledgers.set(&ledger, Some(ledger.data.as_ref().map_or(0, BTreeMap::len)));
+                ledger
+            }
+            Ok(Event::Delete(ledger)) => {
+                ledgers.set(&ledger, None);
+                ledger
+            }
+            Ok(Event::Init | Event::InitDone) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "the watch of ledgers was interrupted; it begins anew");
+                continue;
+            }
+        };
+        if let Some(parent) = Parent::of_owned(&ledger.metadata) {
+            triggers.pull(parent).await;
+        }
+    }
+}
+
+/// Notices children of one kind that are not as the operator left them. Ends only with the process.
+pub async fn follow_children<K>(
+    api: Api<PartialObjectMeta<K>>,
+    applied: Arc<crate::cluster::Cluster>,
+    triggers: Triggers,
+) where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
+{
+    let config = watcher::Config::default().labels(names::MANAGED_SELECTOR);
+    let mut events = watcher(api, config).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let (metadata, deleted) = match event {
+            Ok(Event::InitApply(child) | Event::Apply(child)) => (child.metadata, false),
+            Ok(Event::Delete(child)) => (child.metadata, true),
+            Ok(Event::Init | Event::InitDone) => continue,
+            Err(error) => {
+                tracing::warn!(kind = %K::kind(&()), %error, "a watch of children was interrupted; it begins anew");
+                continue;
+            }
+        };
+        if is_to_be_looked_at::<K>(&applied.applied, &metadata, deleted)
+            && let Some(parent) = Parent::of_owned(&metadata)
+        {
+            triggers.pull(parent).await;
+        }
+    }
+}
+
+fn is_to_be_looked_at<K: Resource<DynamicType = ()>>(applied: &Applied, metadata: &ObjectMeta, deleted: bool) -> bool {
+    let key = Key {
+        kind: K::kind(&()).into_owned(),
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    };
+    let sighting = if deleted {
+        Sighting::Deleted
+    } else {
+        Sighting::At(metadata.resource_version.as_deref())
+    };
+    applied.seen(&key, sighting)
+}
