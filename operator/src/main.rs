@@ -109,6 +109,7 @@ async fn main() -> ExitCode {
     let flags = Flags::parse();
     tracing_subscriber::fmt()
         .json()
+        .with_span_list(false)
         .with_env_filter(tracing_subscriber::EnvFilter::new(&flags.log))
         .with_writer(std::io::stderr)
         .init();
