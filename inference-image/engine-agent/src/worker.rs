@@ -153,11 +153,11 @@ impl<E: Engine> Worker<E> {
                 );
                 attempts.made = 0;
                 attempts.last_setback = None;
-                self.say(AgentState::Idle, Some(&loaded), None);
-                self.status.send_modify(|status| status.changed = Some(changed));
                 if let Err(error) = self.cache.keep_newest_and(&order.version) {
                     tracing::warn!("cannot tidy {}: {error}", self.cache.root().display());
                 }
+                self.status.send_modify(|status| status.changed = Some(changed));
+                self.say(AgentState::Idle, Some(&loaded), None);
             }
             Err(setback) => {
                 let pause = self.pace.first_pause.saturating_mul(1 << (attempts.made - 1).min(16));
