@@ -163,3 +163,16 @@ fn logprobs_are_those_of_the_training_arithmetic() {
     }
     assert!(largest < 2e-5, "logprobs differ by up to {largest:e}");
 }
+
+#[test]
+fn the_instruction_set_does_not_show() {
+    let config = config();
+    let decoder = Decoder::new(&config, &random_weights(&config), 512).unwrap();
+    let tokens = Random(5).ids(70);
+    let mut plain = Vec::new();
+    let mut sequence = Sequence::new();
+    let chunk = Chunk { sequence: &mut sequence, tokens: &tokens, logits: Some(&mut plain) };
+    let pass = Pass { decoder: &decoder, chunks: &mut [chunk], scratch: &mut Scratch::default() };
+    Arch::Scalar.dispatch(pass);
+    assert_eq!(plain, logits(&decoder, &mut Sequence::new(), &tokens));
+}
