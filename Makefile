@@ -47,7 +47,7 @@ test-unit: ## tests that need no cluster
 test-e2e: ## tests on a real cluster
 	@e2e/demo/prepare.sh
 	$(ENV)
-	cargo test -p grpo-e2e --test cluster -- --ignored --test-threads=1 --nocapture
+	cargo test -p grpo-e2e --test tools --test cluster -- --ignored --test-threads=1 --nocapture
 
 test-chaos: ## the same cluster, with parts taken away
 	@e2e/demo/prepare.sh

@@ -38,7 +38,7 @@ pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
             patch_bytes: 120,
             patch_sha256: Some("00".into()),
             grade: Some(GradeRecord {
-                status: "Resolved".into(),
+                status: "Judged".into(),
                 tries: 1,
                 ..GradeRecord::default()
             }),

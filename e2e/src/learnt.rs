@@ -11,6 +11,8 @@ use grpo_records::{EpisodeEnd, Outcome, TurnAction, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// What a grade is called when the patch cannot be applied to a fresh tree.
+const REFUSED: &str = "PatchRefused";
 const EDIT: &str = "sed -i";
 const PASSED: &str = "1 passed";
 
@@ -44,7 +46,7 @@ impl Learnt {
         self.parseable_turns += turns.iter().filter(|t| command(t).is_some()).count() as u32;
         self.submitted += u32::from(meta.end == EpisodeEnd::Submitted);
         self.non_empty += u32::from(meta.patch_bytes > 0);
-        let applied = meta.patch_bytes > 0 && meta.grade.as_ref().is_some_and(|g| g.status != "PatchDoesNotApply");
+        let applied = meta.patch_bytes > 0 && meta.grade.as_ref().is_some_and(|g| g.status != REFUSED);
         self.applied += u32::from(applied);
         self.resolved += u32::from(meta.outcome == Outcome::Resolved);
         let edits: Vec<&TurnRecord> = turns.iter().filter(|t| is_edit(t)).collect();
@@ -167,6 +169,16 @@ mod tests {
         learnt.take(&episode("a", 0, Outcome::Resolved), &once_right);
         learnt.take(&episode("a", 1, Outcome::Resolved), &twice);
         assert_eq!((learnt.resolved, learnt.first_guess_passed, learnt.edits), (2, 1, 3));
+    }
+
+    #[test]
+    fn a_patch_that_does_not_apply_is_told_from_one_that_does_not_resolve() {
+        let mut learnt = Learnt::default();
+        let mut refused = episode("a", 0, Outcome::Unresolved);
+        refused.meta.grade.as_mut().unwrap().status = REFUSED.into();
+        learnt.take(&refused, &[look_turn()]);
+        learnt.take(&episode("a", 1, Outcome::Unresolved), &[look_turn()]);
+        assert_eq!((learnt.non_empty, learnt.applied, learnt.resolved), (2, 1, 0));
     }
 
     #[test]
