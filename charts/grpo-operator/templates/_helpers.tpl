@@ -1,0 +1,11 @@
+{{- define "grpo-operator.labels" -}}
+app.kubernetes.io/name: grpo-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "grpo-operator.selector" -}}
+app.kubernetes.io/name: grpo-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
