@@ -1,1 +1,133 @@
-fn main() {}
+//! `grpo-trainer serve`: one rank of a run's trainer. `grpo-trainer finetune`: a warm start from demonstrations.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use grpo_crds::RunConfig;
+use grpo_native::{Group, Rendezvous};
+use grpo_policy::{Config, weights};
+use grpo_trainer::TrainError;
+use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::state::Store;
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train as a GrpoRun's driver orders. Ranks come from torchrun's environment.
+    Serve {
+        #[arg(long, default_value = RunConfig::PATH)]
+        config: PathBuf,
+        #[arg(long, default_value = "0.0.0.0:8090")]
+        listen: SocketAddr,
+    },
+    /// Train a model from random weights on JSON lines {tokens, weights}.
+    Finetune {
+        /// Directory with config.json and the tokenizer; model.safetensors is written there.
+        #[arg(long)]
+        model: PathBuf,
+        #[arg(long)]
+        data: PathBuf,
+        /// Tokens to see.
+        #[arg(long, default_value_t = 8_000_000)]
+        tokens: u64,
+        #[arg(long, default_value_t = 3e-3)]
+        rate: f64,
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+}
+
+fn main() -> std::process::ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let threads = std::env::var("GRPO_THREADS").ok().and_then(|n| n.parse().ok());
+    match run(Arguments::parse().command, threads) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the trainer ends");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, threads: Option<i32>) -> Result<(), TrainError> {
+    match command {
+        Command::Serve { config, listen } => {
+            let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
+            let config: RunConfig = serde_json::from_slice(&bytes)
+                .map_err(|e| TrainError::Start(format!("{} is not a run's config: {e}", config.display())))?;
+            tch::set_num_threads(threads.unwrap_or(1).max(1));
+            let attempt = number("GRPO_ATTEMPT", Some(1))?;
+            grpo_trainer::serve::serve(config, rendezvous()?, attempt, listen)
+        }
+        Command::Finetune { model, data, tokens, rate, seed } => {
+            tch::set_num_threads(threads.unwrap_or(2).max(1));
+            warm_start(model, data, Plan { tokens, peak_rate: rate, seed, ..Plan::default() })
+        }
+    }
+}
+
+fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), TrainError> {
+    let config = Config::read(&model_dir)?;
+    let rows = finetune::read(&data, config.vocab_size, config.max_position_embeddings)?;
+    let group = Group::join(&if std::env::var_os("WORLD_SIZE").is_some() { rendezvous()? } else { Rendezvous::alone() })?;
+    let first = group.rank() == 0;
+    let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, plan.seed))?;
+    let report = finetune::train(&mut model, &rows, &plan, |step, seen, loss, seconds| {
+        if first && step % 50 == 0 {
+            let speed = seen as f64 / seconds;
+            let left = plan.tokens.saturating_sub(seen) as f64 / speed;
+            eprintln!(
+                "step {step:>5}  {:>5.1} %  loss {loss:.4}  {speed:>6.0} tokens/s  {left:>4.0} s left",
+                100.0 * seen as f64 / plan.tokens as f64
+            );
+        }
+    })?;
+    let weights = model.weights()?;
+    if first {
+        let bytes = weights::to_safetensors(&weights)?;
+        let target = model_dir.join("model.safetensors");
+        let _ = std::fs::remove_file(&target);
+        Store::new(model_dir).create("model.safetensors", &bytes)?;
+        eprintln!(
+            "{}: {} tokens in {} steps, {:.0} s, loss {:.4} -> {:.4}",
+            target.display(),
+            report.tokens,
+            report.steps,
+            report.seconds,
+            report.first_loss,
+            report.last_loss
+        );
+    }
+    Ok(())
+}
+
+/// torchrun's environment.
+fn rendezvous() -> Result<Rendezvous, TrainError> {
+    let text = |name: &str| std::env::var(name).unwrap_or_default();
+    Ok(Rendezvous {
+        rank: number("RANK", Some(0))?,
+        world: number("WORLD_SIZE", Some(1))?,
+        address: text("MASTER_ADDR"),
+        port: number("MASTER_PORT", Some(29500))? as u16,
+        own_host: text("POD_IP"),
+        timeout: Duration::from_secs(number("GRPO_COLLECTIVE_TIMEOUT", Some(120))?.into()),
+    })
+}
+
+fn number(name: &'static str, default: Option<u32>) -> Result<u32, TrainError> {
+    match (std::env::var(name), default) {
+        (Ok(text), _) => text.parse().map_err(|_| TrainError::Environment { name, found: text }),
+        (Err(_), Some(default)) => Ok(default),
+        (Err(_), None) => Err(TrainError::Environment { name, found: "not set".to_owned() }),
+    }
+}

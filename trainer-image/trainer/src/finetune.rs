@@ -1,0 +1,184 @@
+//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, cosine rate.
+
+use std::io::BufRead;
+use std::path::Path;
+use std::time::Instant;
+
+use grpo_policy::weights::{self, Array, Weights};
+use grpo_policy::Config;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use serde::Deserialize;
+use tch::Kind;
+
+use crate::data::{MicroBatch, TrainRow, cut, deal};
+use crate::error::TrainError;
+use crate::sharded::{AdamW, Sharded};
+
+/// How to train.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Tokens to see in all.
+    pub tokens: u64,
+    /// Tokens of one step, over all ranks.
+    pub step_tokens: usize,
+    pub peak_rate: f64,
+    pub warmup_steps: u64,
+    pub seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { tokens: 8_000_000, step_tokens: 4_000, peak_rate: 3e-3, warmup_steps: 100, seed: 0 }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    pub steps: u64,
+    pub tokens: u64,
+    pub first_loss: f64,
+    /// Mean over the last tenth of the steps.
+    pub last_loss: f64,
+    pub seconds: f64,
+}
+
+/// One row of the file.
+#[derive(Deserialize)]
+struct Demonstration {
+    tokens: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+/// Reads JSON lines `{tokens, weights}`.
+pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainRow>, TrainError> {
+    let refuse = |line: usize, message: String| TrainError::Batch {
+        path: format!("{} line {}", path.display(), line + 1),
+        message,
+    };
+    let file = std::fs::File::open(path).map_err(TrainError::disk("reading", path))?;
+    let mut rows = Vec::new();
+    for (number, line) in std::io::BufReader::new(file).lines().enumerate() {
+        let line = line.map_err(TrainError::disk("reading", path))?;
+        let row: Demonstration = serde_json::from_str(&line).map_err(|e| refuse(number, e.to_string()))?;
+        if row.tokens.len() != row.weights.len() {
+            return Err(refuse(number, format!("{} tokens and {} weights", row.tokens.len(), row.weights.len())));
+        }
+        if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(refuse(number, format!("token {token} is outside the vocabulary of {vocabulary}")));
+        }
+        let n = row.tokens.len().min(context);
+        rows.push(TrainRow {
+            tokens: row.tokens[..n].to_vec(),
+            weights: row.weights[..n].to_vec(),
+            temperature: 1.0,
+            ..Default::default()
+        });
+    }
+    Ok(rows)
+}
+
+/// Random weights: normal with the config's range (0.02), norms at one. Each tensor's generator is keyed by its name, so that the
+/// values do not depend on the order of initialisation.
+pub fn initialise(config: &Config, seed: u64) -> Weights {
+    use rand::Rng;
+    let range = config.initializer_range.unwrap_or(0.02) as f32;
+    let mut weights = Weights::new();
+    for (name, shape) in weights::units(config).into_iter().flat_map(|unit| unit.tensors) {
+        let numel: usize = shape.iter().product();
+        let key = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let mut rng = StdRng::seed_from_u64(key);
+        // Box-Muller; open at zero so that the logarithm is finite.
+        let mut normal = || {
+            let (a, b): (f32, f32) = (1.0 - rng.random::<f32>(), rng.random());
+            (-2.0 * a.ln()).sqrt() * (std::f32::consts::TAU * b).cos()
+        };
+        let values = match shape.len() {
+            1 => vec![1.0; numel],
+            _ => (0..numel).map(|_| normal() * range).collect(),
+        };
+        weights.insert(name, Array { shape, values });
+    }
+    weights
+}
+
+/// Trains until the plan's tokens are seen. Every rank calls it with the same rows.
+pub fn train(
+    model: &mut Sharded,
+    rows: &[TrainRow],
+    plan: &Plan,
+    mut say: impl FnMut(u64, u64, f64, f64),
+) -> Result<Report, TrainError> {
+    let adam = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.05, clip: 1.0 };
+    let mut rng = StdRng::seed_from_u64(plan.seed);
+    let began = Instant::now();
+    let (mut steps, mut seen) = (0u64, 0u64);
+    let mut losses: Vec<f64> = Vec::new();
+    if rows.is_empty() {
+        return Err(TrainError::Start("there are no demonstrations to train on".to_owned()));
+    }
+    'training: loop {
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.shuffle(&mut rng);
+        let mut rest = order.as_slice();
+        while !rest.is_empty() {
+            let mut tokens = 0;
+            let take = rest
+                .iter()
+                .take_while(|&&row| {
+                    let room = tokens == 0 || tokens + rows[row].tokens.len() <= plan.step_tokens;
+                    tokens += rows[row].tokens.len();
+                    room
+                })
+                .count();
+            let (now, later) = rest.split_at(take);
+            rest = later;
+            let taken: u64 = now.iter().map(|&row| rows[row].tokens.len() as u64).sum();
+            let loss = supervised_step(model, rows, now, plan, &adam, steps, seen)?;
+            losses.push(loss);
+            steps += 1;
+            seen += taken;
+            say(steps, seen, loss, began.elapsed().as_secs_f64());
+            if seen >= plan.tokens {
+                break 'training;
+            }
+        }
+    }
+    let tail = &losses[losses.len() - (losses.len() / 10).max(1)..];
+    Ok(Report {
+        steps,
+        tokens: seen,
+        first_loss: losses[0],
+        last_loss: tail.iter().sum::<f64>() / tail.len() as f64,
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+fn supervised_step(
+    model: &mut Sharded,
+    rows: &[TrainRow],
+    chosen: &[usize],
+    plan: &Plan,
+    adam: &AdamW,
+    steps: u64,
+    seen: u64,
+) -> Result<f64, TrainError> {
+    let lengths: Vec<usize> = chosen.iter().map(|&row| rows[row].tokens.len()).collect();
+    let mine = &deal(&lengths, model.group.world() as usize)[model.group.rank() as usize];
+    let batches: Vec<MicroBatch> = cut(mine, &lengths, plan.step_tokens.max(1))
+        .iter()
+        .map(|group| MicroBatch::new(&group.iter().map(|&at| &rows[chosen[at]]).collect::<Vec<_>>()))
+        .collect();
+    // The first token of a row is predicted by nothing and has no loss.
+    let total: f64 = chosen.iter().map(|&r| rows[r].weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>()).sum();
+    let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, _| {
+        (logprobs * &batch.weights).sum(Kind::Float) * (-1.0 / total.max(1e-9))
+    })?;
+    let progress = (seen as f64 / plan.tokens as f64).min(1.0);
+    let cosine = 0.02 + 0.98 * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
+    let warmup = ((steps + 1) as f64 / plan.warmup_steps.max(1) as f64).min(1.0);
+    model.update(&gradients, plan.peak_rate * cosine * warmup, adam)?;
+    Ok(model.sum(&[loss])?[0])
+}

@@ -1,0 +1,301 @@
+//! A run's trainer: rank 0 answers the driver over HTTP, every rank follows rank 0's orders.
+//!
+//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the newest published version are replayed. Where a
+//! replayed step comes out with other bits than were published, a new lineage begins. Orders go from rank 0 to the others as broadcasts; an
+//! idle order every few seconds lets every rank notice that another one is gone, and end.
+
+mod http;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use grpo_crds::RunConfig;
+use grpo_native::{Group, Rendezvous};
+use grpo_policy::{Config, weights};
+use grpo_records::batch::Batch;
+use grpo_records::paths;
+use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+use grpo_records::weights::WeightsManifest;
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use crate::error::TrainError;
+use crate::grpo;
+use crate::sharded::Sharded;
+use crate::state::{Store, json, lineage_number, sha256};
+
+/// How often idle ranks hear from rank 0.
+const IDLE: Duration = Duration::from_secs(5);
+/// Room for one order's JSON.
+const ORDER_BYTES: usize = 1024;
+
+/// What rank 0 tells the others to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Order {
+    Idle,
+    Step { step: u32, request: StepRequest },
+}
+
+/// What the HTTP side and the training side of rank 0 share.
+pub struct Shared {
+    pub state: TrainerState,
+    pub steps: BTreeMap<u32, StepState>,
+}
+
+/// Handle on [`Shared`], with a signal for those who wait for a change.
+#[derive(Clone)]
+pub struct Board {
+    shared: Arc<Mutex<Shared>>,
+    changed: Arc<tokio::sync::Notify>,
+}
+
+impl Board {
+    fn new(attempt: u32, world: u32) -> Self {
+        let state = TrainerState {
+            attempt,
+            world_size: world,
+            lineage: String::new(),
+            step: 0,
+            weights: String::new(),
+            manifest_sha256: String::new(),
+            checkpoint_step: 0,
+            phase: TrainerPhase::Starting,
+            error: None,
+        };
+        let shared = Arc::new(Mutex::new(Shared { state, steps: BTreeMap::new() }));
+        Self { shared, changed: Arc::default() }
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
+        let mut shared = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let answer = look(&mut shared);
+        drop(shared);
+        self.changed.notify_waiters();
+        answer
+    }
+}
+
+/// One rank of a run's trainer.
+struct Rank {
+    config: RunConfig,
+    store: Store,
+    model: Sharded,
+    model_dir: PathBuf,
+    lineage: String,
+    step: u32,
+    version: String,
+    board: Board,
+}
+
+/// Trains as the run's config says until it is told to stop. `listen` is used by rank 0 only.
+pub fn serve(config: RunConfig, rendezvous: Rendezvous, attempt: u32, listen: std::net::SocketAddr) -> Result<(), TrainError> {
+    let board = Board::new(attempt, rendezvous.world);
+    let jobs = match rendezvous.rank {
+        0 => Some(http::start(listen, board.clone())?),
+        _ => None,
+    };
+    let trained = (|| {
+        tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
+        let group = Group::join(&rendezvous)?;
+        let model_dir = PathBuf::from(&config.model_path);
+        let model_config = Config::read(&model_dir)?;
+        let initial = weights::read(&model_dir, &model_config)?;
+        let model = Sharded::new(model_config, group, &initial)?;
+        let mut rank = Rank {
+            store: Store::new(config.store_root()),
+            lineage: "l1".to_owned(),
+            step: 0,
+            version: String::new(),
+            board: board.clone(),
+            config,
+            model,
+            model_dir,
+        };
+        rank.recover()?;
+        rank.follow(jobs)
+    })();
+    if let Err(error) = &trained {
+        board.with(|shared| {
+            shared.state.phase = TrainerPhase::Failed;
+            shared.state.error = Some(error.to_string());
+        });
+    }
+    trained
+}
+
+impl Rank {
+    fn is_first(&self) -> bool {
+        self.model.group.rank() == 0
+    }
+
+    /// Comes back to where the store says the run is.
+    fn recover(&mut self) -> Result<(), TrainError> {
+        // Every rank reads before any rank writes.
+        let checkpoint = self.store.newest_checkpoint()?;
+        let published = self.store.versions()?;
+        self.model.group.barrier()?;
+        let newest = published.iter().map(|v| (lineage_number(&v.lineage), v.step)).max();
+        if let Some(checkpoint) = &checkpoint {
+            tracing::info!(step = checkpoint.step, lineage = checkpoint.lineage, "going on from a checkpoint");
+            self.store.load(&mut self.model, checkpoint)?;
+            (self.lineage, self.step) = (checkpoint.lineage.clone(), checkpoint.step);
+            self.board.with(|shared| shared.state.checkpoint_step = checkpoint.step);
+        }
+        self.publish(self.published_parent(&published))?;
+        while newest.is_some_and(|(_, step)| step > self.step) {
+            let step = self.step + 1;
+            let known = published.iter().filter(|v| v.step == step).max_by_key(|v| lineage_number(&v.lineage)).cloned();
+            if !self.store.at(&paths::batch(step)).exists() {
+                break;
+            }
+            tracing::info!(step, "replaying a stored batch");
+            self.train(step, &paths::batch(step), None)?;
+            let weights = self.model.weights()?;
+            let newest_lineage = newest.map(|(lineage, _)| lineage).unwrap_or(1);
+            match known {
+                Some(known) if known.tensors_sha256 == weights::checksum(&weights) => self.lineage = known.lineage,
+                // Arithmetic did not repeat: what is served was sampled from other weights than these.
+                Some(_) if lineage_number(&self.lineage) <= newest_lineage => self.lineage = format!("l{}", newest_lineage + 1),
+                _ => {}
+            }
+            self.step = step;
+            self.publish_weights(&weights, Some(self.version.clone()))?;
+        }
+        self.idle();
+        Ok(())
+    }
+
+    fn published_parent(&self, published: &[WeightsManifest]) -> Option<String> {
+        let version = paths::weights_version(&self.lineage, self.step);
+        published.iter().find(|v| v.version == version).and_then(|v| v.parent.clone())
+    }
+
+    fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
+        let weights = self.model.weights()?;
+        self.publish_weights(&weights, parent)
+    }
+
+    /// Publishes the current weights; every rank calls it, rank 0 writes.
+    fn publish_weights(&mut self, weights: &weights::Weights, parent: Option<String>) -> Result<(), TrainError> {
+        self.version = paths::weights_version(&self.lineage, self.step);
+        if self.is_first() {
+            let (manifest, checksum) = self.store.publish(weights, &self.model_dir, &self.lineage, self.step, parent)?;
+            self.board.with(|shared| {
+                shared.state.lineage = manifest.lineage.clone();
+                shared.state.step = manifest.step;
+                shared.state.weights = manifest.version.clone();
+                shared.state.manifest_sha256 = checksum;
+            });
+        }
+        Ok(())
+    }
+
+    fn idle(&self) {
+        self.board.with(|shared| shared.state.phase = TrainerPhase::Idle);
+    }
+
+    /// Gives or takes orders until something ends it.
+    fn follow(&mut self, jobs: Option<Receiver<(u32, StepRequest)>>) -> Result<(), TrainError> {
+        loop {
+            let order = match &jobs {
+                None => None,
+                Some(jobs) => Some(match jobs.recv_timeout(IDLE) {
+                    Ok((step, request)) => Order::Step { step, request },
+                    Err(RecvTimeoutError::Timeout) => Order::Idle,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(TrainError::Start("the HTTP server ended".to_owned()));
+                    }
+                }),
+            };
+            match self.spread(order)? {
+                Order::Idle => {}
+                Order::Step { step, request } => self.obey(step, &request)?,
+            }
+        }
+    }
+
+    /// Rank 0's order, on every rank.
+    fn spread(&self, order: Option<Order>) -> Result<Order, TrainError> {
+        let mut bytes = match &order {
+            Some(order) => serde_json::to_vec(order).map_err(|e| TrainError::Start(e.to_string()))?,
+            None => Vec::new(),
+        };
+        bytes.resize(ORDER_BYTES, b' ');
+        let mut tensor = Tensor::from_slice(&bytes);
+        self.model.group.broadcast(&mut tensor, 0)?;
+        let bytes = Vec::<u8>::try_from(tensor)?;
+        serde_json::from_slice(&bytes).map_err(|e| TrainError::Start(format!("reading rank 0's order: {e}")))
+    }
+
+    fn obey(&mut self, step: u32, request: &StepRequest) -> Result<(), TrainError> {
+        self.tell(step, StepPhase::Running, None, None);
+        let metrics = match self.train(step, &request.batch, Some(&request.sha256)) {
+            Ok(metrics) => metrics,
+            Err(error) if error.is_refusal() => {
+                tracing::error!(step, %error, "step refused");
+                self.tell(step, StepPhase::Failed, None, Some(error.to_string()));
+                self.idle();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let parent = Some(self.version.clone());
+        self.step = step;
+        self.publish(parent)?;
+        let metrics = StepMetrics { weights: self.version.clone(), ..metrics };
+        let checkpoint = &self.config.spec.checkpoint;
+        let keep = checkpoint.keep as usize;
+        if step % checkpoint.every.max(1) == 0 || step == self.config.spec.rollout.iterations {
+            self.store.write_shards(&self.model, &self.lineage, step)?;
+            self.model.group.barrier()?;
+            if self.is_first() {
+                self.store.seal(&self.model, &self.lineage, step, keep)?;
+                self.board.with(|shared| shared.state.checkpoint_step = step);
+            }
+        }
+        if self.is_first() {
+            self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+            self.store.prune_versions()?;
+            tracing::info!(step, loss = metrics.loss, seconds = metrics.seconds, weights = self.version, "step done");
+        }
+        self.tell(step, StepPhase::Done, Some(metrics), None);
+        self.idle();
+        Ok(())
+    }
+
+    fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
+        let refuse = |message: String| TrainError::Batch { path: path.to_owned(), message };
+        let bytes = self.store.read(path).map_err(|e| refuse(e.to_string()))?;
+        if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
+            return Err(refuse(format!("its sha256 is {}, ordered was {wanted}", sha256(&bytes))));
+        }
+        let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
+        if batch.step != step {
+            return Err(refuse(format!("it is the batch of step {}, not of step {step}", batch.step)));
+        }
+        grpo::step(&mut self.model, &batch, path, &self.config.spec.algorithm)
+    }
+
+    fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {
+        self.board.with(|shared| {
+            let done = state == StepPhase::Done;
+            if state == StepPhase::Running {
+                shared.state.phase = TrainerPhase::Stepping;
+            }
+            shared.steps.insert(
+                step,
+                StepState {
+                    step,
+                    state,
+                    weights: done.then(|| shared.state.weights.clone()),
+                    manifest_sha256: done.then(|| shared.state.manifest_sha256.clone()),
+                    metrics,
+                    error,
+                },
+            );
+        });
+    }
+}

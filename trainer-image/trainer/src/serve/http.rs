@@ -1,0 +1,134 @@
+//! Rank 0's door: state, steps, health, metrics. It answers from memory and hands orders to the training thread; it never computes.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase};
+use serde::Deserialize;
+
+use super::Board;
+use crate::error::TrainError;
+
+/// Longest a caller may wait for a step.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Clone)]
+struct Door {
+    board: Board,
+    jobs: SyncSender<(u32, StepRequest)>,
+}
+
+/// Listens, and answers the channel on which orders arrive: one at a time.
+pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
+    let (jobs, orders) = sync_channel(1);
+    let door = Door { board, jobs };
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/metrics", get(metrics))
+        .route("/v1/state", get(state))
+        .route("/v1/steps/{step}", put(order).get(watch))
+        .with_state(door);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|e| TrainError::Start(format!("starting the HTTP runtime: {e}")))?;
+    let listener = runtime
+        .block_on(tokio::net::TcpListener::bind(listen))
+        .map_err(|e| TrainError::Start(format!("listening on {listen}: {e}")))?;
+    std::thread::spawn(move || {
+        if let Err(error) = runtime.block_on(async { axum::serve(listener, router).await }) {
+            tracing::error!(%error, "the HTTP server ended");
+        }
+    });
+    Ok(orders)
+}
+
+async fn state(State(door): State<Door>) -> Response {
+    Json(door.board.with(|shared| shared.state.clone())).into_response()
+}
+
+async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): Json<StepRequest>) -> Response {
+    let verdict = door.board.with(|shared| {
+        match shared.steps.get(&step) {
+            // A refused batch may be ordered again, corrected.
+            Some(known) if known.state != StepPhase::Failed => return Ok(Some(known.clone())),
+            _ => {}
+        }
+        if shared.state.phase != TrainerPhase::Idle || step != shared.state.step + 1 {
+            return Err(shared.state.clone());
+        }
+        shared.steps.insert(step, queued(step));
+        shared.state.phase = TrainerPhase::Stepping;
+        Ok(None)
+    });
+    match verdict {
+        Ok(Some(known)) => (StatusCode::ACCEPTED, Json(known)).into_response(),
+        Err(state) => (StatusCode::CONFLICT, Json(state)).into_response(),
+        Ok(None) => match door.jobs.try_send((step, request)) {
+            Ok(()) => (StatusCode::ACCEPTED, Json(queued(step))).into_response(),
+            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the training thread takes no orders").into_response(),
+        },
+    }
+}
+
+fn queued(step: u32) -> StepState {
+    StepState { step, state: StepPhase::Queued, weights: None, manifest_sha256: None, metrics: None, error: None }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wait {
+    #[serde(default)]
+    wait_seconds: u64,
+}
+
+async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Query<Wait>) -> Response {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(wait.wait_seconds).min(MAX_WAIT);
+    loop {
+        let changed = door.board.changed.clone();
+        let notified = changed.notified();
+        tokio::pin!(notified);
+        // Registered before looking, so that a change between look and wait is not missed.
+        notified.as_mut().enable();
+        let known = door.board.shared.lock().unwrap_or_else(|e| e.into_inner()).steps.get(&step).cloned();
+        match known {
+            Some(known) if matches!(known.state, StepPhase::Done | StepPhase::Failed) => return Json(known).into_response(),
+            Some(known) if tokio::time::Instant::now() >= deadline => return Json(known).into_response(),
+            None => {
+                let state = door.board.with(|shared| shared.state.clone());
+                return (StatusCode::NOT_FOUND, Json(state)).into_response();
+            }
+            Some(_) => {}
+        }
+        let _ = tokio::time::timeout_at(deadline, notified).await;
+    }
+}
+
+async fn metrics(State(door): State<Door>) -> String {
+    let (state, last) = door.board.with(|shared| {
+        (shared.state.clone(), shared.steps.values().rev().find_map(|step| step.metrics.clone()))
+    });
+    let mut text = format!("# TYPE grpo_trainer_step gauge\ngrpo_trainer_step {}\n", state.step);
+    for (name, value) in last.iter().flat_map(|m| {
+        [
+            ("loss", m.loss),
+            ("clip_fraction", m.clip_fraction),
+            ("entropy", m.entropy),
+            ("gradient_norm", m.gradient_norm),
+            ("logprob_gap_max", m.logprob_gap_max),
+            ("trained_tokens", m.trained_tokens as f64),
+            ("step_seconds", m.seconds),
+        ]
+    }) {
+        let _ = writeln!(text, "# TYPE grpo_trainer_{name} gauge\ngrpo_trainer_{name} {value}");
+    }
+    text
+}

@@ -1,0 +1,314 @@
+//! What survives: checkpoints to go on from, and weights versions that engines pull.
+//!
+//! Both are written into a folder beside their final name, synced, and renamed, the manifest last: a name either holds everything or does
+//! not exist. A checkpoint's shards are flat, so they are read back at another world size by putting them behind each other.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use grpo_policy::weights::{self, Weights};
+use grpo_records::paths;
+use grpo_records::weights::{WeightsFile, WeightsManifest};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+
+use crate::error::TrainError;
+use crate::sharded::{Sharded, padded};
+
+/// Weights versions kept beside the initial one: what a replica that boots may still ask for.
+pub const WEIGHTS_KEPT: usize = 8;
+
+/// `checkpoints/<lineage>-s<step>/manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointManifest {
+    pub lineage: String,
+    pub step: u32,
+    /// Optimizer steps taken.
+    pub updates: u64,
+    pub world: u32,
+    /// Files by name with their checksums.
+    pub files: BTreeMap<String, String>,
+}
+
+/// `l7` is 7; lineages are counted so that the newest is known.
+pub fn lineage_number(lineage: &str) -> u32 {
+    lineage.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Hex sha256.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+/// The part of a run's store that the trainer writes.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, TrainError> {
+        let file = self.at(path);
+        fs::read(&file).map_err(TrainError::disk("reading", &file))
+    }
+
+    /// Writes a file durably under a name that it did not have. Answers false where the name is taken.
+    pub fn create(&self, path: &str, bytes: &[u8]) -> Result<bool, TrainError> {
+        let file = self.at(path);
+        if file.exists() {
+            return Ok(false);
+        }
+        let folder = parent(&file)?;
+        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
+        let staged = folder.join(format!(".{}-{}", std::process::id(), name_of(&file)));
+        write_synced(&staged, bytes)?;
+        fs::rename(&staged, &file).map_err(TrainError::disk("publishing", &file))?;
+        sync_folder(folder)?;
+        Ok(true)
+    }
+
+    /// Every published version.
+    pub fn versions(&self) -> Result<Vec<WeightsManifest>, TrainError> {
+        self.manifests(paths::WEIGHTS)
+    }
+
+    /// Every complete checkpoint.
+    pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
+        self.manifests(paths::CHECKPOINTS)
+    }
+
+    fn manifests<T: for<'de> Deserialize<'de>>(&self, folder: &str) -> Result<Vec<T>, TrainError> {
+        let folder = self.at(folder);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(TrainError::disk("listing", &folder)(e)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(TrainError::disk("listing", &folder))?;
+            // A staging folder left by an attempt that died is not a version.
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            let file = entry.path().join(paths::MANIFEST);
+            if let Ok(bytes) = fs::read(&file) {
+                let damaged = |e: serde_json::Error| TrainError::Damaged {
+                    path: file.display().to_string(),
+                    message: e.to_string(),
+                };
+                found.push(serde_json::from_slice(&bytes).map_err(damaged)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Publishes `weights` and answers the manifest with its checksum. Publishing the same version again is a no-op; other weights
+    /// under a published name are refused, because tokens were sampled from what the name meant.
+    pub fn publish(
+        &self,
+        weights: &Weights,
+        model_dir: &Path,
+        lineage: &str,
+        step: u32,
+        parent_version: Option<String>,
+    ) -> Result<(WeightsManifest, String), TrainError> {
+        let version = paths::weights_version(lineage, step);
+        let tensors_sha256 = weights::checksum(weights);
+        let target = self.at(&paths::weights(&version));
+        if let Ok(bytes) = fs::read(target.join(paths::MANIFEST)) {
+            let damaged = |message: String| TrainError::Damaged { path: target.display().to_string(), message };
+            let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+            return match manifest.tensors_sha256 == tensors_sha256 {
+                true => Ok((manifest, sha256(&bytes))),
+                false => Err(damaged("other weights were published under this name".to_owned())),
+            };
+        }
+        let mut files = vec![("model.safetensors".to_owned(), weights::to_safetensors(weights)?)];
+        for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+            if let Ok(bytes) = fs::read(model_dir.join(name)) {
+                files.push((name.to_owned(), bytes));
+            }
+        }
+        let manifest = WeightsManifest {
+            version: version.clone(),
+            lineage: lineage.to_owned(),
+            step,
+            parent: parent_version,
+            files: files
+                .iter()
+                .map(|(name, bytes)| WeightsFile {
+                    name: name.clone(),
+                    bytes: bytes.len() as u64,
+                    sha256: sha256(bytes),
+                })
+                .collect(),
+            tensors_sha256,
+        };
+        let text = json(&manifest)?;
+        let checksum = sha256(&text);
+        files.push((paths::MANIFEST.to_owned(), text));
+        self.put_folder(&target, &files)?;
+        Ok((manifest, checksum))
+    }
+
+    /// Writes a folder whole, or not at all.
+    fn put_folder(&self, target: &Path, files: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
+        let above = parent(target)?;
+        let staged = above.join(format!(".{}-{}", std::process::id(), name_of(target)));
+        let written = (|| {
+            fs::create_dir_all(&staged).map_err(TrainError::disk("making", &staged))?;
+            for (name, bytes) in files {
+                write_synced(&staged.join(name), bytes)?;
+            }
+            sync_folder(&staged)?;
+            fs::rename(&staged, target).map_err(TrainError::disk("publishing", target))?;
+            sync_folder(above)
+        })();
+        if written.is_err() {
+            // Room for the next try; the error below is the one to report.
+            let _ = fs::remove_dir_all(&staged);
+        }
+        written
+    }
+
+    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`Store::seal`].
+    pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
+        let mut tensors: Vec<(String, Vec<u8>, usize)> = Vec::new();
+        for (index, shard) in model.shards.iter().enumerate() {
+            let parts = [("values", &shard.values), ("first", &shard.first_moment), ("second", &shard.second_moment)];
+            for (name, tensor) in parts {
+                let values = Vec::<f32>::try_from(tensor)?;
+                let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                tensors.push((format!("{index:05}.{name}"), bytes, values.len()));
+            }
+        }
+        let malformed = |e: safetensors::SafeTensorError| TrainError::Start(format!("packing a checkpoint: {e}"));
+        let views = tensors
+            .iter()
+            .map(|(name, bytes, n)| Ok((name.as_str(), TensorView::new(Dtype::F32, vec![*n], bytes).map_err(malformed)?)))
+            .collect::<Result<Vec<_>, TrainError>>()?;
+        let bytes = safetensors::serialize(views, None).map_err(malformed)?;
+        let file = self.at(&paths::checkpoint_rank(lineage, step, model.group.rank(), model.group.world()));
+        let folder = parent(&file)?;
+        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
+        write_synced(&file, &bytes)?;
+        sync_folder(folder)
+    }
+
+    /// Makes a checkpoint complete, and removes all but the newest `keep`.
+    pub fn seal(&self, model: &Sharded, lineage: &str, step: u32, keep: usize) -> Result<(), TrainError> {
+        let world = model.group.world();
+        let mut files = BTreeMap::new();
+        for rank in 0..world {
+            let path = paths::checkpoint_rank(lineage, step, rank, world);
+            files.insert(name_of(&self.at(&path)), sha256(&self.read(&path)?));
+        }
+        let manifest =
+            CheckpointManifest { lineage: lineage.to_owned(), step, updates: model.updates, world, files };
+        self.create(&paths::checkpoint_manifest(lineage, step), &json(&manifest)?)?;
+        let mut all = self.checkpoints()?;
+        all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
+        for old in all.iter().rev().skip(keep.max(1)) {
+            let folder = self.at(&paths::checkpoint(&old.lineage, old.step));
+            fs::remove_dir_all(&folder).map_err(TrainError::disk("removing the old checkpoint", &folder))?;
+        }
+        Ok(())
+    }
+
+    /// Removes old versions: kept are the newest, and step 0.
+    pub fn prune_versions(&self) -> Result<(), TrainError> {
+        let mut all = self.versions()?;
+        all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
+        for old in all.iter().rev().skip(WEIGHTS_KEPT).filter(|version| version.step > 0) {
+            let folder = self.at(&paths::weights(&old.version));
+            fs::remove_dir_all(&folder).map_err(TrainError::disk("removing the old version", &folder))?;
+        }
+        Ok(())
+    }
+
+    /// The newest checkpoint whose every file is there with its checksum.
+    pub fn newest_checkpoint(&self) -> Result<Option<CheckpointManifest>, TrainError> {
+        let mut all = self.checkpoints()?;
+        all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
+        Ok(all.into_iter().rev().find(|checkpoint| {
+            checkpoint.files.iter().all(|(name, checksum)| {
+                let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
+                self.read(&path).is_ok_and(|bytes| sha256(&bytes) == *checksum)
+            })
+        }))
+    }
+
+    /// Puts a checkpoint's state into the model, whatever world size wrote it.
+    pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
+        let parts = (0..checkpoint.world)
+            .map(|rank| self.read(&paths::checkpoint_rank(&checkpoint.lineage, checkpoint.step, rank, checkpoint.world)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let path = paths::checkpoint(&checkpoint.lineage, checkpoint.step);
+        let damaged = |message: String| TrainError::Damaged { path: path.clone(), message };
+        let parts = parts
+            .iter()
+            .map(|bytes| SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (rank, world) = (model.group.rank() as usize, model.group.world() as usize);
+        for (index, shard) in model.shards.iter_mut().enumerate() {
+            let numel = shard.unit.numel();
+            let part = padded(&shard.unit, world) / world;
+            let whole = |name: &str| {
+                let mut flat = Vec::with_capacity(numel);
+                for tensors in &parts {
+                    let tensor = tensors.tensor(&format!("{index:05}.{name}")).map_err(|e| damaged(e.to_string()))?;
+                    let data = tensor.data().chunks_exact(4);
+                    flat.extend(data.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+                }
+                if flat.len() < numel {
+                    return Err(damaged(format!("unit {index} holds {} values of {numel}", flat.len())));
+                }
+                flat.truncate(numel);
+                flat.resize(part * world, 0.0);
+                Ok(Tensor::from_slice(&flat[part * rank..part * (rank + 1)]))
+            };
+            shard.values = whole("values")?;
+            shard.first_moment = whole("first")?;
+            shard.second_moment = whole("second")?;
+        }
+        model.updates = checkpoint.updates;
+        Ok(())
+    }
+}
+
+/// JSON as it is stored.
+pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
+    serde_json::to_vec_pretty(value).map_err(|e| TrainError::Start(format!("writing JSON: {e}")))
+}
+
+fn parent(path: &Path) -> Result<&Path, TrainError> {
+    path.parent().ok_or_else(|| TrainError::Start(format!("{} has no folder", path.display())))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let mut file = File::create(path).map_err(TrainError::disk("creating", path))?;
+    file.write_all(bytes).map_err(TrainError::disk("writing", path))?;
+    file.sync_all().map_err(TrainError::disk("syncing", path))
+}
+
+fn sync_folder(path: &Path) -> Result<(), TrainError> {
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(TrainError::disk("syncing", path))
+}
