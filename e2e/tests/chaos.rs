@@ -36,46 +36,33 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
     let runs = scene.runs();
     let follower = tokio::spawn(async move { follow::follow(&runs, RUN, 3 * RUN_LIMIT).await });
 
-    at(&scene, 1, Stage::Rollout).await?;
     let system: Api<Pod> = Api::namespaced(scene.client.clone(), "grpo-system");
+    let of = |role: &str| wait::labelled(&format!("grpo.dev/role={role}"));
+    let rank = |rank: u32| wait::labelled(&format!("grpo.dev/role=trainer,grpo.dev/rank={rank}"));
+    at(&scene, 1, Stage::Rollout).await?;
     scene
-        .kill("operator", system, "app.kubernetes.io/name=grpo-operator", "operator")
+        .kill(
+            "operator",
+            system,
+            wait::labelled("app.kubernetes.io/name=grpo-operator"),
+            None,
+        )
         .await?;
     at(&scene, 2, Stage::Rollout).await?;
-    let of = |role: &str| format!("grpo.dev/role={role}");
-    scene.kill("gateway", scene.pods(), &of("gateway"), "gateway").await?;
+    scene.kill("gateway", scene.pods(), of("gateway"), None).await?;
     at(&scene, 3, Stage::Rollout).await?;
     let leased = leased_sandbox(&scene).await?;
     scene
-        .kill(
-            "leased sandbox",
-            scene.pods(),
-            &format!("{},grpo.dev/sandbox={leased}", of("sandbox")),
-            "sandbox",
-        )
+        .kill("leased sandbox", scene.pods(), wait::named(&leased), None)
         .await?;
     at(&scene, 4, Stage::Rollout).await?;
-    scene.kill("driver", scene.pods(), &of("driver"), "driver").await?;
+    scene.kill("driver", scene.pods(), of("driver"), None).await?;
     at(&scene, 5, Stage::Rollout).await?;
-    scene
-        .kill(
-            "trainer rank 0",
-            scene.pods(),
-            &format!("{},grpo.dev/rank=0", of("trainer")),
-            "trainer",
-        )
-        .await?;
+    scene.kill("trainer rank 0", scene.pods(), rank(0), None).await?;
     at(&scene, 6, Stage::Rollout).await?;
-    scene
-        .kill(
-            "trainer rank 1",
-            scene.pods(),
-            &format!("{},grpo.dev/rank=1", of("trainer")),
-            "trainer",
-        )
-        .await?;
+    scene.kill("trainer rank 1", scene.pods(), rank(1), None).await?;
     at(&scene, 7, Stage::Rollout).await?;
-    scene.kill("engine", scene.pods(), &of("engine"), "engine").await?;
+    scene.kill("engine", scene.pods(), of("engine"), Some("engine")).await?;
 
     let ended = follower.await??;
     scene.say(&format!("succeeded after {:.0} s", ended.seconds));

@@ -40,7 +40,9 @@ async fn a_killed_process_is_gone_and_its_pod_says_by_which_signal() -> Result<(
             "name": "sleeper", "image": "grpo.dev/driver:dev", "imagePullPolicy": "IfNotPresent", "command": ["sleep", "600"]}]},
     });
     scene.make::<Pod>(pod).await?;
-    scene.kill("sleeper", scene.pods(), "app=victim", "sleeper").await?;
+    scene
+        .kill("sleeper", scene.pods(), wait::labelled("app=victim"), Some("sleeper"))
+        .await?;
     let exit = |there: &wait::Objects<Pod>| {
         let status = there
             .get("victim")?

@@ -8,6 +8,7 @@ use grpo_e2e::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Api;
+use kube::runtime::watcher;
 use std::process::Command;
 
 /// One container that runs.
@@ -21,21 +22,16 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// The container of that name in a pod, if it runs.
-    fn of(pod: &Pod, container: &str) -> Option<Self> {
-        let status = pod
-            .status
-            .as_ref()?
-            .container_statuses
-            .as_ref()?
-            .iter()
-            .find(|c| c.name == container)?;
+    /// The container of that name in a pod, if it runs; the first one where no name is given.
+    fn of(pod: &Pod, container: Option<&str>) -> Option<Self> {
+        let mut statuses = pod.status.as_ref()?.container_statuses.as_ref()?.iter();
+        let status = statuses.find(|c| container.is_none_or(|name| c.name == name))?;
         status.state.as_ref()?.running.as_ref()?;
         Some(Self {
             pod: pod.name_any(),
             uid: pod.uid()?,
             node: pod.spec.as_ref()?.node_name.clone()?,
-            container: container.to_owned(),
+            container: status.name.clone(),
             id: status.container_id.as_ref()?.rsplit('/').next()?.to_owned(),
         })
     }
@@ -72,25 +68,28 @@ impl Victim {
 }
 
 impl Scene {
-    /// Kills the container of the first pod that matches and runs it, and waits until that process is gone for certain: its pod is gone or
-    /// over, or the container is another one now.
-    pub async fn kill(&self, what: &str, pods: Api<Pod>, labels: &str, container: &str) -> Result<Victim> {
+    /// Kills a container of the first of these pods that runs it, and waits until that process is gone for certain: its pod is gone or over,
+    /// or the container is another one now.
+    pub async fn kill(
+        &self,
+        what: &str,
+        pods: Api<Pod>,
+        which: watcher::Config,
+        container: Option<&str>,
+    ) -> Result<Victim> {
         let running = |there: &wait::Objects<Pod>| {
             let alive = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
             there.values().filter(alive).find_map(|pod| Victim::of(pod, container))
         };
-        let wanted = format!("a running {what}");
-        let victim = wait::until(pods.clone(), wait::labelled(labels), SOON, &wanted, running).await?;
+        let victim = wait::until(pods.clone(), which, SOON, &format!("a running {what}"), running).await?;
         victim.kill()?;
         self.say(&format!("killed {what}: {} of pod {}", victim.container, victim.pod));
         let gone = |there: &wait::Objects<Pod>| {
             let same = there
                 .get(&victim.pod)
                 .filter(|pod| pod.uid().as_deref() == Some(&victim.uid));
-            let still = same
-                .and_then(|pod| Victim::of(pod, container))
-                .is_some_and(|now| now.id == victim.id);
-            (!still).then_some(())
+            let still = same.and_then(|pod| Victim::of(pod, Some(&victim.container)));
+            still.is_none_or(|now| now.id != victim.id).then_some(())
         };
         let wanted = format!("{what} in pod {} to be gone", victim.pod);
         wait::until(pods, wait::named(&victim.pod), SOON, &wanted, gone).await?;
