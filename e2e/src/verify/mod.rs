@@ -11,6 +11,9 @@ pub mod grader;
 pub mod groups;
 pub mod verdicts;
 
+#[cfg(test)]
+mod forgeries;
+
 use crate::run_folder::{EpisodeFolder, FolderError, RunFolder};
 use crate::tasks::Tasks;
 use std::fmt::Write;
@@ -103,7 +106,7 @@ pub fn text(checks: &[Check]) -> String {
         };
         let _ = writeln!(
             out,
-            "  {:<52} {:>7} looked at{over}: {verdict}",
+            "  {:<66} {:>6} looked at{over}: {verdict}",
             check.name, check.looked_at
         );
         for what in check.disagreements.iter().take(SHOWN) {
