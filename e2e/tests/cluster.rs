@@ -20,9 +20,14 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use std::time::Duration;
+use support::recorder::{shortest_pause, slowest_showing};
 use support::{Result, SOON, Scene, repository, rows, small_run, verified};
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
+/// A change of stage is to be seen within a second; the journal's clock has whole ones.
+const SHOWN_WITHIN: f64 = 2.0;
+/// Counts are written every five seconds at most; a watch may delay one write more than the next.
+const WRITES_APART: f64 = 4.5;
 /// Something wrong has to be said within this time, attempts and back-off included.
 const FAILS_WITHIN: Duration = Duration::from_secs(300);
 
@@ -33,7 +38,9 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
     let mine = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"a": "b"}});
     let mine: ConfigMap = scene.make(mine).await?;
     scene.apply(&small_run("small")?).await?;
+    let recorder = scene.record("small");
     let ended = scene.follow("small").await?;
+    let seen = recorder.stop();
 
     let folder = scene.store_of(&ended.run).await?;
     verified(&folder)?;
@@ -54,6 +61,21 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
             "{set} was measured under one version only"
         );
     }
+
+    let showing = slowest_showing(&seen, &folder.journal)?;
+    let pause = shortest_pause(&seen);
+    scene.say(&format!(
+        "{} writes of status; an iteration was shown after {showing:.1} s at most; shortest pause: {pause:?}",
+        seen.len()
+    ));
+    assert!(
+        showing < SHOWN_WITHIN,
+        "an iteration was shown {showing} s after it began"
+    );
+    assert!(
+        pause.is_none_or(|pause| pause > WRITES_APART),
+        "counts were written {pause:?} s after each other"
+    );
 
     delete_run(&scene.client, &ended.run, SOON).await?;
     nothing_is_left(&scene).await?;

@@ -1,0 +1,92 @@
+//! Records every version of a run's status that a watch shows, and when: what somebody with `kubectl get grporuns -w` sees.
+
+use super::{Result, Scene};
+use futures::TryStreamExt;
+use grpo_crds::GrpoRun;
+use grpo_e2e::cluster::wait;
+use grpo_records::{Event, JournalEntry};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::watcher;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::task::JoinHandle;
+
+/// What was seen, oldest first.
+type Seen = Arc<Mutex<Vec<(f64, GrpoRun)>>>;
+
+pub struct Recorder {
+    seen: Seen,
+    task: JoinHandle<()>,
+}
+
+impl Scene {
+    /// Begins to record a run's status.
+    pub fn record(&self, name: &str) -> Recorder {
+        let seen = Seen::default();
+        let (runs, into, config) = (self.runs(), seen.clone(), wait::named(name));
+        let task = tokio::spawn(async move {
+            let events = watcher(runs, config);
+            futures::pin_mut!(events);
+            while let Ok(Some(event)) = events.try_next().await {
+                if let watcher::Event::Apply(run) | watcher::Event::InitApply(run) = event {
+                    let mut seen = into.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.push((seconds(), run));
+                }
+            }
+        });
+        Recorder { seen, task }
+    }
+}
+
+fn seconds() -> f64 {
+    Timestamp::now().as_millisecond() as f64 / 1000.0
+}
+
+impl Recorder {
+    /// Ends recording.
+    pub fn stop(self) -> Vec<(f64, GrpoRun)> {
+        self.task.abort();
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+}
+
+/// What is worth a write at once: everything but counts.
+fn milestone(run: &GrpoRun) -> Value {
+    let status = serde_json::to_value(&run.status).unwrap_or_default();
+    let progress = &status["progress"];
+    json!([
+        status["phase"],
+        status["message"],
+        status["conditions"],
+        status["attempts"],
+        progress["stage"],
+        progress["iteration"],
+        progress["evaluations"],
+        progress["fault"],
+    ])
+}
+
+/// The shortest time between two writes of which the second only counted on; nothing when there were none.
+pub fn shortest_pause(seen: &[(f64, GrpoRun)]) -> Option<f64> {
+    let counted_on = |pair: &&[(f64, GrpoRun)]| milestone(&pair[0].1) == milestone(&pair[1].1);
+    seen.windows(2)
+        .filter(counted_on)
+        .map(|pair| pair[1].0 - pair[0].0)
+        .reduce(f64::min)
+}
+
+/// How long after an iteration was decided on (the journal has whole seconds) the watch showed it, at worst.
+pub fn slowest_showing(seen: &[(f64, GrpoRun)], journal: &[JournalEntry]) -> Result<f64> {
+    let mut slowest: f64 = 0.0;
+    for entry in journal {
+        let Event::IterationStarted { iteration, .. } = &entry.event else {
+            continue;
+        };
+        let shows = |run: &GrpoRun| run.status.as_ref()?.progress.as_ref()?.iteration;
+        let shown = seen.iter().find(|(_, run)| shows(run) == Some(*iteration));
+        let (at, _) = shown.ok_or(format!("iteration {iteration} was never shown"))?;
+        slowest = slowest.max(at - entry.at as f64);
+    }
+    Ok(slowest)
+}
