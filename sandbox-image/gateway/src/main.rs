@@ -1,1 +1,163 @@
-fn main() {}
+//! The process: one gateway for one SandboxPool.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use grpo_crds::SandboxPoolSpec;
+use grpo_gateway::core::{Core, now};
+use grpo_gateway::index::{Bounds, Index};
+use grpo_gateway::ledger::{self, Change, Ledger};
+use grpo_gateway::pod::Template;
+use grpo_gateway::sandbox::Sandboxes;
+use grpo_sandbox_protocol::{SandboxCause, Signer};
+use kube::api::Api;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// The pool's spec, JSON.
+    #[arg(long)]
+    pool_file: PathBuf,
+    #[arg(long)]
+    pool: String,
+    #[arg(long)]
+    namespace: String,
+    #[arg(long)]
+    pool_uid: String,
+    /// 32 bytes: the private key sandboxds are told to trust.
+    #[arg(long)]
+    key_file: PathBuf,
+    #[arg(long)]
+    sandboxd_image: String,
+    /// ConfigMap of the leases.
+    #[arg(long)]
+    ledger: String,
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+}
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Arguments::parse()).await {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error, "the gateway ends");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), String> {
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|e| format!("reading {}: {e}", path.display()));
+    let spec: SandboxPoolSpec = serde_json::from_slice(&read(&arguments.pool_file)?)
+        .map_err(|e| format!("{} is not a SandboxPool's spec: {e}", arguments.pool_file.display()))?;
+    let seed: [u8; 32] = read(&arguments.key_file)?
+        .try_into()
+        .map_err(|_| format!("{} must hold 32 bytes", arguments.key_file.display()))?;
+    let signer = Signer::from_seed(&seed);
+    let client = kube::Client::try_default()
+        .await
+        .map_err(|e| format!("reaching the API server: {e}"))?;
+    let pods = Api::namespaced(client.clone(), &arguments.namespace);
+    let maps = Api::namespaced(client, &arguments.namespace);
+
+    let (ledger, entries) = Ledger::open(maps, &arguments.ledger).await.map_err(|e| e.to_string())?;
+    let listed = Core::list(&pods, &arguments.pool)
+        .await
+        .map_err(|e| format!("listing sandbox pods: {e}"))?;
+    let mut index = Index::new(bounds(&spec));
+    let (changes, receiver) = ledger::channel();
+    restore(&mut index, entries, &listed, &changes).await;
+    let template = Template {
+        pool: arguments.pool,
+        pool_uid: arguments.pool_uid,
+        namespace: arguments.namespace,
+        sandboxd_image: arguments.sandboxd_image,
+        public_key: signer.public_key(),
+        spec,
+    };
+    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template);
+    let writer = tokio::spawn(ledger.run(receiver));
+    tokio::spawn(core.clone().follow());
+    tokio::spawn(core.clone().schedule());
+
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
+    tracing::info!(listen = %arguments.listen, "serving");
+    let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;
+    let server = axum::serve(listener, grpo_gateway::http::router(core)).with_graceful_shutdown(async move {
+        terminate.recv().await;
+    });
+    tokio::select! {
+        served = server => served.map_err(|e| format!("serving: {e}")),
+        // Fenced: another gateway owns the leases now, so not one more may be given out here.
+        ended = writer => match ended {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(format!("the ledger's writer ended: {error}")),
+        },
+    }
+}
+
+fn bounds(spec: &SandboxPoolSpec) -> Bounds {
+    let max = spec.max as usize;
+    Bounds {
+        max,
+        // A pool of one serves agents and graders in turn.
+        reserved: if max > 1 { (max / 4).max(1) } else { 0 },
+        warm_max: spec.warm.max.map_or(max, |n| n as usize),
+        max_ttl_millis: spec.lease.max_ttl.duration().as_millis() as i64,
+        idle_millis: spec.lease.idle_timeout.duration().as_millis() as i64,
+    }
+}
+
+/// Leases whose pods live go on; the others' holders will hear why not.
+async fn restore(
+    index: &mut Index,
+    entries: Vec<grpo_sandbox_protocol::LedgerEntry>,
+    pods: &[k8s_openapi::api::core::v1::Pod],
+    changes: &tokio::sync::mpsc::Sender<Change>,
+) {
+    let by_uid: HashMap<&str, _> = pods
+        .iter()
+        .filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod)))
+        .collect();
+    let count = entries.len();
+    for mut entry in entries {
+        let pod = by_uid.get(entry.pod_uid.as_str());
+        let status = pod.and_then(|pod| pod.status.as_ref());
+        let lives = status.is_some_and(|status| status.phase.as_deref() == Some("Running"))
+            && pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none());
+        match status.and_then(|status| status.pod_ip.clone()).filter(|_| lives) {
+            Some(ip) => {
+                let node = pod
+                    .and_then(|pod| pod.spec.as_ref()?.node_name.clone())
+                    .unwrap_or_default();
+                // Renewals are not in the ledger; its holder gets a minute to renew again.
+                entry.expires_at = entry.expires_at.max(now() + 60_000);
+                index.restore(entry, ip, node, now());
+            }
+            None => {
+                let cause = pod.map_or(SandboxCause::Unknown, |pod| grpo_gateway::cause::cause(pod, false));
+                index.remember(&entry.lease, cause);
+                let _ = changes.try_send(Change::Remove { lease: entry.lease });
+            }
+        }
+    }
+    if count > 0 {
+        tracing::info!(
+            leases = count,
+            alive = index.leases.len(),
+            "restored leases from the ledger"
+        );
+    }
+}

@@ -121,12 +121,22 @@ pub struct ErrorBody {
 
 impl ErrorBody {
     pub fn new(code: ErrorCode, fault: Fault, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), fault, cause: None, position: None, waiting: None }
+        Self {
+            code,
+            message: message.into(),
+            fault,
+            cause: None,
+            position: None,
+            waiting: None,
+        }
     }
 
     /// The answer for a lease whose sandbox is gone.
     pub fn lost(lease: &str, cause: SandboxCause) -> Self {
         let message = format!("the sandbox of lease {lease} is gone ({cause:?}); lease another one");
-        Self { cause: Some(cause), ..Self::new(ErrorCode::SandboxLost, cause.fault(), message) }
+        Self {
+            cause: Some(cause),
+            ..Self::new(ErrorCode::SandboxLost, cause.fault(), message)
+        }
     }
 }

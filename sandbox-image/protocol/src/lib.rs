@@ -13,7 +13,7 @@ pub mod signature;
 pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, Killed, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
-pub use signature::{Signed, SignatureError, Signer, Verifier};
+pub use signature::{SignatureError, Signed, Signer, Verifier};
 
 /// Port sandboxd listens on.
 pub const SANDBOXD_PORT: u16 = 7070;

@@ -79,7 +79,9 @@ impl Verifier {
     pub fn from_base64(key: &str) -> Result<Self, SignatureError> {
         let bytes = STANDARD.decode(key.trim()).map_err(|_| SignatureError::BadKey)?;
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| SignatureError::BadKey)?;
-        VerifyingKey::from_bytes(&bytes).map(Self).map_err(|_| SignatureError::BadKey)
+        VerifyingKey::from_bytes(&bytes)
+            .map(Self)
+            .map_err(|_| SignatureError::BadKey)
     }
 
     /// `now` in unix milliseconds.
@@ -89,7 +91,9 @@ impl Verifier {
         }
         let bytes = STANDARD.decode(signature).map_err(|_| SignatureError::Malformed)?;
         let signature = Signature::from_slice(&bytes).map_err(|_| SignatureError::Malformed)?;
-        self.0.verify_strict(&request.message(), &signature).map_err(|_| SignatureError::Wrong)
+        self.0
+            .verify_strict(&request.message(), &signature)
+            .map_err(|_| SignatureError::Wrong)
     }
 }
 
@@ -98,7 +102,14 @@ mod tests {
     use super::*;
 
     fn request() -> Signed<'static> {
-        Signed { method: "POST", target: "/exec", lease: "l1", epoch: 3, unix_millis: 1_000_000, body: b"{}" }
+        Signed {
+            method: "POST",
+            target: "/exec",
+            lease: "l1",
+            epoch: 3,
+            unix_millis: 1_000_000,
+            body: b"{}",
+        }
     }
 
     #[test]
@@ -108,14 +119,33 @@ mod tests {
         let signature = signer.sign(&request());
         assert_eq!(verifier.verify(&request(), &signature, 1_000_500), Ok(()));
         for changed in [
-            Signed { method: "PUT", ..request() },
-            Signed { target: "/files?path=/etc/passwd", ..request() },
-            Signed { lease: "l2", ..request() },
+            Signed {
+                method: "PUT",
+                ..request()
+            },
+            Signed {
+                target: "/files?path=/etc/passwd",
+                ..request()
+            },
+            Signed {
+                lease: "l2",
+                ..request()
+            },
             Signed { epoch: 4, ..request() },
-            Signed { unix_millis: 1_000_001, ..request() },
-            Signed { body: b"{ }", ..request() },
+            Signed {
+                unix_millis: 1_000_001,
+                ..request()
+            },
+            Signed {
+                body: b"{ }",
+                ..request()
+            },
         ] {
-            assert_eq!(verifier.verify(&changed, &signature, 1_000_500), Err(SignatureError::Wrong), "{changed:?}");
+            assert_eq!(
+                verifier.verify(&changed, &signature, 1_000_500),
+                Err(SignatureError::Wrong),
+                "{changed:?}"
+            );
         }
     }
 
@@ -124,13 +154,19 @@ mod tests {
         let signer = Signer::from_seed(&[7; 32]);
         let verifier = Verifier::from_base64(&signer.public_key()).unwrap();
         let signature = signer.sign(&request());
-        assert_eq!(verifier.verify(&request(), &signature, 1_000_000 + MAX_SKEW_MILLIS + 1), Err(SignatureError::Stale));
+        assert_eq!(
+            verifier.verify(&request(), &signature, 1_000_000 + MAX_SKEW_MILLIS + 1),
+            Err(SignatureError::Stale)
+        );
     }
 
     #[test]
     fn another_gateways_key_signs_nothing_here() {
         let verifier = Verifier::from_base64(&Signer::from_seed(&[7; 32]).public_key()).unwrap();
         let signature = Signer::from_seed(&[8; 32]).sign(&request());
-        assert_eq!(verifier.verify(&request(), &signature, 1_000_000), Err(SignatureError::Wrong));
+        assert_eq!(
+            verifier.verify(&request(), &signature, 1_000_000),
+            Err(SignatureError::Wrong)
+        );
     }
 }

@@ -1,0 +1,212 @@
+//! The door for drivers: leases, commands, files, demand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use grpo_sandbox_protocol::{
+    Demand, ErrorBody, ErrorCode, ExecRequest, Fault, LeaseRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, RenewRequest,
+};
+use serde::de::DeserializeOwned;
+
+use crate::core::{Core, lease, now};
+use crate::index::Held;
+use crate::sandbox::Holder;
+
+/// Longest anybody may wait in the queue, seconds.
+const MAX_WAIT: u64 = 600;
+/// Longest a command may take, seconds.
+const MAX_EXEC: u64 = 24 * 3600;
+/// Lease ids and images are bounded, because they go into the ledger.
+const MAX_NAME: usize = 512;
+/// Added to a command's own time.
+const MARGIN: Duration = Duration::from_secs(20);
+
+type Shared = State<Arc<Core>>;
+
+pub fn router(core: Arc<Core>) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(|| async { "ok" }))
+        .route("/metrics", get(metrics))
+        .route("/v1/leases", post(take))
+        .route("/v1/leases/{id}", get(look).delete(release))
+        .route("/v1/leases/{id}/renew", post(renew))
+        .route("/v1/leases/{id}/exec", post(exec))
+        .route(
+            "/v1/leases/{id}/files",
+            put(files).get(files).layer(DefaultBodyLimit::max(MAX_FILE_BYTES)),
+        )
+        .route("/v1/demand", put(demand))
+        .route("/v1/pool", get(pool))
+        .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        .with_state(core)
+}
+
+/// An error answer.
+struct Refused(ErrorBody);
+
+impl From<ErrorBody> for Refused {
+    fn from(body: ErrorBody) -> Self {
+        Self(body)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0)).into_response()
+    }
+}
+
+fn bad(message: impl Into<String>) -> Refused {
+    Refused(ErrorBody::new(ErrorCode::BadRequest, Fault::Client, message))
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|e| bad(format!("reading the body: {e}")))
+}
+
+async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
+    let mut request: LeaseRequest = parse(&body)?;
+    for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
+        if text.is_empty() || text.len() > MAX_NAME {
+            return Err(bad(format!("{field} must have 1 to {MAX_NAME} bytes")));
+        }
+    }
+    if !core.template.spec.allow_unenforced {
+        let message = "nobody has shown that this cluster enforces network: None for this pool; set allowUnenforced: true to lease all the same";
+        return Err(ErrorBody::new(ErrorCode::EgressUnproven, Fault::Infrastructure, message).into());
+    }
+    request.wait_seconds = request.wait_seconds.min(MAX_WAIT);
+    Ok(Json(core.lease(request).await?).into_response())
+}
+
+/// The lease, or why there is none.
+fn held(core: &Core, id: &str) -> Result<Held, Refused> {
+    core.with(|index| match index.leases.get(id) {
+        Some(held) if held.promised => Ok(held.clone()),
+        _ => Err(Refused(match index.cause_of(id) {
+            Some(cause) => ErrorBody::lost(id, cause),
+            None => ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, format!("there is no lease {id}")),
+        })),
+    })
+}
+
+async fn look(State(core): Shared, Path(id): Path<String>) -> Result<Response, Refused> {
+    Ok(Json(lease(&held(&core, &id)?)).into_response())
+}
+
+async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
+    let actions = core.with(|index| index.release(&id));
+    core.act_all(actions);
+    StatusCode::NO_CONTENT
+}
+
+async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+    let renew: RenewRequest = parse(&body)?;
+    let held_before = held(&core, &id)?;
+    let until = core.with(|index| index.renew(&id, (renew.ttl_seconds as i64).saturating_mul(1000), now()));
+    let ttl = until.map_or(0, |until| ((until - now()) / 1000).max(1) as u64);
+    // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is there.
+    let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
+    pass_on(&core, &held_before, Method::POST, "/renew", body.into(), MARGIN).await?;
+    Ok(Json(lease(&held(&core, &id)?)).into_response())
+}
+
+async fn exec(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+    let request: ExecRequest = parse(&body)?;
+    if request.id.is_empty() || request.id.len() > MAX_NAME {
+        return Err(bad(format!("id must have 1 to {MAX_NAME} bytes")));
+    }
+    if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
+        return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));
+    }
+    let held = held(&core, &id)?;
+    let timeout = Duration::from_secs(request.timeout_seconds);
+    // A running command is use, to its end.
+    core.with(|index| index.used(&id, now() + timeout.as_millis() as i64));
+    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
+    core.with(|index| {
+        if let Some(held) = index.leases.get_mut(&id) {
+            held.used_at = now();
+        }
+    });
+    answer
+}
+
+async fn files(
+    State(core): Shared,
+    Path(id): Path<String>,
+    method: Method,
+    RawQuery(query): RawQuery,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let held = held(&core, &id)?;
+    core.with(|index| index.used(&id, now()));
+    let target = format!("/files?{}", query.unwrap_or_default());
+    pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await
+}
+
+/// sandboxd's answer, or whose fault it is that there is none.
+async fn pass_on(
+    core: &Core,
+    held: &Held,
+    method: Method,
+    target: &str,
+    body: Bytes,
+    timeout: Duration,
+) -> Result<Response, Refused> {
+    let id = &held.entry.lease;
+    let holder = Holder {
+        ip: &held.ip,
+        lease: id,
+        epoch: held.entry.epoch,
+    };
+    match core.sandboxes.send(holder, method, target, body, timeout).await {
+        Ok((status, body)) => Ok((status, [("content-type", "application/json")], body).into_response()),
+        Err(error) => Err(Refused(core.with(|index| match index.cause_of(id) {
+            Some(cause) => ErrorBody::lost(id, cause),
+            // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
+            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
+        }))),
+    }
+}
+
+async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused> {
+    let demand: Demand = parse(&body)?;
+    if demand.images.len() > 4096 {
+        return Err(bad("at most 4096 images"));
+    }
+    let images = demand
+        .images
+        .into_iter()
+        .map(|wanted| (wanted.image, wanted.count as usize))
+        .collect();
+    core.with(|index| index.want(&demand.run, images));
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn pool(State(core): Shared) -> Response {
+    Json(core.with(|index| index.state())).into_response()
+}
+
+async fn metrics(State(core): Shared) -> String {
+    let (state, waiting) = core.with(|index| (index.state(), index.queue.len()));
+    [
+        ("sandboxes_ready", "gauge", u64::from(state.ready)),
+        ("sandboxes_starting", "gauge", u64::from(state.pending)),
+        ("leases", "gauge", u64::from(state.leased)),
+        ("leases_waiting", "gauge", waiting as u64),
+        ("leases_warm_total", "counter", state.warm_hits),
+        ("leases_cold_total", "counter", state.cold_leases),
+        ("leases_lost_to_infrastructure_total", "counter", state.voided),
+    ]
+    .map(|(name, kind, value)| format!("# TYPE grpo_gateway_{name} {kind}\ngrpo_gateway_{name} {value}\n"))
+    .concat()
+}

@@ -1,0 +1,162 @@
+//! Sandbox pods: any image, unmodified, with sandboxd put in as process 1 and everything else taken away.
+
+use grpo_crds::SandboxPoolSpec;
+use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT};
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::json;
+
+pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
+/// The image as the lease named it, before rewriting.
+pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
+/// Where the sandboxd image is mounted.
+const MOUNT: &str = "/grpo";
+
+/// What all sandboxes of a pool share.
+#[derive(Clone, Debug)]
+pub struct Template {
+    pub pool: String,
+    pub pool_uid: String,
+    pub namespace: String,
+    pub sandboxd_image: String,
+    pub public_key: String,
+    pub spec: SandboxPoolSpec,
+}
+
+/// The image's name after the pool's rewrites; the first that fits wins.
+pub fn rewritten(spec: &SandboxPoolSpec, image: &str) -> String {
+    let rewrite = spec
+        .image_rewrites
+        .iter()
+        .find_map(|r| Some(format!("{}{}", r.to, image.strip_prefix(&r.from)?)));
+    rewrite.unwrap_or_else(|| image.to_owned())
+}
+
+/// Memory is reserved in full, so that a neighbour cannot cause an out-of-memory; CPU asks for little unless the pool says otherwise.
+fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
+    let mut resources = spec.resources.clone().unwrap_or_default();
+    let limits = resources.limits.clone().unwrap_or_default();
+    let requests = resources.requests.get_or_insert_default();
+    requests
+        .entry("cpu".to_owned())
+        .or_insert_with(|| Quantity("10m".to_owned()));
+    if let Some(memory) = limits.get("memory") {
+        requests.insert("memory".to_owned(), memory.clone());
+    }
+    resources
+}
+
+/// A sandbox pod.
+pub fn sandbox(template: &Template, name: &str, image: &str) -> Result<Pod, serde_json::Error> {
+    let overlay = template.spec.pod_template.clone().unwrap_or_default();
+    let metadata = overlay.metadata.unwrap_or_default();
+    let spec = overlay.spec.unwrap_or_default();
+    let mut labels = metadata.labels;
+    for (key, value) in [
+        ("app.kubernetes.io/managed-by", "grpo-operator"),
+        ("grpo.dev/role", "sandbox"),
+        (POOL_LABEL, template.pool.as_str()),
+    ] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    let mut annotations = metadata.annotations;
+    annotations.insert(IMAGE_ANNOTATION.to_owned(), image.to_owned());
+    let mut pod: Pod = serde_json::from_value(json!({
+        "metadata": {
+            "name": name,
+            "namespace": template.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "name": template.pool, "uid": template.pool_uid,
+                "controller": true, "blockOwnerDeletion": false,
+            }],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            // The policy gets no way to the API server.
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            // Root inside is nobody outside: SWE-bench images run as root.
+            "hostUsers": false,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
+            "containers": [{
+                "name": "sandbox",
+                "image": rewritten(&template.spec, image),
+                "imagePullPolicy": "IfNotPresent",
+                "command": [format!("{MOUNT}/sandboxd")],
+                "env": [{"name": KEY_ENV, "value": template.public_key}],
+                "ports": [{"name": "sandboxd", "containerPort": SANDBOXD_PORT, "protocol": "TCP"}],
+                "resources": resources(&template.spec),
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    // What root in such an image needs to own files and change users; the namespace confines it.
+                    "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]},
+                },
+                "volumeMounts": [{"name": "sandboxd", "mountPath": MOUNT, "readOnly": true}],
+            }],
+        },
+    }))?;
+    if let Some(pod) = &mut pod.spec {
+        pod.node_selector = (!spec.node_selector.is_empty()).then_some(spec.node_selector);
+        pod.tolerations = (!spec.tolerations.is_empty()).then_some(spec.tolerations);
+        pod.image_pull_secrets = (!spec.image_pull_secrets.is_empty()).then_some(spec.image_pull_secrets);
+        pod.runtime_class_name = spec.runtime_class_name;
+    }
+    Ok(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(spec: &str) -> Template {
+        Template {
+            pool: "p".into(),
+            pool_uid: "u".into(),
+            namespace: "n".into(),
+            sandboxd_image: "sandboxd:1".into(),
+            public_key: "key".into(),
+            spec: serde_yaml_ng::from_str(spec).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
+        let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1").unwrap();
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.automount_service_account_token, Some(false));
+        assert_eq!(spec.host_users, Some(false));
+        assert!(
+            spec.volumes
+                .unwrap()
+                .iter()
+                .all(|v| v.secret.is_none() && v.projected.is_none() && v.host_path.is_none())
+        );
+        let context = spec.containers[0].security_context.clone().unwrap();
+        assert_eq!(context.allow_privilege_escalation, Some(false));
+        assert_eq!(context.privileged, None);
+    }
+
+    #[test]
+    fn memory_is_reserved_in_full() {
+        let pod = sandbox(
+            &template("{max: 4, resources: {limits: {memory: 8Gi, cpu: '4'}}}"),
+            "s",
+            "task:1",
+        )
+        .unwrap();
+        let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
+        assert_eq!(resources.requests.unwrap()["memory"], Quantity("8Gi".into()));
+    }
+
+    #[test]
+    fn the_first_rewrite_that_fits_wins() {
+        let spec = template("{max: 4, imageRewrites: [{from: docker.io/a/, to: x/}, {from: docker.io/, to: m/}]}").spec;
+        assert_eq!(rewritten(&spec, "docker.io/a/b:1"), "x/b:1");
+        assert_eq!(rewritten(&spec, "docker.io/c:1"), "m/c:1");
+        assert_eq!(rewritten(&spec, "ghcr.io/c:1"), "ghcr.io/c:1");
+    }
+}
