@@ -5,6 +5,9 @@ use kube::ResourceExt;
 
 use crate::names;
 
+/// Of what a failed process wrote last, so many lines are shown.
+const LAST_LINES: usize = 5;
+
 /// What matters of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
@@ -156,7 +159,7 @@ fn blocked_container(name: &str, status: &PodStatus) -> Option<PodState> {
         | "ErrImageNeverPull"
         | "ImageInspectError"
         | "RegistryUnavailable" => format!(
-            "pod {name} cannot get an image (container {} runs {}): {said}. Correct the name, or bring the image to where the node can pull it",
+            "pod {name}, container {} (image {}) cannot start for want of an image: {said}. Correct the name, or bring the image to where the node can pull it",
             container.name, container.image
         ),
         "CrashLoopBackOff" => format!(

@@ -287,7 +287,7 @@ fn going_on(
         }
     };
     if phase_before(seen) != Some(phase) {
-        notes.push(note(false, reason, message.clone()));
+        notes.push(note(false, &format!("{phase:?}"), message.clone()));
     }
     let conditions = conditions(seen)
         .set(PROVISIONED, holds, reason, &message)

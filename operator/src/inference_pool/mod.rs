@@ -11,6 +11,7 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{StreamExt, future::ready};
 use grpo_crds::{GrpoRun, InferencePool};
 use kube::{
     Client, ResourceExt,
@@ -18,7 +19,7 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::ObjectRef,
-        watcher::{self, watcher},
+        watcher::{self, Event, watcher},
     },
 };
 use tokio::sync::mpsc;
@@ -28,6 +29,9 @@ use crate::{
     error::Error,
     watches::Parent,
 };
+
+/// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was interrupted.
+const CLAIM_CHECK: Duration = Duration::from_secs(300);
 
 /// Runs the controller until the process ends.
 pub async fn control(
@@ -68,7 +72,8 @@ impl Kind for InferencePool {
         let decision = decide::decide(&seen, &context.settings);
         apply::apply(&seen, &decision, context).await?;
         status::write(&seen, &decision, context).await?;
-        Ok(None)
+        let claimed = self.status.as_ref().is_some_and(|status| status.claimed_by.is_some());
+        Ok(claimed.then_some(CLAIM_CHECK))
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {
