@@ -187,4 +187,47 @@ mod tests {
         board.end(Stage::Rollout);
         assert_eq!(board.now().stage, Some(Stage::Training));
     }
+
+    #[tokio::test]
+    async fn a_write_applies_progress_alone_and_names_the_runs_uid() {
+        use axum::extract::{Request, State};
+        use std::sync::{Arc, Mutex};
+        type Seen = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
+        let seen: Seen = Arc::default();
+        async fn take(State(seen): State<Seen>, request: Request) -> axum::Json<serde_json::Value> {
+            let at = format!("{} {}", request.method(), request.uri());
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            seen.lock().unwrap().push((at, body.clone()));
+            axum::Json(json!({
+                "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": body["metadata"],
+                "spec": {
+                    "model": {"image": {"reference": "m"}}, "tasks": {}, "agent": {"bash": {}}, "inference": {}, "sandboxes": {}, "store": {},
+                },
+            }))
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = axum::Router::new().fallback(take).with_state(seen.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let board = Board::new("uid-1", 3);
+        board.begin(Stage::Rollout);
+        assert!(write_last(client, "ns", "run", &board.now()).await);
+        let (at, body) = seen.lock().unwrap()[0].clone();
+        assert!(
+            at.starts_with("PATCH /apis/grpo.dev/v1alpha1/namespaces/ns/grporuns/run/status?"),
+            "{at}"
+        );
+        assert!(
+            at.contains("fieldManager=grpo-driver") && at.contains("force=true"),
+            "{at}"
+        );
+        assert_eq!(body["metadata"]["uid"], "uid-1");
+        assert_eq!(
+            body["status"].as_object().unwrap().keys().collect::<Vec<_>>(),
+            ["progress"]
+        );
+        assert_eq!(body["status"]["progress"]["stage"], "Rollout");
+    }
 }

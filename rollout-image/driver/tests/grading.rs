@@ -1,0 +1,178 @@
+//! The official grader as a worker process, and grading with it.
+
+mod world;
+
+use grpo_driver::grade::Grader;
+use grpo_driver::grader_worker::{GraderWorker, WorkerError};
+use grpo_driver::sandbox::Gateway;
+use grpo_driver::tasks::{self, Selection, Task};
+use grpo_records::{EpisodeEnd, Outcome, VoidReason};
+use serde_json::json;
+use std::time::Duration;
+use world::World;
+
+fn worker() -> GraderWorker {
+    GraderWorker::new(world::grader_worker(), world::grader_site())
+}
+
+fn log(dir: &tempfile::TempDir, body: &str, exit: &str) -> std::path::PathBuf {
+    let path = dir.path().join("log");
+    std::fs::write(
+        &path,
+        format!(">>>>> Start Test Output\n{body}>>>>> End Test Output\n{exit}"),
+    )
+    .unwrap();
+    path
+}
+
+/// Defects 15 and 19: what counts is what the tests that should pass did, not an exit status and not a printed PASSED.
+#[tokio::test]
+async fn verdicts_come_from_the_tests_and_not_from_the_exit_code() {
+    let (worker, dir) = (worker(), tempfile::tempdir().unwrap());
+    let row = world::row("a", "b");
+    let verdict = async |body: &str, exit: &str| {
+        let report = worker.judge("a", &row, "diff", &log(&dir, body, exit)).await.unwrap();
+        (report.status, report.resolved)
+    };
+    let zero = ">>>>> Test Exit Code: 0\n";
+    let one = ">>>>> Test Exit Code: 1\n";
+    let judged = |resolved| ("Judged".to_owned(), resolved);
+    assert_eq!(
+        verdict("PASSED t.py::add\nPASSED t.py::other\n", zero).await,
+        judged(true)
+    );
+    assert_eq!(
+        verdict("FAILED t.py::add\nPASSED t.py::other\n", zero).await,
+        judged(false)
+    );
+    assert_eq!(
+        verdict("PASSED t.py::add\nFAILED t.py::other\n", one).await,
+        judged(false)
+    );
+    assert_eq!(
+        verdict("PASSED t.py::add\n", zero).await,
+        judged(false),
+        "a test that did not run has not passed"
+    );
+    assert_eq!(
+        verdict("SKIPPED t.py::add\nPASSED t.py::other\n", zero).await,
+        judged(false)
+    );
+    let forged = verdict("PASSED t.py::add\nPASSED t.py::other\n", one).await;
+    assert_eq!(forged, ("NoReport".to_owned(), false));
+    assert_eq!(verdict("nothing\n", zero).await, ("NoReport".to_owned(), false));
+}
+
+#[tokio::test]
+async fn the_evaluation_script_records_the_tests_own_exit_code() {
+    let script = worker().eval_script("a", &world::row("a", "b")).await.unwrap();
+    assert!(script.contains("SWEBENCH_TEST_EXIT_CODE=$?"));
+    assert!(script.starts_with("#!/bin/bash\nset -uxo pipefail\n"));
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_graded_names_its_field() {
+    let mut row = world::row("a", "b");
+    row["log_parser"] = json!("parse_log_of_nobody");
+    let refused = worker().eval_script("a", &row).await.unwrap_err();
+    assert!(matches!(refused, WorkerError::Row { field, .. } if field == "log_parser"));
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let hangs_once = dir.path().join("worker.py");
+    std::fs::write(
+        &hangs_once,
+        "import json, os, sys, time\nprint('{\"ready\": true}', flush=True)\nmark = os.path.join(os.path.dirname(__file__), 'hung')\n\
+         for line in sys.stdin:\n    if not os.path.exists(mark):\n        open(mark, 'w').close(); time.sleep(600)\n\
+         \x20   print(json.dumps({'id': json.loads(line)['id'], 'ok': True, 'evalScript': 'x'}), flush=True)\n",
+    )
+    .unwrap();
+    let worker = GraderWorker::new(&hangs_once, dir.path()).with_patience(Duration::from_millis(500));
+    let first = worker.eval_script("a", &json!({})).await;
+    assert!(matches!(first, Err(WorkerError::NoAnswer { .. })), "{first:?}");
+    assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");
+}
+
+#[tokio::test]
+async fn a_site_without_the_grader_is_an_error_that_says_what_to_install() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = GraderWorker::new(world::grader_worker(), dir.path());
+    let refused = worker.eval_script("a", &json!({})).await.unwrap_err();
+    assert!(refused.to_string().contains("requirements.txt"), "{refused}");
+}
+
+async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
+    let gateway = Gateway::new(
+        &world.gateway_url,
+        "run",
+        Duration::from_secs(10),
+        Duration::from_secs(30),
+    )
+    .unwrap();
+    let patience = Duration::from_secs(10);
+    let grader = Grader::new(gateway, worker(), "/testbed", timeout, patience, "attempt 1").unwrap();
+    let selection = Selection {
+        file: world.tasks.clone(),
+        ..Selection::default()
+    };
+    (grader, tasks::load(&selection).unwrap().remove(0))
+}
+
+/// A patch that makes the evaluation hang is graded once more; then the empty patch shows that the task is sound.
+#[tokio::test]
+async fn a_patch_that_hangs_its_evaluation_is_unresolved_and_never_a_void() {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["eval_script"] = json!(
+        "#!/bin/bash\nset -uxo pipefail\ncd /testbed\nif [ -f hang ]; then sleep 60; fi\necho '>>>>> Start Test Output'\necho FAILED t.py::add\nfalse\necho '>>>>> End Test Output'\n"
+    );
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let (grader, task) = grader(&world, Duration::from_secs(1)).await;
+    let patch = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .await
+        .unwrap();
+    assert_eq!(graded.outcome, Outcome::Unresolved);
+    let record = graded.record.unwrap();
+    assert_eq!((record.tries, record.status.as_str()), (2, "TimedOut"));
+    assert!(
+        record.notes.iter().any(|note| note.contains("Sound")),
+        "{:?}",
+        record.notes
+    );
+}
+
+#[tokio::test]
+async fn a_task_whose_empty_patch_cannot_be_judged_is_the_graders_failure() {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["eval_script"] = json!("#!/bin/bash\nset -uxo pipefail\necho nothing to see\n");
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let patch =
+        "diff --git a/x b/x\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n";
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .await
+        .unwrap();
+    assert_eq!(graded.outcome, Outcome::void(VoidReason::GraderFailed));
+    assert!(graded.message.unwrap().contains("Broken"));
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_apply_is_unresolved() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let patch = "diff --git a/none b/none\n--- a/none\n+++ b/none\n@@ -1,2 +1,2 @@\n-was\n+is\n context\n";
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .await
+        .unwrap();
+    assert_eq!(
+        (graded.outcome, graded.record.unwrap().status.as_str()),
+        (Outcome::Unresolved, "PatchRefused")
+    );
+}

@@ -1,0 +1,205 @@
+//! The driver as a process: killed in the middle, started again, and how it ends.
+
+mod world;
+
+use grpo_crds::RunConfig;
+use grpo_records::{EpisodeHome, paths};
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+use world::World;
+
+fn config(world: &World, iterations: u32) -> PathBuf {
+    let dataset = json!({"image": {"reference": "d:1", "path": "train.jsonl"}});
+    let config = json!({
+        "name": "run", "namespace": "ns", "uid": "uid-1", "storePath": "ns/run", "modelPath": world::model(),
+        "datasets": [{"path": world.mount.path(), "image": "d:1"}],
+        "endpoints": {
+            "gateway": world.gateway_url, "trainer": world.trainer_url, "driver": "http://driver:8070",
+            "enginesHost": world.engine_address.ip().to_string(), "enginesPort": world.engine_address.port(),
+        },
+        "spec": {
+            "seed": 7,
+            "model": {"image": {"reference": "m:1"}},
+            "tasks": {
+                "train": {"dataset": dataset},
+                "evaluate": [{"name": "fixed", "dataset": dataset, "atStart": true}],
+            },
+            "agent": {
+                "bash": {"system": "s", "task": "{{ task.problem_statement }}", "observation": "{{ output }}", "submitSentinel": "SUBMIT"},
+                "limits": {"turns": 6, "contextTokens": 1024},
+            },
+            "rollout": {"iterations": iterations, "prompts": 2, "samples": 4, "concurrency": 3, "sampling": {"maxTokensPerCall": 256}},
+            "trainer": {"nodes": 1},
+            "inference": {"poolRef": {"name": "p"}},
+            "sandboxes": {"poolRef": {"name": "p"}},
+            "store": {"persistentVolumeClaim": {"claimName": "c"}},
+        },
+    });
+    let read: RunConfig = serde_json::from_value(config.clone()).unwrap();
+    assert_eq!(read.spec.rollout.iterations, iterations);
+    let path = world.mount.path().join("run.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+struct Driver(Child);
+
+impl Driver {
+    fn start(world: &World, config: &PathBuf, attempt: u32) -> Self {
+        let log = std::fs::File::create(world.mount.path().join(format!("driver-{attempt}.log"))).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_grpo-driver"))
+            .arg("--config")
+            .arg(config)
+            .arg("--store-mount")
+            .arg(world.mount.path())
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--no-status",
+                "--attempt",
+                &attempt.to_string(),
+            ])
+            .arg("--grader-worker")
+            .arg(world::grader_worker())
+            .arg("--grader-site")
+            .arg(world::grader_site())
+            .arg("--termination-log")
+            .arg(world.mount.path().join("termination.json"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// When each `meta.json` was written.
+fn verdicts(world: &World) -> HashMap<PathBuf, SystemTime> {
+    let mut found = HashMap::new();
+    let mut folders = vec![world.mount.path().join("ns/run")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false if entry.file_name() == "meta.json" => {
+                    found.insert(entry.path(), entry.metadata().unwrap().modified().unwrap());
+                }
+                false => {}
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made_twice() {
+    let world = World::new(3).await;
+    let config = config(&world, 2);
+    let mut known: HashMap<PathBuf, SystemTime> = HashMap::new();
+    let mut attempt = 0;
+    // Killed each time a few more verdicts are in, wherever it is then.
+    for wanted in [1, 4, 6, 11, 14, 19] {
+        attempt += 1;
+        let mut driver = Driver::start(&world, &config, attempt);
+        let ended = tokio::select! {
+            ended = driver.ended() => Some(ended),
+            () = async {
+                while verdicts(&world).len() < wanted {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            } => None,
+        };
+        if let Some(code) = ended {
+            let log = std::fs::read_to_string(world.mount.path().join(format!("driver-{attempt}.log"))).unwrap();
+            panic!("attempt {attempt} ended with {code:?} before it was killed:\n{log}");
+        }
+        drop(driver);
+        let now = verdicts(&world);
+        for (path, written) in &known {
+            assert_eq!(now.get(path), Some(written), "{} was written again", path.display());
+        }
+        known = now;
+    }
+    let code = Driver::start(&world, &config, attempt + 1).ended().await;
+    assert_eq!(code, Some(0));
+
+    let state = world.state().await;
+    assert_eq!(state.verdicts.len(), 16 + 6);
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);
+    let mut seen = HashMap::new();
+    for meta in world.metas().await {
+        assert!(meta.outcome.is_verdict(), "{:?}", meta.message);
+        *seen.entry((meta.key.home.clone(), meta.key.name())).or_insert(0) += 1;
+    }
+    assert!(seen.values().all(|verdicts| *verdicts == 1));
+    let journal = world.store().files_below(paths::JOURNAL).await.unwrap();
+    let mut entries = 0;
+    for path in journal {
+        let entry: grpo_records::JournalEntry = world.store().read(&path).await.unwrap();
+        entries += usize::from(matches!(entry.event, grpo_records::Event::Verdict { .. }));
+    }
+    assert_eq!(entries, 22);
+    world.nothing_ran_twice();
+    let report = world.verified().await;
+    assert_eq!((report.batches, report.rows), (2, 16));
+    // Iteration 1 and the evaluation under a-v0 are of the same weights whoever sampled them.
+    for meta in world.metas().await {
+        if meta.key.home == (EpisodeHome::Iteration { iteration: 1 }) {
+            assert_eq!(meta.weights, ["a-v0"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declared_fault_ends_with_42_and_a_last_word_that_names_file_line_and_field() {
+    let world = World::new(1).await;
+    let mut broken = world.rows["task-0"].clone();
+    broken["FAIL_TO_PASS"] = json!(7);
+    std::fs::write(&world.tasks, broken.to_string()).unwrap();
+    let code = Driver::start(&world, &config(&world, 1), 1).ended().await;
+    assert_eq!(code, Some(42));
+    let word: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(world.mount.path().join("termination.json")).unwrap()).unwrap();
+    assert_eq!(word["reason"], "TaskRowInvalid");
+    assert!(
+        word["message"]
+            .as_str()
+            .unwrap()
+            .contains("train.jsonl line 1, field FAIL_TO_PASS")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_told_to_stop_stops_at_once() {
+    let world = World::new(1).await;
+    *world.trainer.away_for.lock().unwrap() = u32::MAX;
+    let mut driver = Driver::start(&world, &config(&world, 1), 1);
+    let journal = world.mount.path().join("ns/run/journal");
+    while !journal.exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let pid = nix::unistd::Pid::from_raw(driver.0.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(5), driver.ended()).await;
+    assert_eq!(ended.unwrap(), Some(143));
+}

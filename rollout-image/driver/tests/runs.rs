@@ -1,0 +1,388 @@
+//! Whole runs against surroundings on real sockets, with real repositories, commands and the official grader.
+
+mod world;
+
+use axum::http::StatusCode;
+use grpo_driver::fault::DriverError;
+use grpo_records::{Outcome, TrainerPhase, VoidReason, paths};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Priority, SandboxCause};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use world::World;
+
+#[tokio::test]
+async fn a_run_learns_from_every_episode_and_everything_it_claims_can_be_recomputed() {
+    let world = World::new(3).await;
+    world.go(world.settings(), 1).await.unwrap();
+
+    let report = world.verified().await;
+    assert_eq!((report.batches, report.rows), (2, 16));
+    assert_eq!(report.iterations[&1].episodes, 8);
+    let resolved = report.iterations[&1].resolved;
+    assert!(
+        resolved > 0 && resolved < 8,
+        "{resolved} of 8: half of the seeds are even"
+    );
+    assert_eq!(report.evaluations["fixed"].keys().collect::<Vec<_>>(), ["a-v0", "a-v2"]);
+
+    let state = world.state().await;
+    assert!(state.finished.unwrap().succeeded);
+    assert_eq!(state.promoted.unwrap().weights, "a-v2");
+    assert_eq!(state.verdicts.len(), 16 + 6);
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);
+    let ordered: Vec<String> = world
+        .engine
+        .orders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|o| o.version.clone())
+        .collect();
+    assert_eq!(ordered, ["a-v0", "a-v1", "a-v2"]);
+    // Strictly on-policy: the tokens of iteration k are from the weights of step k - 1.
+    for meta in world.metas().await {
+        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+            assert_eq!(meta.weights, [format!("a-v{}", iteration - 1)]);
+        }
+    }
+    world.nothing_ran_twice();
+    assert!(
+        world.gateway.state.lock().unwrap().leases.is_empty(),
+        "every sandbox was given back"
+    );
+}
+
+#[tokio::test]
+async fn the_same_weights_and_seeds_give_the_same_answers_before_and_after() {
+    let world = World::new(2).await;
+    world.go(world.settings(), 1).await.unwrap();
+    world.verified().await;
+    // The fake engine's answers depend on prompt and seed alone.
+    let store = world.store();
+    for name in ["task-0__g0__i0", "task-1__g1__i0"] {
+        let mut tokens = Vec::new();
+        for weights in ["a-v0", "a-v2"] {
+            let path = paths::trajectory(&format!("evaluations/fixed/{weights}/{name}"));
+            tokens.push(store.read::<grpo_records::EpisodeRecord>(&path).await.unwrap().tokens);
+        }
+        assert_eq!(tokens[0], tokens[1]);
+    }
+}
+
+#[tokio::test]
+async fn a_finished_run_that_is_started_again_does_nothing_twice() {
+    let world = World::new(2).await;
+    world.go(world.settings(), 1).await.unwrap();
+    let asked = world.engine.asked.lock().unwrap().len();
+    let evaluated = world.gateway.state.lock().unwrap().evaluations;
+    world.go(world.settings(), 2).await.unwrap();
+    assert_eq!(
+        world.engine.asked.lock().unwrap().len(),
+        asked,
+        "a set is never evaluated twice for one weights version"
+    );
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, evaluated);
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);
+    let journal = world.store().files_below(paths::JOURNAL).await.unwrap().len();
+    world.go(world.settings(), 3).await.unwrap();
+    assert_eq!(world.store().files_below(paths::JOURNAL).await.unwrap().len(), journal);
+}
+
+/// Defect 17.
+#[tokio::test]
+async fn a_lost_grader_is_replaced_and_the_verdict_is_that_of_the_one_that_finished() {
+    let world = World::new(1).await;
+    let lost = AtomicU32::new(0);
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |_, priority, request| {
+        let is_evaluation = priority == Priority::Grader && request.id == "eval";
+        (is_evaluation && lost.fetch_add(1, Ordering::Relaxed) < 3).then(|| world::lost(SandboxCause::NodeLost))
+    }));
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    world.go(settings, 1).await.unwrap();
+    let metas = world.metas().await;
+    assert!(metas.iter().all(|meta| meta.outcome.is_verdict()));
+    let tries: u32 = metas
+        .iter()
+        .filter_map(|m| m.grade.as_ref())
+        .map(|g| g.tries)
+        .max()
+        .unwrap();
+    assert!(tries > 1);
+    world.verified().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_taken_away_voids_the_try_and_the_next_one_counts() {
+    let world = World::new(1).await;
+    let taken = AtomicU32::new(0);
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |_, priority, request| {
+        let second_turn = priority == Priority::Agent && request.id.starts_with("t1-");
+        (second_turn && taken.fetch_add(1, Ordering::Relaxed) == 0).then(|| world::lost(SandboxCause::Preempted))
+    }));
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    let metas = world.metas().await;
+    let voids: Vec<_> = metas.iter().filter(|m| !m.outcome.is_verdict()).collect();
+    assert_eq!(voids.len(), 1);
+    assert_eq!(
+        (voids[0].outcome.clone(), voids[0].reward),
+        (Outcome::void(VoidReason::SandboxLost), None)
+    );
+    assert_eq!(metas.len(), 9, "eight verdicts and the void");
+    let state = world.state().await;
+    assert_eq!((state.verdicts.len(), state.voids[&VoidReason::SandboxLost]), (8, 1));
+    assert!(state.voided_tokens > 0);
+    assert_eq!(world.verified().await.rows, 8);
+}
+
+#[tokio::test]
+async fn a_sandbox_killed_for_its_own_memory_is_the_policys_fault() {
+    let world = World::new(1).await;
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
+        (priority == Priority::Agent && request.id.starts_with("t1-")).then(|| world::lost(SandboxCause::OutOfMemory))
+    }));
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    for meta in world.metas().await {
+        assert_eq!(
+            (meta.outcome, meta.end),
+            (Outcome::Unresolved, grpo_records::EpisodeEnd::SandboxExhausted)
+        );
+    }
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 0);
+    world.verified().await;
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_run_is_an_observation_and_not_a_void() {
+    let world = World::new(1).await;
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
+        let refused = || ErrorBody::new(ErrorCode::BadRequest, Fault::Client, "a zero byte in argv");
+        (priority == Priority::Agent && request.id.starts_with("t0-")).then(|| (StatusCode::BAD_REQUEST, refused()))
+    }));
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    assert!(
+        world
+            .metas()
+            .await
+            .iter()
+            .all(|meta| meta.outcome.is_verdict() && meta.turns == 3)
+    );
+}
+
+#[tokio::test]
+async fn a_gateway_and_a_trainer_that_are_away_for_a_while_cost_time_and_nothing_else() {
+    let world = World::new(1).await;
+    world.gateway.state.lock().unwrap().away_for = 6;
+    *world.trainer.away_for.lock().unwrap() = 3;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    assert!(world.metas().await.iter().all(|meta| meta.outcome.is_verdict()));
+    assert!(world.state().await.voids.is_empty());
+    world.nothing_ran_twice();
+}
+
+#[tokio::test]
+async fn identical_patches_of_a_task_are_graded_once_and_the_others_name_their_source() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    settings.samples = 8;
+    settings.prompts = 1;
+    world.go(settings, 1).await.unwrap();
+    let metas = world.metas().await;
+    let patches: HashSet<_> = metas.iter().filter_map(|m| m.patch_sha256.clone()).collect();
+    let fixed = metas.iter().filter(|m| m.outcome == Outcome::Resolved).count();
+    assert!(fixed > 1, "several episodes find the same fix");
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations as usize, patches.len());
+    let report = world.verified().await;
+    assert_eq!(report.iterations[&1].reused as usize, metas.len() - patches.len());
+}
+
+#[tokio::test]
+async fn an_empty_patch_is_unresolved_and_costs_no_grader() {
+    let world = World::new(1).await;
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "```bash\necho SUBMIT\n```".into());
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    for meta in world.metas().await {
+        assert_eq!(
+            (meta.outcome, meta.grade.unwrap().status.as_str()),
+            (Outcome::Unresolved, "EmptyPatch")
+        );
+    }
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 0);
+}
+
+/// Defect 13.
+#[tokio::test]
+async fn an_episode_that_runs_out_of_turns_keeps_its_patch_and_is_marked_truncated() {
+    let world = World::new(1).await;
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "```bash\nsed -i 's/a - b/a + b/' $F\n```".into());
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    for meta in world.metas().await {
+        assert_eq!(
+            (meta.outcome, meta.end, meta.turns),
+            (Outcome::Resolved, grpo_records::EpisodeEnd::TurnLimit, 6)
+        );
+        assert!(meta.truncated);
+    }
+    assert!(
+        world
+            .store()
+            .read::<grpo_records::Batch>(&paths::batch(1))
+            .await
+            .unwrap()
+            .rows
+            .iter()
+            .all(|r| r.truncated)
+    );
+}
+
+/// Defect 13: an engine that is away is the infrastructure's fault, not a turn limit.
+#[tokio::test]
+async fn an_engine_that_never_answers_is_a_void_and_says_so() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    settings.patience.engines = std::time::Duration::from_millis(300);
+    settings.patience.void_retries = 0;
+    let run = world.start(settings, 1).await.unwrap();
+    let engine = world.engine.clone();
+    *world.engine.policy.lock().unwrap() = Box::new(move |_, _| {
+        // From the first answer on it serves other weights than those that are wanted, and orders do not help.
+        *engine.stuck.lock().unwrap() = true;
+        *engine.serving.lock().unwrap() = "elsewhere".into();
+        "```bash\nls\n```".into()
+    });
+    let ended = run.go().await.unwrap_err();
+    assert!(
+        matches!(&ended, DriverError::Fault(fault) if fault.reason == "NoValidEpisodes"),
+        "{ended}"
+    );
+    let metas = world.metas().await;
+    assert!(
+        metas
+            .iter()
+            .all(|m| m.outcome == Outcome::void(VoidReason::EngineUnavailable))
+    );
+}
+
+#[tokio::test]
+async fn an_engine_that_restarts_with_its_base_weights_is_told_again() {
+    let world = World::new(1).await;
+    let restarts = AtomicU32::new(0);
+    let engine = world.engine.clone();
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        if restarts.fetch_add(1, Ordering::Relaxed) == 4 {
+            *engine.instance.lock().unwrap() = "two".into();
+            *engine.serving.lock().unwrap() = "base".into();
+        }
+        world::half_right(prompt, seed)
+    });
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings, 1).await.unwrap();
+    let ordered: Vec<String> = world
+        .engine
+        .orders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|o| o.version.clone())
+        .collect();
+    assert_eq!(ordered, ["a-v0", "a-v0", "a-v1"]);
+    assert!(world.metas().await.iter().all(|meta| meta.weights == ["a-v0"]));
+}
+
+#[tokio::test]
+async fn a_trainer_that_comes_back_with_another_lineage_is_followed() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.evaluate.clear();
+    settings.iterations = 1;
+    world.go(settings.clone(), 1).await.unwrap();
+    // It replays step 1 and gets other bits: a new lineage begins there.
+    *world.trainer.lineage.lock().unwrap() = "b".into();
+    world.trainer.publish(1).await;
+    *world.trainer.phase.lock().unwrap() = TrainerPhase::Idle;
+    settings.iterations = 2;
+    world.go(settings, 2).await.unwrap();
+    let second: Vec<_> = world
+        .metas()
+        .await
+        .into_iter()
+        .filter(|m| m.key.home == grpo_records::EpisodeHome::Iteration { iteration: 2 })
+        .collect();
+    assert!(second.iter().all(|meta| meta.weights == ["b-v1"]));
+    assert_eq!(world.state().await.promoted.unwrap().weights, "b-v2");
+}
+
+#[tokio::test]
+async fn with_staleness_one_the_next_rollout_overlaps_the_step_and_no_token_is_older_than_that() {
+    let world = World::new(2).await;
+    let mut settings = world.settings();
+    settings.max_staleness = 1;
+    settings.iterations = 3;
+    world.go(settings, 1).await.unwrap();
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2, 3]);
+    let report = world.verified().await;
+    assert_eq!(report.batches, 3);
+    for meta in world.metas().await {
+        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+            for version in &meta.weights {
+                let sampled = grpo_driver::batches::step_of(version).unwrap();
+                assert!(iteration - 1 - sampled <= 1, "{version} in iteration {iteration}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_runs_store_is_refused_when_the_run_says_never() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings.clone(), 1).await.unwrap();
+    settings.uid = "uid-2".into();
+    settings.resume = grpo_crds::grpo_run::Resume::Never;
+    let refused = world.go(settings, 1).await.unwrap_err();
+    assert!(
+        matches!(&refused, DriverError::Fault(fault) if fault.reason == "StoreNotEmpty"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn other_tasks_under_the_same_path_are_noticed() {
+    let world = World::new(2).await;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    world.go(settings.clone(), 1).await.unwrap();
+    settings.train.as_mut().unwrap().tasks.limit = Some(1);
+    let refused = world.go(settings, 2).await.unwrap_err();
+    assert!(
+        matches!(&refused, DriverError::Fault(fault) if fault.reason == "TasksChanged"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,725 @@
+//! The driver's surroundings for tests: gateway, engine and trainer on real sockets, repositories and commands for real.
+//!
+//! A sandbox is a copy of a repository in a folder of its own; `/testbed` and `/tmp/grpo` in commands and scripts mean that
+//! folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
+
+#![allow(dead_code)]
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post, put};
+use grpo_driver::agent_bash::Prompts;
+use grpo_driver::config::{AgentSettings, Evaluation, Patience, Reward, Sampling, Settings, Training};
+use grpo_driver::engine::Endpoints;
+use grpo_driver::fault::DriverError;
+use grpo_driver::iterate::Run;
+use grpo_driver::metrics::Metrics;
+use grpo_driver::progress::Board;
+use grpo_driver::start::{self, Process};
+use grpo_driver::tasks::{Order, Selection};
+use grpo_driver::verify;
+use grpo_engine_protocol as engine;
+use grpo_records::store::sha256_hex;
+use grpo_records::{
+    EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
+    WeightsManifest, Writer, paths,
+};
+use grpo_sandbox_protocol as sandbox;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokenizers::Tokenizer;
+
+pub const STOP: u32 = 2;
+const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a;";
+
+/// What a gateway may be made to answer instead of obeying.
+pub type Fault = (StatusCode, sandbox::ErrorBody);
+type ExecHook = Box<dyn Fn(&sandbox::Lease, sandbox::Priority, &sandbox::ExecRequest) -> Option<Fault> + Send + Sync>;
+type Policy = Box<dyn Fn(&str, u64) -> String + Send + Sync>;
+
+#[derive(Default)]
+pub struct GatewayState {
+    pub leases: HashMap<String, (sandbox::Lease, sandbox::Priority, PathBuf)>,
+    pub results: HashMap<(String, String), Arc<tokio::sync::OnceCell<sandbox::ExecResult>>>,
+    /// How often each (lease, exec id) really ran.
+    pub ran: BTreeMap<(String, String), u32>,
+    pub evaluations: u32,
+    pub released: Vec<String>,
+    pub demands: u32,
+    /// Answers 503 to so many calls.
+    pub away_for: u32,
+    pub epoch: u64,
+    pub most_at_once: usize,
+}
+
+pub struct Gateway {
+    pub state: Mutex<GatewayState>,
+    pub hook: Mutex<Option<ExecHook>>,
+    dir: tempfile::TempDir,
+}
+
+pub struct Engine {
+    pub instance: Mutex<String>,
+    pub serving: Mutex<String>,
+    pub orders: Mutex<Vec<engine::WeightsOrder>>,
+    pub asked: Mutex<Vec<(Vec<u32>, u64, String)>>,
+    pub policy: Mutex<Policy>,
+    tokenizer: Tokenizer,
+    /// An agent that takes orders but never gets there.
+    pub stuck: Mutex<bool>,
+}
+
+pub struct Trainer {
+    pub store: RunStore,
+    pub lineage: Mutex<String>,
+    pub step: Mutex<u32>,
+    pub steps_run: Mutex<Vec<u32>>,
+    pub phase: Mutex<TrainerPhase>,
+    pub away_for: Mutex<u32>,
+}
+
+pub struct World {
+    pub mount: tempfile::TempDir,
+    pub gateway: Arc<Gateway>,
+    pub engine: Arc<Engine>,
+    pub trainer: Arc<Trainer>,
+    pub gateway_url: String,
+    pub engine_address: SocketAddr,
+    pub trainer_url: String,
+    pub tasks: PathBuf,
+    pub rows: HashMap<String, Value>,
+}
+
+pub fn model() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../e2e/demo/model")
+}
+
+pub fn grader_worker() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../grader/worker.py")
+}
+
+/// Where the official grader's packages are; `make setup` puts them there.
+pub fn grader_site() -> PathBuf {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));
+    let site = std::env::var("GRPO_GRADER_SITE").unwrap_or_else(|_| format!("{cache}/grader-site"));
+    assert!(
+        std::path::Path::new(&site).join("swebench").is_dir(),
+        "the official grader is not installed in {site}: run make setup, or pip install --no-deps --target {site} -r rollout-image/grader/requirements.txt"
+    );
+    PathBuf::from(site)
+}
+
+fn sh(dir: &std::path::Path, script: &str) -> String {
+    let out = std::process::Command::new("sh")
+        .arg("-euc")
+        .arg(script)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{script}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}
+
+/// A row whose fix is to turn `a - b` into `a + b` in a.py.
+pub fn row(id: &str, base: &str) -> Value {
+    json!({
+        "instance_id": id, "repo": "r/r", "version": "1", "base_commit": base, "problem_statement": format!("Fix {id}."),
+        "image": format!("img/{id}:1"), "log_parser": "parse_log_pytest", "eval_type": "pass_and_fail",
+        "FAIL_TO_PASS": "[\"t.py::add\"]", "PASS_TO_PASS": ["t.py::other"], "env": {"F": "a.py"},
+        "eval_script": "#!/bin/bash\nset -uxo pipefail\ncd /testbed\necho '>>>>> Start Test Output'\n\
+            if grep -q 'a + b' a.py; then echo PASSED t.py::add; echo PASSED t.py::other; else echo FAILED t.py::add; echo PASSED t.py::other; false; fi\n\
+            echo '>>>>> End Test Output'\n",
+    })
+}
+
+/// Looks, then fixes the bug when the seed is even and leaves it when odd, then submits.
+pub fn half_right(prompt: &str, seed: u64) -> String {
+    let turn = prompt.matches("assistant\n").count();
+    let command = match turn {
+        1 => "cat $F".to_owned(),
+        2 if seed.is_multiple_of(2) => "sed -i 's/a - b/a + b/' $F; echo 1 passed".to_owned(),
+        2 => format!("echo '# {seed}' >> $F; echo 1 failed"),
+        _ => "echo SUBMIT".to_owned(),
+    };
+    format!("Go.\n```bash\n{command}\n```")
+}
+
+impl World {
+    pub async fn new(instances: usize) -> Self {
+        let mount = tempfile::tempdir().unwrap();
+        let gateway_dir = tempfile::tempdir().unwrap();
+        sh(
+            gateway_dir.path(),
+            &format!(
+                "{GIT} git init -q testbed; cd testbed; printf 'def add(a, b):\\n    return a - b\\n' > a.py; git add -A; git commit -qm base"
+            ),
+        );
+        let base = sh(&gateway_dir.path().join("testbed"), "git rev-parse HEAD");
+        let all: Vec<Value> = (0..instances).map(|at| row(&format!("task-{at}"), &base)).collect();
+        let tasks = mount.path().join("train.jsonl");
+        let lines: Vec<String> = all.iter().map(Value::to_string).collect();
+        std::fs::write(&tasks, lines.join("\n")).unwrap();
+        let rows = all
+            .into_iter()
+            .map(|row| (row["instance_id"].as_str().unwrap().to_owned(), row))
+            .collect();
+
+        let gateway = Arc::new(Gateway {
+            state: Mutex::default(),
+            hook: Mutex::new(None),
+            dir: gateway_dir,
+        });
+        let engine = Arc::new(Engine {
+            instance: Mutex::new("one".into()),
+            serving: Mutex::new("base".into()),
+            orders: Mutex::default(),
+            asked: Mutex::default(),
+            policy: Mutex::new(Box::new(half_right)),
+            tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
+            stuck: Mutex::new(false),
+        });
+        let store = RunStore::open(mount.path(), "ns/run").unwrap();
+        let trainer = Arc::new(Trainer {
+            store,
+            lineage: Mutex::new("a".into()),
+            step: Mutex::new(0),
+            steps_run: Mutex::default(),
+            phase: Mutex::new(TrainerPhase::Idle),
+            away_for: Mutex::new(0),
+        });
+        trainer.publish(0).await;
+        let gateway_address = serve(gateway_router(gateway.clone())).await;
+        let engine_address = serve(engine_router(engine.clone())).await;
+        let trainer_address = serve(trainer_router(trainer.clone())).await;
+        Self {
+            mount,
+            gateway,
+            engine,
+            trainer,
+            gateway_url: format!("http://{gateway_address}"),
+            engine_address,
+            trainer_url: format!("http://{trainer_address}"),
+            tasks,
+            rows,
+        }
+    }
+
+    pub fn settings(&self) -> Settings {
+        let selection = Selection {
+            file: self.tasks.clone(),
+            ..Selection::default()
+        };
+        Settings {
+            namespace: "ns".into(),
+            name: "run".into(),
+            uid: "uid-1".into(),
+            mode: grpo_crds::grpo_run::Mode::Train,
+            resume: grpo_crds::grpo_run::Resume::Auto,
+            seed: 7,
+            store: (self.mount.path().to_owned(), "ns/run".into()),
+            model: model(),
+            train: Some(Training {
+                tasks: selection.clone(),
+                order: Order::Shuffled,
+                seed: 7,
+            }),
+            evaluate: vec![Evaluation {
+                name: "fixed".into(),
+                tasks: selection,
+                samples: 1,
+                seed: 7,
+                every: None,
+                at_start: true,
+                at_end: true,
+            }],
+            agent: AgentSettings {
+                prompts: Prompts::default(),
+                turns: 6,
+                command_timeout: Duration::from_secs(10),
+                episode_timeout: Duration::from_secs(60),
+                context_tokens: 1024,
+                repository: "/testbed".into(),
+                output_bytes: 4096,
+            },
+            sampling: Sampling {
+                temperature: 1.0,
+                top_p: 1.0,
+                top_k: 0,
+                max_tokens_per_call: 256,
+            },
+            iterations: 2,
+            prompts: 2,
+            samples: 4,
+            concurrency: Some(4),
+            max_staleness: 0,
+            reward: Reward {
+                resolved: 1.0,
+                unresolved: 0.0,
+                grade_timeout: Duration::from_secs(20),
+            },
+            gateway: self.gateway_url.clone(),
+            engines: Endpoints::Fixed(vec![self.engine_address]),
+            trainer: self.trainer_url.clone(),
+            driver: "http://driver".into(),
+            patience: Patience {
+                gateway: Duration::from_secs(20),
+                engines: Duration::from_secs(20),
+                trainer: Duration::from_secs(20),
+                lease_ttl: Duration::from_secs(30),
+                void_retries: 2,
+            },
+        }
+    }
+
+    pub async fn start(&self, settings: Settings, attempt: u32) -> Result<Arc<Run>, DriverError> {
+        let process = Process {
+            attempt,
+            grader_worker: grader_worker(),
+            grader_site: grader_site(),
+        };
+        let store = start::store(&settings)?;
+        let board = Board::new(&settings.uid, settings.iterations);
+        start::run(settings, &process, store, board, Arc::new(Metrics::default())).await
+    }
+
+    pub async fn go(&self, settings: Settings, attempt: u32) -> Result<(), DriverError> {
+        self.start(settings, attempt).await?.go().await
+    }
+
+    pub fn store(&self) -> RunStore {
+        RunStore::open(self.mount.path(), "ns/run").unwrap()
+    }
+
+    pub async fn state(&self) -> RunState {
+        Journal::open(self.store(), Writer::driver(99)).await.unwrap().1
+    }
+
+    /// Every finished try in the store.
+    pub async fn metas(&self) -> Vec<EpisodeMeta> {
+        let store = self.store();
+        let mut metas = Vec::new();
+        for folder in [paths::ROLLOUTS, paths::EVALUATIONS] {
+            for path in store.files_below(folder).await.unwrap() {
+                if path.ends_with("/meta.json") {
+                    metas.push(store.read(&path).await.unwrap());
+                }
+            }
+        }
+        metas
+    }
+
+    /// Recomputes everything from the store, with the official grader; nothing may disagree.
+    pub async fn verified(&self) -> verify::Report {
+        let worker = grpo_driver::grader_worker::GraderWorker::new(grader_worker(), grader_site());
+        let judge = verify::Judge {
+            worker: &worker,
+            rows: &self.rows,
+        };
+        let report = verify::recompute(&self.store(), Some(&judge)).await.unwrap();
+        assert_eq!(report.disagreements, Vec::<String>::new());
+        report
+    }
+
+    /// No command of a sandbox ran twice.
+    pub fn nothing_ran_twice(&self) {
+        let state = self.gateway.state.lock().unwrap();
+        for (what, times) in &state.ran {
+            assert_eq!(*times, 1, "{what:?}");
+        }
+    }
+}
+
+pub async fn serve(router: Router) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    address
+}
+
+// The gateway.
+
+fn gateway_router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/v1/leases", post(lease))
+        .route("/v1/leases/{id}", get(get_lease).delete(release))
+        .route("/v1/leases/{id}/exec", post(exec))
+        .route("/v1/leases/{id}/renew", post(get_lease))
+        .route("/v1/leases/{id}/files", put(put_file).get(get_file))
+        .route("/v1/demand", put(demand))
+        .route(
+            "/v1/pool",
+            get(|| async {
+                Json(sandbox::PoolState {
+                    max: 4,
+                    ..Default::default()
+                })
+            }),
+        )
+        .with_state(gateway)
+}
+
+pub fn lost(cause: sandbox::SandboxCause) -> Fault {
+    (StatusCode::GONE, sandbox::ErrorBody::lost("l", cause))
+}
+
+fn refused(code: sandbox::ErrorCode, fault: sandbox::Fault) -> Response {
+    let body = sandbox::ErrorBody::new(code, fault, format!("{code:?}"));
+    (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
+}
+
+impl Gateway {
+    fn away(&self) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let away = state.away_for > 0;
+        state.away_for = state.away_for.saturating_sub(1);
+        away
+    }
+
+    fn translate(&self, lease: &str, text: &str) -> String {
+        let state = self.state.lock().unwrap();
+        let dir = state.leases[lease].2.display().to_string();
+        text.replace("/testbed", &format!("{dir}/testbed"))
+            .replace("/tmp/grpo", &format!("{dir}/tmp/grpo"))
+    }
+}
+
+async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox::LeaseRequest>) -> Response {
+    if gateway.away() {
+        return refused(sandbox::ErrorCode::Unavailable, sandbox::Fault::Infrastructure);
+    }
+    let mut state = gateway.state.lock().unwrap();
+    if let Some((lease, ..)) = state.leases.get(&request.id) {
+        return Json(lease.clone()).into_response();
+    }
+    state.epoch += 1;
+    let lease = sandbox::Lease {
+        id: request.id.clone(),
+        epoch: state.epoch,
+        sandbox: format!("pod-{}", state.epoch),
+        image: request.image,
+        node: "n".into(),
+        expires_at: i64::MAX,
+    };
+    let dir = gateway.dir.path().join(format!("lease-{}", state.epoch));
+    std::fs::create_dir(&dir).unwrap();
+    sh(&dir, "cp -a ../testbed .");
+    state.leases.insert(request.id, (lease.clone(), request.priority, dir));
+    state.most_at_once = state.most_at_once.max(state.leases.len());
+    Json(lease).into_response()
+}
+
+async fn get_lease(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Response {
+    match gateway.state.lock().unwrap().leases.get(&id) {
+        Some((lease, ..)) => Json(lease.clone()).into_response(),
+        None => refused(sandbox::ErrorCode::NoSuchLease, sandbox::Fault::Client),
+    }
+}
+
+async fn release(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> StatusCode {
+    let mut state = gateway.state.lock().unwrap();
+    state.leases.remove(&id);
+    state.released.push(id);
+    StatusCode::NO_CONTENT
+}
+
+async fn exec(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Json(request): Json<sandbox::ExecRequest>,
+) -> Response {
+    if gateway.away() {
+        return refused(sandbox::ErrorCode::SandboxUnreachable, sandbox::Fault::Infrastructure);
+    }
+    let key = (id.clone(), request.id.clone());
+    {
+        let mut state = gateway.state.lock().unwrap();
+        let Some((lease, priority, _)) = state.leases.get(&id).cloned() else {
+            return refused(sandbox::ErrorCode::NoSuchLease, sandbox::Fault::Client);
+        };
+        let hooked = gateway.hook.lock().unwrap();
+        let fault = (!state.results.contains_key(&key))
+            .then(|| hooked.as_ref().and_then(|hook| hook(&lease, priority, &request)))
+            .flatten();
+        if let Some((status, body)) = fault {
+            if status == StatusCode::GONE {
+                state.leases.remove(&id);
+            }
+            return (status, Json(body)).into_response();
+        }
+    }
+    // Goes on when the caller is gone, and whoever asks again with the same id waits for the same result.
+    let cell = gateway
+        .state
+        .lock()
+        .unwrap()
+        .results
+        .entry(key.clone())
+        .or_default()
+        .clone();
+    let running = tokio::spawn(async move {
+        let result = cell.get_or_init(|| async {
+            {
+                let mut state = gateway.state.lock().unwrap();
+                *state.ran.entry(key).or_default() += 1;
+                state.evaluations += u32::from(request.id == "eval");
+            }
+            run_command(&gateway, &id, &request).await
+        });
+        result.await.clone()
+    });
+    Json(running.await.unwrap()).into_response()
+}
+
+async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {
+    let argv: Vec<String> = request.argv.iter().map(|part| gateway.translate(lease, part)).collect();
+    let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));
+    let mut command = tokio::process::Command::new(&argv[0]);
+    // Interleaved as they were written, like the real one.
+    command
+        .args(&argv[1..])
+        .current_dir(cwd)
+        .envs(&request.env)
+        .kill_on_drop(true);
+    let began = std::time::Instant::now();
+    let ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), command.output()).await;
+    let millis = began.elapsed().as_millis() as u64;
+    let (exit_code, output, timed_out) = match ended {
+        Ok(out) => {
+            let out = out.unwrap();
+            let text = [out.stderr, out.stdout].concat();
+            (out.status.code(), String::from_utf8_lossy(&text).into_owned(), false)
+        }
+        Err(_) => (None, String::new(), true),
+    };
+    sandbox::ExecResult {
+        id: request.id.clone(),
+        exit_code,
+        signal: None,
+        timed_out,
+        output,
+        omitted_bytes: 0,
+        duration_millis: millis,
+        killed: timed_out.then_some(sandbox::Killed::Timeout),
+    }
+}
+
+async fn put_file(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+    body: Bytes,
+) -> StatusCode {
+    let path = PathBuf::from(gateway.translate(&id, &query["path"]));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    // Scripts name the sandbox's paths; patches are left alone.
+    let bytes = match path.extension().is_some_and(|e| e == "sh") {
+        true => gateway.translate(&id, std::str::from_utf8(&body).unwrap()).into_bytes(),
+        false => body.to_vec(),
+    };
+    std::fs::write(path, bytes).unwrap();
+    StatusCode::NO_CONTENT
+}
+
+async fn get_file(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    match std::fs::read(gateway.translate(&id, &query["path"])) {
+        Ok(bytes) => bytes.into_response(),
+        Err(_) => refused(sandbox::ErrorCode::NoSuchFile, sandbox::Fault::Client),
+    }
+}
+
+async fn demand(State(gateway): State<Arc<Gateway>>, Json(_): Json<sandbox::Demand>) -> StatusCode {
+    gateway.state.lock().unwrap().demands += 1;
+    StatusCode::NO_CONTENT
+}
+
+// The engine and its agent.
+
+fn engine_router(engine: Arc<Engine>) -> Router {
+    Router::new()
+        .route("/v1/completions", post(complete))
+        .route("/agent/v1/weights", put(order))
+        .route("/agent/v1/status", get(status))
+        .with_state(engine)
+}
+
+async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
+    if !*engine.stuck.lock().unwrap() {
+        engine.serving.lock().unwrap().clone_from(&order.version);
+    }
+    engine.orders.lock().unwrap().push(order);
+    StatusCode::ACCEPTED
+}
+
+async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {
+    Json(engine::AgentStatus {
+        instance: engine.instance.lock().unwrap().clone(),
+        serving: Some(engine.serving.lock().unwrap().clone()),
+        wanted: None,
+        state: engine::AgentState::Idle,
+        message: None,
+        loaded_sha256: None,
+        changed: None,
+    })
+}
+
+async fn complete(
+    State(engine): State<Arc<Engine>>,
+    headers: HeaderMap,
+    Json(request): Json<engine::CompletionRequest>,
+) -> Response {
+    let serving = engine.serving.lock().unwrap().clone();
+    let wanted = headers[engine::WEIGHTS_HEADER].to_str().unwrap().to_owned();
+    if wanted != serving {
+        let body = engine::ErrorBody::wrong_weights(Some(&serving), &wanted);
+        return (StatusCode::CONFLICT, Json(body)).into_response();
+    }
+    let engine::Prompt::Tokens(prompt) = request.prompt else {
+        panic!("text prompt");
+    };
+    let seed = request.seed.unwrap();
+    let text = engine.tokenizer.decode(&prompt, false).unwrap();
+    let answer = (engine.policy.lock().unwrap())(&text, seed);
+    let mut ids = engine
+        .tokenizer
+        .encode_fast(answer.as_str(), false)
+        .unwrap()
+        .get_ids()
+        .to_vec();
+    ids.push(STOP);
+    let mut finish = engine::FinishReason::Stop;
+    if ids.len() > request.max_tokens as usize {
+        ids.truncate(request.max_tokens as usize);
+        finish = engine::FinishReason::Length;
+    }
+    engine.asked.lock().unwrap().push((prompt, seed, serving.clone()));
+    let logprobs = vec![-0.25; ids.len()];
+    Json(engine::CompletionResponse {
+        id: "c".into(),
+        object: "text_completion".into(),
+        created: 0,
+        model: request.model,
+        weights_version: serving.clone(),
+        choices: vec![engine::CompletionChoice {
+            index: 0,
+            text: String::new(),
+            token_ids: ids,
+            finish_reason: finish,
+            stop_reason: None,
+            logprobs: Some(engine::ChoiceLogprobs {
+                token_logprobs: logprobs,
+            }),
+            weights_version: serving,
+        }],
+        usage: engine::Usage::default(),
+    })
+    .into_response()
+}
+
+// The trainer.
+
+impl Trainer {
+    pub async fn publish(&self, step: u32) {
+        let lineage = self.lineage.lock().unwrap().clone();
+        let version = paths::weights_version(&lineage, step);
+        let manifest = WeightsManifest {
+            version: version.clone(),
+            lineage,
+            step,
+            parent: None,
+            files: Vec::new(),
+            tensors_sha256: sha256_hex(version.as_bytes()),
+        };
+        self.store
+            .create(&paths::weights_manifest(&version), &manifest)
+            .await
+            .unwrap();
+        *self.step.lock().unwrap() = step;
+    }
+
+    async fn state(&self) -> TrainerState {
+        let step = *self.step.lock().unwrap();
+        let lineage = self.lineage.lock().unwrap().clone();
+        let weights = paths::weights_version(&lineage, step);
+        let manifest = self.store.bytes(&paths::weights_manifest(&weights)).await.unwrap();
+        TrainerState {
+            attempt: 1,
+            world_size: 1,
+            lineage,
+            step,
+            manifest_sha256: sha256_hex(&manifest),
+            weights,
+            checkpoint_step: step,
+            phase: *self.phase.lock().unwrap(),
+            error: None,
+        }
+    }
+
+    fn away(&self) -> bool {
+        let mut away = self.away_for.lock().unwrap();
+        let is_away = *away > 0;
+        *away = away.saturating_sub(1);
+        is_away
+    }
+}
+
+fn trainer_router(trainer: Arc<Trainer>) -> Router {
+    Router::new()
+        .route("/v1/state", get(trainer_state))
+        .route("/v1/steps/{k}", put(put_step).get(get_step))
+        .with_state(trainer)
+}
+
+async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
+    match trainer.away() {
+        true => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        false => Json(trainer.state().await).into_response(),
+    }
+}
+
+async fn put_step(
+    State(trainer): State<Arc<Trainer>>,
+    Path(k): Path<u32>,
+    Json(request): Json<StepRequest>,
+) -> Response {
+    if trainer.away() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let state = trainer.state().await;
+    if state.step + 1 != k {
+        return (StatusCode::CONFLICT, Json(state)).into_response();
+    }
+    let bytes = trainer.store.bytes(&request.batch).await.unwrap();
+    assert_eq!(sha256_hex(&bytes), request.sha256);
+    trainer.steps_run.lock().unwrap().push(k);
+    trainer.publish(k).await;
+    StatusCode::ACCEPTED.into_response()
+}
+
+async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Json<StepState> {
+    let state = trainer.state().await;
+    let done = state.step >= k;
+    Json(StepState {
+        step: k,
+        state: if done { StepPhase::Done } else { StepPhase::Queued },
+        weights: done.then(|| state.weights.clone()),
+        manifest_sha256: done.then(|| state.manifest_sha256.clone()),
+        metrics: None,
+        error: None,
+    })
+}
