@@ -97,11 +97,11 @@ impl Config {
         if let Some(scaling) = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()) {
             return refuse("rope_scaling", scaling.to_string(), "plain rotary positions are");
         }
-        if self.num_key_value_heads == 0 || self.num_attention_heads % self.num_key_value_heads != 0 {
+        if self.num_key_value_heads == 0 || !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
             let found = format!("{} over {} heads", self.num_key_value_heads, self.num_attention_heads);
             return refuse("num_key_value_heads", found, "it must divide num_attention_heads");
         }
-        if self.head_dim() == 0 || self.head_dim() % 2 != 0 {
+        if self.head_dim() == 0 || !self.head_dim().is_multiple_of(2) {
             return refuse("head_dim", self.head_dim().to_string(), "it must be even");
         }
         if self.vocab_size == 0 || self.hidden_size == 0 || self.num_hidden_layers == 0 {

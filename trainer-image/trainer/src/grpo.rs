@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use grpo_crds::algorithm::Algorithm;
+use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{MAX_LOG_RATIO, token_weights};
 use grpo_records::batch::Batch;
@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 use crate::data::{MicroBatch, TrainRow, cut, deal};
 use crate::error::TrainError;
 use crate::sharded::{AdamW, Sharded};
+use crate::state::{Store, sha256};
 
 /// A gap between engine's and trainer's logprob that is more than arithmetic.
 pub const LOGPROB_GAP: f64 = 1e-3;
@@ -95,6 +96,36 @@ pub fn prepare(
     Ok((rows, metrics))
 }
 
+/// [`grpo_objective::loss::token_loss`] on tensors: losses, ratios, and where a bound was active.
+pub fn token_losses(log_ratio: &Tensor, advantages: &Tensor, clip: &Clip) -> (Tensor, Tensor, Tensor) {
+    let ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
+    let free = &ratio * advantages * -1.0;
+    let held = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages * -1.0;
+    let mut token = free.maximum(&held);
+    let mut clipped = held.gt_tensor(&free);
+    if let Some(dual) = clip.dual {
+        let most = advantages * -dual;
+        let bound = advantages.lt(0.0).logical_and(&token.gt_tensor(&most));
+        token = most.where_self(&bound, &token);
+        clipped = clipped.logical_or(&bound);
+    }
+    (token, ratio, clipped)
+}
+
+/// Reads the stored batch of a step. `checksum`: what the driver says its bytes are.
+pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
+    let refuse = |message: String| TrainError::Batch { path: path.to_owned(), message };
+    let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
+    if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
+        return Err(refuse(format!("its sha256 is {}, ordered was {wanted}", sha256(&bytes))));
+    }
+    let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
+    if batch.step != step {
+        return Err(refuse(format!("it is the batch of step {}, not of step {step}", batch.step)));
+    }
+    Ok(batch)
+}
+
 /// Steps on a batch. Every rank calls it with the same batch.
 pub fn step(
     model: &mut Sharded,
@@ -118,17 +149,7 @@ pub fn step(
     let mut gap_max = 0.0f64;
     let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {
         let difference = logprobs - &batch.old;
-        let ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
-        let free = &ratio * &batch.advantages * -1.0;
-        let held = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * &batch.advantages * -1.0;
-        let mut token = free.maximum(&held);
-        let mut clipped = held.gt_tensor(&free);
-        if let Some(dual) = clip.dual {
-            let most = &batch.advantages * -dual;
-            let bound = batch.advantages.lt(0.0).logical_and(&token.gt_tensor(&most));
-            token = most.where_self(&bound, &token);
-            clipped = clipped.logical_or(&bound);
-        }
+        let (token, ratio, clipped) = token_losses(&difference, &batch.advantages, clip);
         tch::no_grad(|| {
             let total = |x: &Tensor| x.to_kind(Kind::Double).sum(Kind::Double).double_value(&[]);
             let gaps = difference.detach().abs();
@@ -150,6 +171,9 @@ pub fn step(
         return Err(TrainError::Batch { path: path.to_owned(), message: format!("its loss is {}", numbers[0]) });
     }
     let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;
+    if !norm.is_finite() {
+        return Err(TrainError::Batch { path: path.to_owned(), message: format!("the norm of its gradient is {norm}") });
+    }
     let tokens = metrics.trained_tokens.max(1) as f64;
     metrics.loss = numbers[0];
     metrics.clip_fraction = numbers[1] / tokens;
@@ -161,4 +185,48 @@ pub fn step(
     metrics.learning_rate = algorithm.learning_rate;
     metrics.seconds = began.elapsed().as_secs_f64();
     Ok(metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_objective::loss::token_loss;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    #[test]
+    fn the_loss_on_tensors_is_the_objectives() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let mut draw = |low: f64, high: f64| (0..2000).map(|_| rng.random_range(low..high)).collect::<Vec<f64>>();
+        let (differences, advantages) = (draw(-2.5, 2.5), draw(-2.0, 2.0));
+        for dual in [None, Some(3.0)] {
+            let clip = Clip { low: 0.2, high: 0.28, dual };
+            let logs = Tensor::from_slice(&differences).set_requires_grad(true);
+            let (losses, ratios, clipped) = token_losses(&logs, &Tensor::from_slice(&advantages), &clip);
+            losses.sum(Kind::Double).backward();
+            for at in 0..differences.len() {
+                let token = token_loss(differences[at], 0.0, advantages[at], &clip);
+                let (i, near) = ([at as i64], |a: f64, b: f64| (a - b).abs() < 1e-9);
+                assert!(near(losses.double_value(&i), token.loss), "{token:?}");
+                assert!(near(logs.grad().double_value(&i), token.gradient), "{token:?}");
+                assert!(near(ratios.double_value(&i), token.ratio) && (clipped.int64_value(&i) == 1) == token.clipped);
+            }
+        }
+    }
+    #[test]
+    fn a_stored_batch_is_the_ordered_one_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().to_owned());
+        let batch = Batch::new(grpo_records::Writer::driver(1), "run", 1, 2);
+        store.create("batch", &crate::state::json(&batch).unwrap()).unwrap();
+        assert_eq!(read(&store, 2, "batch", None).unwrap(), batch);
+        for (step, path, checksum, word) in [
+            (3, "batch", None, "step 2, not of step 3"),
+            (2, "batch", Some("00"), "sha256"),
+            (2, "nothing", None, "nothing"),
+        ] {
+            let error = read(&store, step, path, checksum).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(word), "{error}");
+        }
+    }
 }

@@ -15,7 +15,6 @@ use std::time::Duration;
 use grpo_crds::RunConfig;
 use grpo_native::{Group, Rendezvous};
 use grpo_policy::{Config, weights};
-use grpo_records::batch::Batch;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use grpo_records::weights::WeightsManifest;
@@ -25,7 +24,7 @@ use tch::Tensor;
 use crate::error::TrainError;
 use crate::grpo;
 use crate::sharded::Sharded;
-use crate::state::{Store, json, lineage_number, sha256};
+use crate::state::{Store, json, lineage_number};
 
 /// How often idle ranks hear from rank 0.
 const IDLE: Duration = Duration::from_secs(5);
@@ -248,7 +247,7 @@ impl Rank {
         let metrics = StepMetrics { weights: self.version.clone(), ..metrics };
         let checkpoint = &self.config.spec.checkpoint;
         let keep = checkpoint.keep as usize;
-        if step % checkpoint.every.max(1) == 0 || step == self.config.spec.rollout.iterations {
+        if step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations {
             self.store.write_shards(&self.model, &self.lineage, step)?;
             self.model.group.barrier()?;
             if self.is_first() {
@@ -267,15 +266,7 @@ impl Rank {
     }
 
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
-        let refuse = |message: String| TrainError::Batch { path: path.to_owned(), message };
-        let bytes = self.store.read(path).map_err(|e| refuse(e.to_string()))?;
-        if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
-            return Err(refuse(format!("its sha256 is {}, ordered was {wanted}", sha256(&bytes))));
-        }
-        let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
-        if batch.step != step {
-            return Err(refuse(format!("it is the batch of step {}, not of step {step}", batch.step)));
-        }
+        let batch = grpo::read(&self.store, step, path, checksum)?;
         grpo::step(&mut self.model, &batch, path, &self.config.spec.algorithm)
     }
 

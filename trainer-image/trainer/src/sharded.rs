@@ -162,9 +162,13 @@ impl Sharded {
         Ok(sum.double_value(&[0]).sqrt())
     }
 
-    /// One AdamW step; answers the norm of the gradient before clipping.
+    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one such step
+    /// would be in every parameter and moment for good.
     pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {
         let norm = self.norm(gradients)?;
+        if !norm.is_finite() {
+            return Ok(norm);
+        }
         let scale = if adam.clip > 0.0 && norm > adam.clip { adam.clip / (norm + 1e-6) } else { 1.0 };
         self.updates += 1;
         let corrections = adam.betas.map(|beta| 1.0 - beta.powi(self.updates.min(1 << 30) as i32));

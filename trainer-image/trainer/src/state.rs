@@ -219,7 +219,13 @@ impl Store {
         }
         let manifest =
             CheckpointManifest { lineage: lineage.to_owned(), step, updates: model.updates, world, files };
-        self.create(&paths::checkpoint_manifest(lineage, step), &json(&manifest)?)?;
+        // A checkpoint that was found damaged, and passed over, left its manifest under this name.
+        let path = paths::checkpoint_manifest(lineage, step);
+        let stale = self.at(&path);
+        if stale.exists() {
+            fs::remove_file(&stale).map_err(TrainError::disk("removing the stale manifest", &stale))?;
+        }
+        self.create(&path, &json(&manifest)?)?;
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for old in all.iter().rev().skip(keep.max(1)) {

@@ -1,0 +1,123 @@
+//! Checkpoints, published versions, and batches that are refused.
+
+mod common;
+
+use common::{alone, algorithm, batch, flat, model, ranks, steps};
+use grpo_native::{Group, Rendezvous};
+use grpo_policy::weights::{Weights, checksum};
+use grpo_records::batch::Batch;
+use grpo_records::paths;
+use grpo_trainer::grpo;
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::state::Store;
+
+fn save(store: &Store, model: &Sharded, step: u32) {
+    store.write_shards(model, "l1", step).unwrap();
+    model.group.barrier().unwrap();
+    if model.group.rank() == 0 {
+        store.seal(model, "l1", step, 3).unwrap();
+    }
+}
+
+fn load(store: &Store, group: Group) -> Sharded {
+    let mut model = model(group);
+    store.load(&mut model, &store.newest_checkpoint().unwrap().unwrap()).unwrap();
+    model
+}
+
+#[test]
+fn a_checkpoint_goes_on_with_the_same_bits_at_any_world() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().to_owned());
+    let mut straight = alone();
+    steps(&mut straight, 1..=2);
+    save(&store, &straight, 2);
+    let half = straight.weights().unwrap();
+    steps(&mut straight, 3..=4);
+
+    let mut resumed = load(&store, Group::join(&Rendezvous::alone()).unwrap());
+    assert_eq!(resumed.updates, 2);
+    steps(&mut resumed, 3..=4);
+    assert_eq!(checksum(&resumed.weights().unwrap()), checksum(&straight.weights().unwrap()));
+
+    for weights in ranks(2, |group| load(&store, group).weights().unwrap()) {
+        assert_eq!(weights, half);
+    }
+    // And from five ranks, which pad units, back to one.
+    ranks(5, |group| save(&store, &load(&store, group), 3));
+    let mut back = load(&store, Group::join(&Rendezvous::alone()).unwrap());
+    assert_eq!(back.weights().unwrap(), half);
+    steps(&mut back, 3..=4);
+    assert_eq!(checksum(&back.weights().unwrap()), checksum(&straight.weights().unwrap()));
+}
+
+#[test]
+fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().to_owned());
+    let mut model = alone();
+    steps(&mut model, 1..=1);
+    save(&store, &model, 1);
+    steps(&mut model, 2..=2);
+    save(&store, &model, 2);
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
+
+    let shard = store.at(&paths::checkpoint_rank("l1", 2, 0, 1));
+    let bytes = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+    // One without its manifest never was.
+    store.write_shards(&model, "l1", 3).unwrap();
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+
+    steps(&mut model, 3..=3);
+    save(&store, &model, 2);
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
+}
+
+#[test]
+fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
+    type Change = fn(&mut Batch);
+    let cases: [(Change, &str); 7] = [
+        (|b| b.rows[4].reward = f32::NAN, "reward"),
+        (|b| b.rows[4].tokens[2] = 64, "vocabulary"),
+        (|b| b.rows[4].tokens.push(1), "length"),
+        (|b| b.rows[4].mask.truncate(3), "length"),
+        (|b| b.rows[4].logprobs[5] = f32::NAN, "logprob"),
+        (|b| b.rows[4].temperature = 0.0, "temperature"),
+        (|b| b.rows[4].weights.clear(), "span"),
+    ];
+    let mut model = alone();
+    steps(&mut model, 1..=1);
+    let before = (flat(&model.weights().unwrap()), model.updates);
+    for (change, word) in cases {
+        let mut batch = batch(2);
+        change(&mut batch);
+        let error = grpo::step(&mut model, &batch, "batches/step-2.json", &algorithm()).unwrap_err();
+        let message = error.to_string();
+        assert!(error.is_refusal(), "{message}");
+        for part in [word, "i1__g1__i1", "batches/step-2.json"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+        assert_eq!((flat(&model.weights().unwrap()), model.updates), before);
+    }
+    let gradients: Vec<_> = model.shards.iter().map(|shard| &shard.values * f64::NAN).collect();
+    assert!(model.update(&gradients, 1e-3, &grpo::optimizer(&algorithm())).unwrap().is_nan());
+    assert_eq!((flat(&model.weights().unwrap()), model.updates), before);
+}
+
+#[test]
+fn a_published_name_means_its_weights_for_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().to_owned());
+    let mut model = alone();
+    let weights = model.weights().unwrap();
+    let publish = |weights: &Weights| store.publish(weights, folder.path(), "l1", 1, Some("l1-s0".to_owned()));
+    let first = publish(&weights).unwrap();
+    assert_eq!(publish(&weights).unwrap(), first);
+    assert_eq!(first.0.tensors_sha256, checksum(&weights));
+
+    steps(&mut model, 1..=1);
+    assert!(publish(&model.weights().unwrap()).unwrap_err().to_string().contains("other weights"));
+    assert_eq!(store.versions().unwrap(), [first.0]);
+}
