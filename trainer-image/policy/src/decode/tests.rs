@@ -171,8 +171,16 @@ fn the_instruction_set_does_not_show() {
     let tokens = Random(5).ids(70);
     let mut plain = Vec::new();
     let mut sequence = Sequence::new();
-    let chunk = Chunk { sequence: &mut sequence, tokens: &tokens, logits: Some(&mut plain) };
-    let pass = Pass { decoder: &decoder, chunks: &mut [chunk], scratch: &mut Scratch::default() };
+    let chunk = Chunk {
+        sequence: &mut sequence,
+        tokens: &tokens,
+        logits: Some(&mut plain),
+    };
+    let pass = Pass {
+        decoder: &decoder,
+        chunks: &mut [chunk],
+        scratch: &mut Scratch::default(),
+    };
     Arch::Scalar.dispatch(pass);
     assert_eq!(plain, logits(&decoder, &mut Sequence::new(), &tokens));
 }
