@@ -1,5 +1,7 @@
 //! Manifests as people write them: the examples are read whole, and what is wrong is refused with words that help.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{fs, path::Path};
 
 use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool};
@@ -32,6 +34,9 @@ fn changed(change: impl FnOnce(&mut Value)) -> GrpoRun {
     serde_json::from_value(value).unwrap()
 }
 
+/// What the refusal says, and the change that is refused.
+type Change = (&'static str, Box<dyn Fn(&mut Value)>);
+
 /// What the API server would say.
 fn refusal(run: &GrpoRun) -> String {
     validate_cel(run).map_or_else(|errors| format!("{errors:?}"), |()| "accepted".into())
@@ -58,7 +63,6 @@ fn the_smallest_run_is_accepted_and_everything_else_has_a_default() {
 #[test]
 fn of_every_union_exactly_one_member_is_accepted() {
     let claim = || serde_json::json!({"claimName": "runs", "path": "x"});
-    type Change = (&'static str, Box<dyn Fn(&mut Value)>);
     let both: Vec<Change> = vec![
         (
             "image and persistentVolumeClaim",
@@ -124,23 +128,36 @@ fn names_that_make_no_service_names_are_refused() {
 
 #[test]
 fn what_a_run_is_about_cannot_be_changed_and_what_steers_it_can() {
-    let refused: [(&str, &dyn Fn(&mut Value)); 8] = [
-        ("mode and seed", &|spec| spec["seed"] = 7.into()),
-        ("model is immutable", &|spec| {
-            spec["model"]["image"]["reference"] = "example.com/other:1".into()
-        }),
-        ("agent is immutable", &|spec| {
-            spec["agent"]["limits"]["turns"] = 3.into()
-        }),
-        ("algorithm is immutable", &|spec| {
-            spec["algorithm"]["learningRate"] = 0.1.into()
-        }),
-        ("the trainer's size", &|spec| spec["trainer"]["nodes"] = 2.into()),
-        ("prompts, samples", &|spec| spec["rollout"]["samples"] = 4.into()),
-        ("path is immutable", &|spec| spec["store"]["path"] = "elsewhere".into()),
-        ("the pool is immutable", &|spec| {
-            spec["inference"] = serde_json::json!({"poolRef": {"name": "other"}})
-        }),
+    let refused: Vec<Change> = vec![
+        ("mode and seed", Box::new(|spec| spec["seed"] = 7.into())),
+        (
+            "model is immutable",
+            Box::new(|spec| spec["model"]["image"]["reference"] = "example.com/other:1".into()),
+        ),
+        (
+            "agent is immutable",
+            Box::new(|spec| spec["agent"]["limits"]["turns"] = 3.into()),
+        ),
+        (
+            "algorithm is immutable",
+            Box::new(|spec| spec["algorithm"]["learningRate"] = 0.1.into()),
+        ),
+        (
+            "the trainer's size",
+            Box::new(|spec| spec["trainer"]["nodes"] = 2.into()),
+        ),
+        (
+            "prompts, samples",
+            Box::new(|spec| spec["rollout"]["samples"] = 4.into()),
+        ),
+        (
+            "path is immutable",
+            Box::new(|spec| spec["store"]["path"] = "elsewhere".into()),
+        ),
+        (
+            "the pool is immutable",
+            Box::new(|spec| spec["inference"] = serde_json::json!({"poolRef": {"name": "other"}})),
+        ),
     ];
     for (words, change) in refused {
         let said = refusal_of_change(&changed(change));

@@ -13,6 +13,8 @@ mod cluster;
 mod conditions;
 mod controller;
 mod error;
+#[cfg(test)]
+mod fixtures;
 mod grpo_run;
 mod inference_pool;
 mod memory;

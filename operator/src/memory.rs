@@ -70,3 +70,33 @@ impl Memory {
             .remove(owner);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_made_pod_is_known_until_a_watch_shows_it() {
+        let memory = Memory::default();
+        let made = PodFacts::just_made("demo-driver-1-0".into(), 1, 0);
+        memory.made("uid", made.clone());
+        assert_eq!(memory.with_made("uid", Vec::new()), vec![made.clone()]);
+        assert_eq!(memory.with_made("uid", vec![made.clone()]), [made]);
+        assert_eq!(
+            memory.with_made("uid", Vec::new()),
+            [],
+            "once seen, a watch that shows it no more is right"
+        );
+    }
+
+    #[test]
+    fn attempts_counted_here_are_newer_than_those_a_cache_shows() {
+        let memory = Memory::default();
+        let mut counted = Attempts::default();
+        counted.driver.current = 2;
+        memory.count("uid", counted.clone());
+        assert_eq!(memory.attempts("uid", Some(&Attempts::default())), counted);
+        memory.forget("uid");
+        assert_eq!(memory.attempts("uid", Some(&Attempts::default())), Attempts::default());
+    }
+}

@@ -42,13 +42,19 @@ pub async fn control(
 ) {
     let controller = controller::controller::<InferencePool>(client, namespace, triggers);
     let pools = controller.store();
-    // A run that is gone no longer claims its pool.
+    // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there itself.
     let runs = watcher(
         api::<PartialObjectMeta<GrpoRun>>(client, namespace),
         watcher::Config::default(),
     )
     .default_backoff()
-    .touched_objects();
+    .filter_map(|event| {
+        ready(match event {
+            Ok(Event::Delete(run)) => Some(Ok(run)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+    });
     let controller = controller.watches_stream(runs, move |run| {
         let claimed: Vec<ObjectRef<DeserializeGuard<InferencePool>>> = pools
             .state()
