@@ -1,5 +1,7 @@
 //! The agent between a real engine and a source of weights, over real sockets.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorBody, ErrorCode, FinishReason};

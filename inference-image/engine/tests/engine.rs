@@ -1,5 +1,7 @@
 //! The engine over real sockets: what an answer depends on, and what it does not.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use grpo_engine_protocol::{
