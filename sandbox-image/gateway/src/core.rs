@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use crate::cause::cause;
 use crate::index::{Action, Held, Index, Stage};
 use crate::ledger::Change;
-use crate::pod::{self, IMAGE_ANNOTATION, POOL_LABEL, Template};
+use crate::pod::{self, IMAGE_ANNOTATION, Template};
 use crate::sandbox::{Holder, Sandboxes};
 
 /// Pods created or deleted at one time: each call holds a connection to the API server.
@@ -249,14 +249,14 @@ impl Core {
     /// The pool's pods as they are now. Called once, before leases are restored.
     pub async fn list(pods: &Api<Pod>, pool: &str) -> Result<Vec<Pod>, kube::Error> {
         Ok(pods
-            .list(&ListParams::default().labels(&format!("{POOL_LABEL}={pool}")))
+            .list(&ListParams::default().labels(&pod::selector(pool)))
             .await?
             .items)
     }
 
     /// Follows the pool's pods for ever.
     pub async fn follow(self: Arc<Self>) {
-        let config = watcher::Config::default().labels(&format!("{POOL_LABEL}={}", self.template.pool));
+        let config = watcher::Config::default().labels(&pod::selector(&self.template.pool));
         let events = watcher::watcher(self.pods.clone(), config).default_backoff();
         let mut events = std::pin::pin!(events);
         let mut listed: Vec<String> = Vec::new();

@@ -7,6 +7,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
+/// Selects the pool's sandboxes and nothing else: the gateway's own pod carries the pool's label too.
+pub fn selector(pool: &str) -> String {
+    format!("{POOL_LABEL}={pool},grpo.dev/role=sandbox")
+}
 /// The image as the lease named it, before rewriting.
 pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
 /// Where the sandboxd image is mounted.
