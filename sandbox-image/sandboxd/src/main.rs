@@ -1,1 +1,116 @@
-fn main() {}
+//! `sandboxd`: PID 1 of every sandbox. Serves until its lease has run out; then it kills everything and ends well.
+
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, SignatureError, Verifier};
+use sandboxd::{
+    exec::{self, Executor},
+    http::{self, Sandbox},
+    lease::Binding,
+    reaper::Reaper,
+};
+use tokio::net::TcpListener;
+
+/// Where to listen, if not on every address.
+const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
+
+/// Why sandboxd cannot run.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the environment has no {KEY_ENV}; the gateway puts its public key there")]
+    NoKey,
+    #[error("{KEY_ENV}: {0}")]
+    BadKey(SignatureError),
+    #[error("{LISTEN_ENV} is {0:?}, which is no address with a port")]
+    BadAddress(String),
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+impl Ended {
+    fn while_doing<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System {
+            doing,
+            source: source.into(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ended) => {
+            say(&ended);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Ended> {
+    let key = std::env::var(KEY_ENV).map_err(|_| Ended::NoKey)?;
+    let verifier = Verifier::from_base64(&key).map_err(Ended::BadKey)?;
+    // Orphans become our children also where this is not PID 1.
+    nix::sys::prctl::set_child_subreaper(true).map_err(Ended::while_doing("adopting orphans"))?;
+    // What runs in the sandbox has the same user, and must not read or trace this process.
+    nix::sys::prctl::set_dumpable(false).map_err(Ended::while_doing("hiding from the sandbox"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(Ended::while_doing("starting"))?;
+    runtime.block_on(serve(verifier))
+}
+
+async fn serve(verifier: Verifier) -> Result<(), Ended> {
+    let listener = listen().await?;
+    let address = listener
+        .local_addr()
+        .map_err(Ended::while_doing("asking for the own address"))?;
+    say(&format_args!("listens on {address}"));
+    let (reaper, binding) = (Reaper::default(), Binding::default());
+    let sandbox = Arc::new(Sandbox {
+        verifier,
+        binding: binding.clone(),
+        executor: Executor::new(reaper.clone()),
+    });
+    tokio::select! {
+        ended = reaper.keep_reaping() => ended.map_err(Ended::while_doing("waiting for SIGCHLD")),
+        () = http::serve(listener, sandbox) => Ok(()),
+        () = binding.expired() => {
+            say(&"the lease has run out");
+            // Killed children must still be reaped; everything ends with this process in any case.
+            tokio::select! {
+                () = exec::kill_everything() => {}
+                _ = reaper.keep_reaping() => {}
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn listen() -> Result<TcpListener, Ended> {
+    if let Ok(given) = std::env::var(LISTEN_ENV) {
+        let address: SocketAddr = given.parse().map_err(|_| Ended::BadAddress(given))?;
+        return TcpListener::bind(address)
+            .await
+            .map_err(Ended::while_doing("listening"));
+    }
+    // One socket for both families, or IPv4 alone where the kernel has no IPv6.
+    match TcpListener::bind(("::", SANDBOXD_PORT)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(("0.0.0.0", SANDBOXD_PORT))
+            .await
+            .map_err(Ended::while_doing("listening")),
+    }
+}
+
+/// For the pod's log. Nobody reading it is no reason to die, as it would be to `println!`.
+fn say(what: &dyn Display) {
+    let _ = writeln!(io::stdout(), "sandboxd: {what}");
+}

@@ -1,0 +1,237 @@
+//! All processes that a command has started, however they hid: found in /proc, and killed until none is left.
+//!
+//! A process belongs to a command if it descends from it, is in its process group or session, or carries its id in the environment
+//! (which survives a daemon's double fork). A daemon that threw its environment away as well belongs to the command that ran alone when it began.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, getpid},
+};
+
+/// Environment variable that names the command a process was started by.
+pub const EXEC_ENV: &str = "GRPO_EXEC_ID";
+
+/// How often it is looked for survivors, and how long that takes at most: two seconds.
+const ROUNDS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A command whose processes are to be found.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub id: String,
+    pub pid: i32,
+    /// When its first process began, in the kernel's ticks.
+    pub began: u64,
+    /// No other command ran beside it.
+    pub alone: bool,
+}
+
+/// One process, as /proc shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    session: i32,
+    began: u64,
+    /// Dead, but not yet waited for.
+    zombie: bool,
+    /// Value of [`EXEC_ENV`].
+    exec: Option<String>,
+}
+
+/// When the process began, in the kernel's ticks.
+pub fn began(pid: i32) -> u64 {
+    read(pid).map_or(0, |process| process.began)
+}
+
+/// Kills all of the command.
+pub async fn kill_all_of(target: &Target) {
+    let myself = getpid().as_raw();
+    kill_until_none(|all| belonging(target, myself, all)).await;
+}
+
+/// Kills all that descends from this process.
+pub async fn kill_everything() {
+    let myself = getpid().as_raw();
+    kill_until_none(|all| descendants(HashSet::from([myself]), all)).await;
+}
+
+async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) {
+    let myself = getpid().as_raw();
+    for _ in 0..ROUNDS {
+        let all = every_process();
+        let zombies: HashSet<i32> = all.iter().filter(|process| process.zombie).map(|p| p.pid).collect();
+        let mut left = find(&all);
+        left.retain(|pid| *pid != myself && !zombies.contains(pid));
+        if left.is_empty() {
+            return;
+        }
+        // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What is gone by now is as
+        // good as killed.
+        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+            for pid in &left {
+                let _ = kill(Pid::from_raw(*pid), signal);
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let _ = writeln!(io::stderr(), "sandboxd: some processes do not die");
+}
+
+fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
+    let roots = all.iter().filter(|process| {
+        let is_first = process.pid == target.pid && process.began == target.began;
+        let is_beside = process.began >= target.began && (process.group == target.pid || process.session == target.pid);
+        let is_marked = process.exec.as_deref() == Some(target.id.as_str());
+        let is_hidden =
+            target.alone && process.parent == myself && process.exec.is_none() && process.began >= target.began;
+        is_first || is_beside || is_marked || is_hidden
+    });
+    descendants(
+        roots.map(|process| process.pid).filter(|pid| *pid != myself).collect(),
+        all,
+    )
+}
+
+/// The roots and all below them.
+fn descendants(roots: HashSet<i32>, all: &[Process]) -> HashSet<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in all {
+        children.entry(process.parent).or_default().push(process.pid);
+    }
+    let mut found = HashSet::new();
+    let mut next: Vec<i32> = roots.into_iter().collect();
+    while let Some(pid) = next.pop() {
+        if found.insert(pid) {
+            next.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    found
+}
+
+fn every_process() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(read).collect()
+}
+
+fn read(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    parse(pid, &stat, &environment)
+}
+
+/// `pid (name) state parent group session …`; the name may hold anything, so what follows its last bracket counts.
+fn parse(pid: i32, stat: &str, environment: &[u8]) -> Option<Process> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse().ok();
+    let exec = environment.split(|byte| *byte == 0).find_map(|variable| {
+        let value = variable.strip_prefix(EXEC_ENV.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    });
+    Some(Process {
+        pid,
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        began: fields.get(19)?.parse().ok()?,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        exec,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MYSELF: i32 = 1;
+
+    fn process(pid: i32, parent: i32, exec: Option<&str>) -> Process {
+        Process {
+            pid,
+            parent,
+            group: pid,
+            session: pid,
+            began: 100 + pid as u64,
+            zombie: false,
+            exec: exec.map(str::to_owned),
+        }
+    }
+
+    fn found(alone: bool, all: &[Process]) -> Vec<i32> {
+        let target = Target {
+            id: "e1".into(),
+            pid: 10,
+            began: 110,
+            alone,
+        };
+        let mut found: Vec<i32> = belonging(&target, MYSELF, all).into_iter().collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn children_daemons_and_sessions_of_a_command_are_found_and_others_are_not() {
+        let in_its_session = Process {
+            session: 10,
+            ..process(15, MYSELF, Some("e9"))
+        };
+        let all = [
+            process(MYSELF, 0, None),
+            process(10, MYSELF, Some("e1")),
+            process(11, 10, None),
+            process(12, 11, None),
+            process(13, MYSELF, Some("e1")),
+            process(14, 13, None),
+            in_its_session,
+            process(20, MYSELF, Some("e2")),
+            process(21, 20, None),
+        ];
+        assert_eq!(found(false, &all), [10, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn a_daemon_without_environment_belongs_to_the_command_that_ran_alone() {
+        let older = Process {
+            began: 5,
+            ..process(31, MYSELF, None)
+        };
+        let all = [
+            process(MYSELF, 0, None),
+            process(10, MYSELF, Some("e1")),
+            process(30, MYSELF, None),
+            older,
+        ];
+        assert_eq!(found(true, &all), [10, 30]);
+        assert_eq!(found(false, &all), [10]);
+    }
+
+    #[test]
+    fn a_process_that_got_the_pid_later_is_another_one() {
+        let mut later = process(10, MYSELF, Some("e2"));
+        later.began = 999;
+        later.group = 7;
+        later.session = 7;
+        assert_eq!(found(false, &[process(MYSELF, 0, None), later]), Vec::<i32>::new());
+    }
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_is_no_trouble() {
+        let stat = "42 (a) b) c) S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1000 100";
+        let read = parse(42, stat, b"A=b\0GRPO_EXEC_ID=e1\0").unwrap();
+        assert_eq!((read.parent, read.group, read.session, read.began), (7, 8, 9, 12345));
+        assert_eq!((read.zombie, read.exec.as_deref()), (false, Some("e1")));
+    }
+}

@@ -1,0 +1,12 @@
+//! sandboxd: process 1 of every sandbox. It runs commands and moves files for the one lease it is bound to, and nothing else.
+//!
+//! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`output`] keeps head and tail
+//! of what they print; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
+//! [`http`] is the door, which obeys only the gateway's signature.
+
+pub mod exec;
+pub mod files;
+pub mod http;
+pub mod lease;
+pub mod output;
+pub mod reaper;
