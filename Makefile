@@ -37,7 +37,7 @@ status: ## which parts of the cluster serve
 check: cluster ## show what the cluster can do, and how fast
 	@e2e/cluster/check.sh
 
-test: test-unit test-e2e ## everything: unit tests, then the end-to-end tests on a real cluster
+test: test-unit ## tests of every crate; test-e2e runs those on a real cluster
 
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
