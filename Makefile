@@ -42,7 +42,15 @@ test: test-unit ## tests of every crate; test-e2e runs those on a real cluster
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	cargo test --workspace
+	# Crate by crate, as they are shipped: one call for all would unify features and link the engine against libtorch.
+	cargo test -p grpo-crds -p grpo-operator
+	cargo test -p grpo-sandbox-protocol -p grpo-gateway
+	cargo test -p sandboxd
+	cargo test -p grpo-records -p grpo-driver
+	cargo test -p grpo-engine-protocol -p grpo-engine -p grpo-engine-agent
+	cargo test -p grpo-objective -p grpo-policy --features grpo-policy/torch
+	cargo test -p grpo-trainer
+	cargo test -p grpo-e2e
 
 test-e2e: ## tests on a real cluster
 	@e2e/demo/prepare.sh
