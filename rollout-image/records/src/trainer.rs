@@ -75,6 +75,8 @@ pub enum StepPhase {
 pub struct StepMetrics {
     pub step: u32,
     pub weights: String,
+    /// Checksum of the weights that the step published: known even after the version itself is removed.
+    pub tensors_sha256: String,
     pub loss: f64,
     /// Share of trained tokens whose ratio was clipped.
     pub clip_fraction: f64,

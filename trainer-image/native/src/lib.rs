@@ -95,13 +95,16 @@ unsafe impl Send for Group {}
 impl Group {
     /// Joins the group; returns when every rank has.
     pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        let mut group = Self { rank: at.rank, world: at.world, raw: None };
+        let mut group = Self {
+            rank: at.rank,
+            world: at.world,
+            raw: None,
+        };
         if at.world <= 1 {
             return Ok(group);
         }
-        let text = |text: &str| {
-            CString::new(text).map_err(|e| group.error("reading the rendezvous address", e.to_string()))
-        };
+        let text =
+            |text: &str| CString::new(text).map_err(|e| group.error("reading the rendezvous address", e.to_string()));
         let (address, own_host) = (text(&at.address)?, text(&at.own_host)?);
         let mut raw = std::ptr::null_mut();
         group.call("joining the group", |error, room| {
@@ -137,7 +140,9 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("all-reduce", tensor)?;
         // SAFETY: both pointers are live for the call, the tensor is contiguous.
-        self.call("all-reduce", |e, n| unsafe { grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n) })
+        self.call("all-reduce", |e, n| unsafe {
+            grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n)
+        })
     }
 
     /// Copies `tensor` from `root` to every rank, in place.
@@ -145,7 +150,9 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("broadcast", tensor)?;
         // SAFETY: as above.
-        self.call("broadcast", |e, n| unsafe { grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n) })
+        self.call("broadcast", |e, n| unsafe {
+            grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n)
+        })
     }
 
     /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`.
@@ -153,7 +160,10 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(shard.copy()) };
         self.contiguous("all-gather", shard)?;
         let mut input = shard.shallow_clone();
-        let mut whole = Tensor::empty([shard.numel() as i64 * i64::from(self.world)], (shard.kind(), shard.device()));
+        let mut whole = Tensor::empty(
+            [shard.numel() as i64 * i64::from(self.world)],
+            (shard.kind(), shard.device()),
+        );
         // SAFETY: as above; the output has room for every rank's shard.
         self.call("all-gather", |e, n| unsafe {
             grpo_all_gather(raw, whole.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
@@ -189,11 +199,7 @@ impl Group {
         }
     }
 
-    fn call(
-        &self,
-        doing: &'static str,
-        call: impl FnOnce(*mut c_char, usize) -> c_int,
-    ) -> Result<(), CollectiveError> {
+    fn call(&self, doing: &'static str, call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), CollectiveError> {
         let mut text = vec![0u8; 1024];
         match call(text.as_mut_ptr().cast(), text.len()) {
             0 => Ok(()),
@@ -205,7 +211,12 @@ impl Group {
     }
 
     fn error(&self, doing: &'static str, message: String) -> CollectiveError {
-        CollectiveError { doing, rank: self.rank, world: self.world, message }
+        CollectiveError {
+            doing,
+            rank: self.rank,
+            world: self.world,
+            message,
+        }
     }
 }
 

@@ -76,7 +76,10 @@ pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAd
     let mut groups: Vec<(u32, Vec<(&str, f32)>)> = Vec::new();
     for row in &batch.rows {
         if !row.reward.is_finite() {
-            return Err(AdvantageError::Reward { episode: row.episode.clone(), reward: row.reward });
+            return Err(AdvantageError::Reward {
+                episode: row.episode.clone(),
+                reward: row.reward,
+            });
         }
         let episodes = match groups.iter_mut().find(|(group, _)| *group == row.group) {
             Some((_, episodes)) => episodes,
@@ -90,11 +93,18 @@ pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAd
             Some((_, first)) if *first == row.reward => {}
             Some((_, first)) => {
                 let episode = row.episode.clone();
-                return Err(AdvantageError::Disagree { episode, first: *first, second: row.reward });
+                return Err(AdvantageError::Disagree {
+                    episode,
+                    first: *first,
+                    second: row.reward,
+                });
             }
         }
     }
-    let mut result = BatchAdvantages { groups: groups.len() as u32, ..Default::default() };
+    let mut result = BatchAdvantages {
+        groups: groups.len() as u32,
+        ..Default::default()
+    };
     let mut by_episode = std::collections::HashMap::new();
     let (mut sum, mut count) = (0.0, 0u32);
     for (group, episodes) in &groups {
@@ -112,8 +122,11 @@ pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAd
         }
     }
     result.mean_reward = if count == 0 { 0.0 } else { sum / f64::from(count) };
-    result.rows =
-        batch.rows.iter().map(|row| by_episode.get(&(row.group, row.episode.as_str())).copied().flatten()).collect();
+    result.rows = batch
+        .rows
+        .iter()
+        .map(|row| by_episode.get(&(row.group, row.episode.as_str())).copied().flatten())
+        .collect();
     Ok(result)
 }
 

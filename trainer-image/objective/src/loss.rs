@@ -32,7 +32,12 @@ pub fn token_loss(new: f64, old: f64, advantage: f64, clip: &Clip) -> TokenLoss 
         }
     }
     let gradient = if clipped { 0.0 } else { -ratio * advantage };
-    TokenLoss { loss, gradient, ratio, clipped }
+    TokenLoss {
+        loss,
+        gradient,
+        ratio,
+        clipped,
+    }
 }
 
 /// What each trained token of an episode weighs in the batch's loss, by episode. `tokens`: trained tokens of every episode that is
@@ -56,7 +61,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None };
+    const CLIP: Clip = Clip {
+        low: 0.2,
+        high: 0.28,
+        dual: None,
+    };
 
     #[test]
     fn the_bound_that_holds_depends_on_the_sign_of_the_advantage() {
@@ -71,13 +80,19 @@ mod tests {
             (down, -1.0, 0.8, true),
         ] {
             let token = token_loss(log_ratio, 0.0, advantage, &CLIP);
-            assert!((token.loss - loss).abs() < 1e-12 && token.clipped == clipped, "{log_ratio} {advantage}: {token:?}");
+            assert!(
+                (token.loss - loss).abs() < 1e-12 && token.clipped == clipped,
+                "{log_ratio} {advantage}: {token:?}"
+            );
         }
     }
 
     #[test]
     fn dual_clip_bounds_the_loss_of_a_bad_token_that_became_likely() {
-        let clip = Clip { dual: Some(3.0), ..CLIP };
+        let clip = Clip {
+            dual: Some(3.0),
+            ..CLIP
+        };
         let token = token_loss(5.0f64.ln(), 0.0, -1.0, &clip);
         assert_eq!((token.loss, token.gradient, token.clipped), (3.0, 0.0, true));
     }

@@ -14,11 +14,21 @@ pub enum ModelError {
     #[error("{path}: model_type {found:?} is not known here; known: qwen3")]
     UnknownType { path: String, found: String },
     #[error("{path}: {field} is {found}, which this model code does not compute; {wanted}")]
-    Unsupported { path: String, field: &'static str, found: String, wanted: &'static str },
+    Unsupported {
+        path: String,
+        field: &'static str,
+        found: String,
+        wanted: &'static str,
+    },
     #[error("{path}: tensor {name} is missing")]
     MissingTensor { path: String, name: String },
     #[error("{path}: tensor {name} has shape {found:?}, the config asks for {wanted:?}")]
-    Shape { path: String, name: String, found: Vec<usize>, wanted: Vec<usize> },
+    Shape {
+        path: String,
+        name: String,
+        found: Vec<usize>,
+        wanted: Vec<usize>,
+    },
     #[error("{path}: tensor {name} holds {found}; F32 and BF16 can be read")]
     Kind { path: String, name: String, found: String },
     #[error("writing {path}: {source}; is the disk full?")]
@@ -63,18 +73,27 @@ impl Config {
     pub fn read(dir: &Path) -> Result<Self, ModelError> {
         let file = dir.join("config.json");
         let path = file.display().to_string();
-        let bytes = std::fs::read(&file).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let bytes = std::fs::read(&file).map_err(|source| ModelError::Read {
+            path: path.clone(),
+            source,
+        })?;
         Self::parse(&bytes, &path)
     }
 
     /// `path` is for messages.
     pub fn parse(bytes: &[u8], path: &str) -> Result<Self, ModelError> {
-        let malformed = |message: String| ModelError::Malformed { path: path.to_owned(), message };
+        let malformed = |message: String| ModelError::Malformed {
+            path: path.to_owned(),
+            message,
+        };
         // The type first: another family's config need not have these fields at all.
         let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
         let found = value["model_type"].as_str().unwrap_or_default();
         if found != "qwen3" {
-            return Err(ModelError::UnknownType { path: path.to_owned(), found: found.to_owned() });
+            return Err(ModelError::UnknownType {
+                path: path.to_owned(),
+                found: found.to_owned(),
+            });
         }
         let config: Self = serde_json::from_value(value).map_err(|e| malformed(e.to_string()))?;
         config.check(path)?;
@@ -83,7 +102,12 @@ impl Config {
 
     fn check(&self, path: &str) -> Result<(), ModelError> {
         let refuse = |field, found: String, wanted| {
-            Err(ModelError::Unsupported { path: path.to_owned(), field, found, wanted })
+            Err(ModelError::Unsupported {
+                path: path.to_owned(),
+                field,
+                found,
+                wanted,
+            })
         };
         if self.hidden_act != "silu" {
             return refuse("hidden_act", self.hidden_act.clone(), "silu is");
@@ -105,13 +129,18 @@ impl Config {
             return refuse("head_dim", self.head_dim().to_string(), "it must be even");
         }
         if self.vocab_size == 0 || self.hidden_size == 0 || self.num_hidden_layers == 0 {
-            return refuse("vocab_size, hidden_size, num_hidden_layers", "zero".to_owned(), "all must be positive");
+            return refuse(
+                "vocab_size, hidden_size, num_hidden_layers",
+                "zero".to_owned(),
+                "all must be positive",
+            );
         }
         Ok(())
     }
 
     pub fn head_dim(&self) -> usize {
-        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+        self.head_dim
+            .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 }
 
@@ -140,13 +169,19 @@ mod tests {
         let cases: [(Change, &str); 5] = [
             (|c| c["model_type"] = "llama".into(), "llama"),
             (|c| c["attention_bias"] = true.into(), "attention_bias"),
-            (|c| c["rope_scaling"] = serde_json::json!({"type": "yarn"}), "rope_scaling"),
+            (
+                |c| c["rope_scaling"] = serde_json::json!({"type": "yarn"}),
+                "rope_scaling",
+            ),
             (|c| c["num_key_value_heads"] = 3.into(), "num_key_value_heads"),
             (|c| c["hidden_act"] = "gelu".into(), "hidden_act"),
         ];
         for (change, word) in cases {
             let message = config(change).unwrap_err().to_string();
-            assert!(message.contains(word) && message.contains("/model/config.json"), "{message}");
+            assert!(
+                message.contains(word) && message.contains("/model/config.json"),
+                "{message}"
+            );
         }
     }
 }

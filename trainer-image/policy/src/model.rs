@@ -22,7 +22,10 @@ impl Rope {
         let frequencies = (exponents * -config.rope_theta.ln()).exp();
         let angles = Tensor::arange(positions, (Kind::Double, device)).unsqueeze(1) * frequencies.unsqueeze(0);
         let angles = Tensor::cat(&[&angles, &angles], 1);
-        Self { cos: angles.cos().to_kind(kind), sin: angles.sin().to_kind(kind) }
+        Self {
+            cos: angles.cos().to_kind(kind),
+            sin: angles.sin().to_kind(kind),
+        }
     }
 
     /// Rotates `x: [b, heads, t, d]`, pairing dimension i with i + d/2.
@@ -54,7 +57,11 @@ pub fn block(config: &Config, rope: &Rope, weights: &Block<'_>, x: &Tensor) -> T
     };
     let size = x.size();
     let (b, t) = (size[0], size[1]);
-    let (heads, kv, d) = (config.num_attention_heads as i64, config.num_key_value_heads as i64, config.head_dim() as i64);
+    let (heads, kv, d) = (
+        config.num_attention_heads as i64,
+        config.num_key_value_heads as i64,
+        config.head_dim() as i64,
+    );
 
     let normed = rms_norm(x, n1, config.rms_norm_eps);
     let split = |weight: &Tensor, heads: i64| normed.matmul(&weight.tr()).view([b, t, heads, d]).transpose(1, 2);
@@ -87,6 +94,10 @@ pub fn head(config: &Config, ends: &[Tensor], x: &Tensor) -> Tensor {
 /// Logprobs `[n]` of `targets: [n]` under softmax(logits / temperature), and the distributions' entropies `[n]` in nats (no gradient).
 pub fn logprobs(logits: &Tensor, targets: &Tensor, temperature: &Tensor) -> (Tensor, Tensor) {
     let all = (logits / temperature.unsqueeze(-1)).log_softmax(-1, logits.kind());
-    let entropy = tch::no_grad(|| (all.detach().exp() * all.detach()).sum_dim_intlist(Some(&[-1i64][..]), false, all.kind()).neg());
+    let entropy = tch::no_grad(|| {
+        (all.detach().exp() * all.detach())
+            .sum_dim_intlist(Some(&[-1i64][..]), false, all.kind())
+            .neg()
+    });
     (all.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1), entropy)
 }

@@ -33,14 +33,21 @@ pub struct Unit {
 impl Unit {
     /// Values in the unit.
     pub fn numel(&self) -> usize {
-        self.tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+        self.tensors
+            .iter()
+            .map(|(_, shape)| shape.iter().product::<usize>())
+            .sum()
     }
 }
 
 /// The sharding units of a model, in forward order: embedding with final norm and head (needed first, and again at the end), then blocks.
 pub fn units(config: &Config) -> Vec<Unit> {
     let (h, d) = (config.hidden_size, config.head_dim());
-    let (q, kv, f) = (config.num_attention_heads * d, config.num_key_value_heads * d, config.intermediate_size);
+    let (q, kv, f) = (
+        config.num_attention_heads * d,
+        config.num_key_value_heads * d,
+        config.intermediate_size,
+    );
     let mut ends = vec![
         ("model.embed_tokens.weight".to_owned(), vec![config.vocab_size, h]),
         ("model.norm.weight".to_owned(), vec![h]),
@@ -48,7 +55,10 @@ pub fn units(config: &Config) -> Vec<Unit> {
     if !config.tie_word_embeddings {
         ends.push(("lm_head.weight".to_owned(), vec![config.vocab_size, h]));
     }
-    let mut units = vec![Unit { name: "embedding".to_owned(), tensors: ends }];
+    let mut units = vec![Unit {
+        name: "embedding".to_owned(),
+        tensors: ends,
+    }];
     for layer in 0..config.num_hidden_layers {
         let part = |name: &str, shape: Vec<usize>| (format!("model.layers.{layer}.{name}.weight"), shape);
         units.push(Unit {
@@ -75,22 +85,39 @@ pub fn units(config: &Config) -> Vec<Unit> {
 pub fn read(dir: &Path, config: &Config) -> Result<Weights, ModelError> {
     let file = dir.join("model.safetensors");
     let path = file.display().to_string();
-    let bytes = std::fs::read(&file).map_err(|source| ModelError::Read { path: path.clone(), source })?;
-    let tensors = SafeTensors::deserialize(&bytes)
-        .map_err(|e| ModelError::Malformed { path: path.clone(), message: e.to_string() })?;
+    let bytes = std::fs::read(&file).map_err(|source| ModelError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|e| ModelError::Malformed {
+        path: path.clone(),
+        message: e.to_string(),
+    })?;
     let mut weights = Weights::new();
     for (name, wanted) in units(config).into_iter().flat_map(|unit| unit.tensors) {
-        let tensor = tensors
-            .tensor(&name)
-            .map_err(|_| ModelError::MissingTensor { path: path.clone(), name: name.clone() })?;
+        let tensor = tensors.tensor(&name).map_err(|_| ModelError::MissingTensor {
+            path: path.clone(),
+            name: name.clone(),
+        })?;
         if tensor.shape() != wanted {
             let found = tensor.shape().to_vec();
-            return Err(ModelError::Shape { path, name, found, wanted });
+            return Err(ModelError::Shape {
+                path,
+                name,
+                found,
+                wanted,
+            });
         }
         let values = match tensor.dtype() {
             Dtype::F32 => from_f32(tensor.data()),
             Dtype::BF16 => from_bf16(tensor.data()),
-            other => return Err(ModelError::Kind { path, name, found: format!("{other:?}") }),
+            other => {
+                return Err(ModelError::Kind {
+                    path,
+                    name,
+                    found: format!("{other:?}"),
+                });
+            }
         };
         weights.insert(name, Array { shape: wanted, values });
     }
@@ -98,23 +125,36 @@ pub fn read(dir: &Path, config: &Config) -> Result<Weights, ModelError> {
 }
 
 fn from_f32(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
 }
 
 fn from_bf16(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)).collect()
+    bytes
+        .chunks_exact(2)
+        .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+        .collect()
 }
 
 /// The bytes of `model.safetensors`, fp32.
 pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
-    let failed = |message: String| ModelError::Malformed { path: "model.safetensors".to_owned(), message };
-    let data: Vec<(&String, Vec<u8>)> =
-        weights.iter().map(|(name, a)| (name, a.values.iter().flat_map(|v| v.to_le_bytes()).collect())).collect();
+    let failed = |message: String| ModelError::Malformed {
+        path: "model.safetensors".to_owned(),
+        message,
+    };
+    let data: Vec<(&String, Vec<u8>)> = weights
+        .iter()
+        .map(|(name, a)| (name, a.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
+        .collect();
     let views = data
         .iter()
         .map(|(name, bytes)| {
             let shape = weights[*name].shape.clone();
-            TensorView::new(Dtype::F32, shape, bytes).map(|view| (name.as_str(), view)).map_err(|e| failed(e.to_string()))
+            TensorView::new(Dtype::F32, shape, bytes)
+                .map(|view| (name.as_str(), view))
+                .map_err(|e| failed(e.to_string()))
         })
         .collect::<Result<Vec<_>, _>>()?;
     let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -144,8 +184,20 @@ mod tests {
 
     fn weights() -> Weights {
         Weights::from([
-            ("a".to_owned(), Array { shape: vec![2, 2], values: vec![1.0, -2.0, 3.5, 0.0] }),
-            ("b".to_owned(), Array { shape: vec![1], values: vec![7.0] }),
+            (
+                "a".to_owned(),
+                Array {
+                    shape: vec![2, 2],
+                    values: vec![1.0, -2.0, 3.5, 0.0],
+                },
+            ),
+            (
+                "b".to_owned(),
+                Array {
+                    shape: vec![1],
+                    values: vec![7.0],
+                },
+            ),
         ])
     }
 

@@ -58,6 +58,27 @@ pub fn cut(rows: &[usize], lengths: &[usize], budget: usize) -> Vec<Vec<usize>> 
 }
 
 impl MicroBatch {
+    /// The same rows with their trained tokens in pieces of at most `most`.
+    pub fn pieces(&self, most: i64) -> Vec<Self> {
+        let n = self.positions.size1().unwrap_or(0);
+        let most = most.max(1);
+        (0..n.max(1))
+            .step_by(most as usize)
+            .map(|begin| {
+                let part = |tensor: &Tensor| tensor.narrow(0, begin, most.min(n - begin));
+                Self {
+                    ids: self.ids.shallow_clone(),
+                    positions: part(&self.positions),
+                    targets: part(&self.targets),
+                    weights: part(&self.weights),
+                    old: part(&self.old),
+                    advantages: part(&self.advantages),
+                    temperatures: part(&self.temperatures),
+                }
+            })
+            .collect()
+    }
+
     pub fn new(rows: &[&TrainRow]) -> Self {
         let t = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(1).max(1);
         let mut ids = vec![0i64; rows.len() * t];
@@ -99,7 +120,10 @@ mod tests {
         let mut all: Vec<usize> = dealt.concat();
         all.sort();
         assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
-        let sums: Vec<usize> = dealt.iter().map(|rows| rows.iter().map(|&r| lengths[r]).sum()).collect();
+        let sums: Vec<usize> = dealt
+            .iter()
+            .map(|rows| rows.iter().map(|&r| lengths[r]).sum())
+            .collect();
         assert!(sums[0].abs_diff(sums[1]) < 200, "{sums:?}");
     }
 

@@ -17,7 +17,11 @@ pub enum TrainError {
     #[error("batch {path} is refused: {message}")]
     Batch { path: String, message: String },
     #[error("{doing} {path}: {source}; nothing published before is touched")]
-    Disk { doing: &'static str, path: String, source: std::io::Error },
+    Disk {
+        doing: &'static str,
+        path: String,
+        source: std::io::Error,
+    },
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
     #[error("{name} is {found:?}; the trainer needs torchrun's environment")]

@@ -4,8 +4,8 @@ use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
 
-use grpo_policy::weights::{self, Array, Weights};
 use grpo_policy::Config;
+use grpo_policy::weights::{self, Array, Weights};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -30,7 +30,13 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { tokens: 8_000_000, step_tokens: 4_000, peak_rate: 3e-3, warmup_steps: 100, seed: 0 }
+        Self {
+            tokens: 8_000_000,
+            step_tokens: 4_000,
+            peak_rate: 3e-3,
+            warmup_steps: 100,
+            seed: 0,
+        }
     }
 }
 
@@ -64,10 +70,16 @@ pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainR
         let line = line.map_err(TrainError::disk("reading", path))?;
         let row: Demonstration = serde_json::from_str(&line).map_err(|e| refuse(number, e.to_string()))?;
         if row.tokens.len() != row.weights.len() {
-            return Err(refuse(number, format!("{} tokens and {} weights", row.tokens.len(), row.weights.len())));
+            return Err(refuse(
+                number,
+                format!("{} tokens and {} weights", row.tokens.len(), row.weights.len()),
+            ));
         }
         if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(refuse(number, format!("token {token} is outside the vocabulary of {vocabulary}")));
+            return Err(refuse(
+                number,
+                format!("token {token} is outside the vocabulary of {vocabulary}"),
+            ));
         }
         let n = row.tokens.len().min(context);
         rows.push(TrainRow {
@@ -88,7 +100,9 @@ pub fn initialise(config: &Config, seed: u64) -> Weights {
     let mut weights = Weights::new();
     for (name, shape) in weights::units(config).into_iter().flat_map(|unit| unit.tensors) {
         let numel: usize = shape.iter().product();
-        let key = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let key = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        });
         let mut rng = StdRng::seed_from_u64(key);
         // Box-Muller; open at zero so that the logarithm is finite.
         let mut normal = || {
@@ -111,7 +125,12 @@ pub fn train(
     plan: &Plan,
     mut say: impl FnMut(u64, u64, f64, f64),
 ) -> Result<Report, TrainError> {
-    let adam = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.05, clip: 1.0 };
+    let adam = AdamW {
+        betas: [0.9, 0.95],
+        epsilon: 1e-8,
+        weight_decay: 0.05,
+        clip: 1.0,
+    };
     let mut rng = StdRng::seed_from_u64(plan.seed);
     let began = Instant::now();
     let (mut steps, mut seen) = (0u64, 0u64);
@@ -172,7 +191,10 @@ fn supervised_step(
         .map(|group| MicroBatch::new(&group.iter().map(|&at| &rows[chosen[at]]).collect::<Vec<_>>()))
         .collect();
     // The first token of a row is predicted by nothing and has no loss.
-    let total: f64 = chosen.iter().map(|&r| rows[r].weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>()).sum();
+    let total: f64 = chosen
+        .iter()
+        .map(|&r| rows[r].weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>())
+        .sum();
     let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, _| {
         (logprobs * &batch.weights).sum(Kind::Float) * (-1.0 / total.max(1e-9))
     })?;

@@ -38,18 +38,30 @@ pub fn prepare(
     vocabulary: usize,
     context: usize,
 ) -> Result<(Vec<TrainRow>, StepMetrics), TrainError> {
-    let refuse = |message: String| TrainError::Batch { path: path.to_owned(), message };
+    let refuse = |message: String| TrainError::Batch {
+        path: path.to_owned(),
+        message,
+    };
     for row in &batch.rows {
         row.check().map_err(|fault| refuse(fault.to_string()))?;
         if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(refuse(format!("row of {}: token {token} is outside the vocabulary of {vocabulary}", row.episode)));
+            return Err(refuse(format!(
+                "row of {}: token {token} is outside the vocabulary of {vocabulary}",
+                row.episode
+            )));
         }
         if row.tokens.len() > context {
             let n = row.tokens.len();
-            return Err(refuse(format!("row of {}: {n} tokens are more than the model's {context} positions", row.episode)));
+            return Err(refuse(format!(
+                "row of {}: {n} tokens are more than the model's {context} positions",
+                row.episode
+            )));
         }
         if !(row.temperature.is_finite() && row.temperature > 0.0) {
-            return Err(refuse(format!("row of {}: temperature {} cannot be trained on", row.episode, row.temperature)));
+            return Err(refuse(format!(
+                "row of {}: temperature {} cannot be trained on",
+                row.episode, row.temperature
+            )));
         }
     }
     let advantages = batch_advantages(batch, algorithm.advantage.std).map_err(|e| refuse(e.to_string()))?;
@@ -76,7 +88,11 @@ pub fn prepare(
         let (advantage, weight) = (advantages.rows[index]?, weights[episode_of[index]?]);
         Some(TrainRow {
             tokens: row.tokens.clone(),
-            weights: row.mask.iter().map(|m| if *m == 1 { weight as f32 } else { 0.0 }).collect(),
+            weights: row
+                .mask
+                .iter()
+                .map(|m| if *m == 1 { weight as f32 } else { 0.0 })
+                .collect(),
             old: row.logprobs.clone(),
             advantage: advantage as f32,
             temperature: row.temperature,
@@ -114,28 +130,37 @@ pub fn token_losses(log_ratio: &Tensor, advantages: &Tensor, clip: &Clip) -> (Te
 
 /// Reads the stored batch of a step. `checksum`: what the driver says its bytes are.
 pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
-    let refuse = |message: String| TrainError::Batch { path: path.to_owned(), message };
+    let refuse = |message: String| TrainError::Batch {
+        path: path.to_owned(),
+        message,
+    };
     let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
     if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
-        return Err(refuse(format!("its sha256 is {}, ordered was {wanted}", sha256(&bytes))));
+        return Err(refuse(format!(
+            "its sha256 is {}, ordered was {wanted}",
+            sha256(&bytes)
+        )));
     }
     let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
     if batch.step != step {
-        return Err(refuse(format!("it is the batch of step {}, not of step {step}", batch.step)));
+        return Err(refuse(format!(
+            "it is the batch of step {}, not of step {step}",
+            batch.step
+        )));
     }
     Ok(batch)
 }
 
 /// Steps on a batch. Every rank calls it with the same batch.
-pub fn step(
-    model: &mut Sharded,
-    batch: &Batch,
-    path: &str,
-    algorithm: &Algorithm,
-) -> Result<StepMetrics, TrainError> {
+pub fn step(model: &mut Sharded, batch: &Batch, path: &str, algorithm: &Algorithm) -> Result<StepMetrics, TrainError> {
     let began = Instant::now();
-    let (rows, mut metrics) =
-        prepare(batch, path, algorithm, model.config.vocab_size, model.config.max_position_embeddings)?;
+    let (rows, mut metrics) = prepare(
+        batch,
+        path,
+        algorithm,
+        model.config.vocab_size,
+        model.config.max_position_embeddings,
+    )?;
     let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
     let mine = &deal(&lengths, model.group.world() as usize)[model.group.rank() as usize];
     let batches: Vec<MicroBatch> = cut(mine, &lengths, MICRO_BATCH_TOKENS)
@@ -168,11 +193,17 @@ pub fn step(
     numbers.extend((0..model.group.world()).map(|rank| if rank == model.group.rank() { gap_max } else { 0.0 }));
     let numbers = model.sum(&numbers)?;
     if !numbers[0].is_finite() {
-        return Err(TrainError::Batch { path: path.to_owned(), message: format!("its loss is {}", numbers[0]) });
+        return Err(TrainError::Batch {
+            path: path.to_owned(),
+            message: format!("its loss is {}", numbers[0]),
+        });
     }
     let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;
     if !norm.is_finite() {
-        return Err(TrainError::Batch { path: path.to_owned(), message: format!("the norm of its gradient is {norm}") });
+        return Err(TrainError::Batch {
+            path: path.to_owned(),
+            message: format!("the norm of its gradient is {norm}"),
+        });
     }
     let tokens = metrics.trained_tokens.max(1) as f64;
     metrics.loss = numbers[0];
@@ -200,7 +231,11 @@ mod tests {
         let mut draw = |low: f64, high: f64| (0..2000).map(|_| rng.random_range(low..high)).collect::<Vec<f64>>();
         let (differences, advantages) = (draw(-2.5, 2.5), draw(-2.0, 2.0));
         for dual in [None, Some(3.0)] {
-            let clip = Clip { low: 0.2, high: 0.28, dual };
+            let clip = Clip {
+                low: 0.2,
+                high: 0.28,
+                dual,
+            };
             let logs = Tensor::from_slice(&differences).set_requires_grad(true);
             let (losses, ratios, clipped) = token_losses(&logs, &Tensor::from_slice(&advantages), &clip);
             losses.sum(Kind::Double).backward();

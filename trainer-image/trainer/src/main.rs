@@ -48,9 +48,15 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let threads = std::env::var("GRPO_THREADS").ok().and_then(|n| n.parse().ok());
-    match run(Arguments::parse().command, threads) {
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let ended = end_when_told().and_then(|()| {
+        tch::set_num_threads(threads()?);
+        run(Arguments::parse().command)
+    });
+    match ended {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the trainer ends");
@@ -59,27 +65,42 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-fn run(command: Command, threads: Option<i32>) -> Result<(), TrainError> {
+fn run(command: Command) -> Result<(), TrainError> {
     match command {
         Command::Serve { config, listen } => {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
             let config: RunConfig = serde_json::from_slice(&bytes)
                 .map_err(|e| TrainError::Start(format!("{} is not a run's config: {e}", config.display())))?;
-            tch::set_num_threads(threads.unwrap_or(1).max(1));
             let attempt = number("GRPO_ATTEMPT", Some(1))?;
             grpo_trainer::serve::serve(config, rendezvous()?, attempt, listen)
         }
-        Command::Finetune { model, data, tokens, rate, seed } => {
-            tch::set_num_threads(threads.unwrap_or(2).max(1));
-            warm_start(model, data, Plan { tokens, peak_rate: rate, seed, ..Plan::default() })
-        }
+        Command::Finetune {
+            model,
+            data,
+            tokens,
+            rate,
+            seed,
+        } => warm_start(
+            model,
+            data,
+            Plan {
+                tokens,
+                peak_rate: rate,
+                seed,
+                ..Plan::default()
+            },
+        ),
     }
 }
 
 fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), TrainError> {
     let config = Config::read(&model_dir)?;
     let rows = finetune::read(&data, config.vocab_size, config.max_position_embeddings)?;
-    let group = Group::join(&if std::env::var_os("WORLD_SIZE").is_some() { rendezvous()? } else { Rendezvous::alone() })?;
+    let group = Group::join(&if std::env::var_os("WORLD_SIZE").is_some() {
+        rendezvous()?
+    } else {
+        Rendezvous::alone()
+    })?;
     let first = group.rank() == 0;
     let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, plan.seed))?;
     let report = finetune::train(&mut model, &rows, &plan, |step, seen, loss, seconds| {
@@ -111,6 +132,32 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), Train
     Ok(())
 }
 
+/// `GRPO_THREADS`, or this rank's share of the node's cores (of the container's, where it has a limit).
+fn threads() -> Result<i32, TrainError> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let share = (cores / number("LOCAL_WORLD_SIZE", Some(1))?.max(1)).max(1);
+    Ok(number("GRPO_THREADS", Some(share))?.max(1) as i32)
+}
+
+/// SIGTERM ends the process at once, as a container's first process it would otherwise not be heard. Whatever is being written then has
+/// no name yet, and what is published is replayed to.
+fn end_when_told() -> Result<(), TrainError> {
+    let failed = |e: std::io::Error| TrainError::Start(format!("listening for SIGTERM: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let inside = runtime.enter();
+    let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
+    drop(inside);
+    std::thread::spawn(move || {
+        runtime.block_on(told.recv());
+        tracing::info!("told to end");
+        std::process::exit(143)
+    });
+    Ok(())
+}
+
 /// torchrun's environment.
 fn rendezvous() -> Result<Rendezvous, TrainError> {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
@@ -128,6 +175,9 @@ fn number(name: &'static str, default: Option<u32>) -> Result<u32, TrainError> {
     match (std::env::var(name), default) {
         (Ok(text), _) => text.parse().map_err(|_| TrainError::Environment { name, found: text }),
         (Err(_), Some(default)) => Ok(default),
-        (Err(_), None) => Err(TrainError::Environment { name, found: "not set".to_owned() }),
+        (Err(_), None) => Err(TrainError::Environment {
+            name,
+            found: "not set".to_owned(),
+        }),
     }
 }

@@ -1,10 +1,11 @@
 //! A run's trainer: rank 0 answers the driver over HTTP, every rank follows rank 0's orders.
 //!
-//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the newest published version are replayed. Where a
+//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the last published step are replayed. Where a
 //! replayed step comes out with other bits than were published, a new lineage begins. Orders go from rank 0 to the others as broadcasts; an
 //! idle order every few seconds lets every rank notice that another one is gone, and end.
 
 mod http;
+mod recover;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,19 +18,20 @@ use grpo_native::{Group, Rendezvous};
 use grpo_policy::{Config, weights};
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
-use grpo_records::weights::WeightsManifest;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::grpo;
 use crate::sharded::Sharded;
-use crate::state::{Store, json, lineage_number};
+use crate::state::{Store, json};
 
 /// How often idle ranks hear from rank 0.
 const IDLE: Duration = Duration::from_secs(5);
 /// Room for one order's JSON.
 const ORDER_BYTES: usize = 1024;
+/// Steps whose answers are remembered; older ones are in the store.
+const STEPS_KEPT: usize = 16;
 
 /// What rank 0 tells the others to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,7 +43,22 @@ enum Order {
 /// What the HTTP side and the training side of rank 0 share.
 pub struct Shared {
     pub state: TrainerState,
+    /// What was ordered since the start, and the last step before it.
     pub steps: BTreeMap<u32, StepState>,
+    /// What each of them was ordered to be done on.
+    pub requests: BTreeMap<u32, StepRequest>,
+}
+
+impl Shared {
+    pub fn put(&mut self, step: StepState) {
+        self.steps.insert(step.step, step);
+        while self.steps.len() > STEPS_KEPT {
+            self.steps.pop_first();
+        }
+        while self.requests.len() > STEPS_KEPT {
+            self.requests.pop_first();
+        }
+    }
 }
 
 /// Handle on [`Shared`], with a signal for those who wait for a change.
@@ -64,8 +81,15 @@ impl Board {
             phase: TrainerPhase::Starting,
             error: None,
         };
-        let shared = Arc::new(Mutex::new(Shared { state, steps: BTreeMap::new() }));
-        Self { shared, changed: Arc::default() }
+        let shared = Arc::new(Mutex::new(Shared {
+            state,
+            steps: BTreeMap::new(),
+            requests: BTreeMap::new(),
+        }));
+        Self {
+            shared,
+            changed: Arc::default(),
+        }
     }
 
     pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
@@ -86,11 +110,18 @@ struct Rank {
     lineage: String,
     step: u32,
     version: String,
+    /// Checksum of the current weights, on rank 0.
+    tensors_sha256: String,
     board: Board,
 }
 
 /// Trains as the run's config says until it is told to stop. `listen` is used by rank 0 only.
-pub fn serve(config: RunConfig, rendezvous: Rendezvous, attempt: u32, listen: std::net::SocketAddr) -> Result<(), TrainError> {
+pub fn serve(
+    config: RunConfig,
+    rendezvous: Rendezvous,
+    attempt: u32,
+    listen: std::net::SocketAddr,
+) -> Result<(), TrainError> {
     let board = Board::new(attempt, rendezvous.world);
     let jobs = match rendezvous.rank {
         0 => Some(http::start(listen, board.clone())?),
@@ -104,10 +135,11 @@ pub fn serve(config: RunConfig, rendezvous: Rendezvous, attempt: u32, listen: st
         let initial = weights::read(&model_dir, &model_config)?;
         let model = Sharded::new(model_config, group, &initial)?;
         let mut rank = Rank {
-            store: Store::new(config.store_root()),
+            store: Store::of_attempt(config.store_root(), attempt),
             lineage: "l1".to_owned(),
             step: 0,
             version: String::new(),
+            tensors_sha256: String::new(),
             board: board.clone(),
             config,
             model,
@@ -130,58 +162,28 @@ impl Rank {
         self.model.group.rank() == 0
     }
 
-    /// Comes back to where the store says the run is.
-    fn recover(&mut self) -> Result<(), TrainError> {
-        // Every rank reads before any rank writes.
-        let checkpoint = self.store.newest_checkpoint()?;
-        let published = self.store.versions()?;
-        self.model.group.barrier()?;
-        let newest = published.iter().map(|v| (lineage_number(&v.lineage), v.step)).max();
-        if let Some(checkpoint) = &checkpoint {
-            tracing::info!(step = checkpoint.step, lineage = checkpoint.lineage, "going on from a checkpoint");
-            self.store.load(&mut self.model, checkpoint)?;
-            (self.lineage, self.step) = (checkpoint.lineage.clone(), checkpoint.step);
-            self.board.with(|shared| shared.state.checkpoint_step = checkpoint.step);
-        }
-        self.publish(self.published_parent(&published))?;
-        while newest.is_some_and(|(_, step)| step > self.step) {
-            let step = self.step + 1;
-            let known = published.iter().filter(|v| v.step == step).max_by_key(|v| lineage_number(&v.lineage)).cloned();
-            if !self.store.at(&paths::batch(step)).exists() {
-                break;
-            }
-            tracing::info!(step, "replaying a stored batch");
-            self.train(step, &paths::batch(step), None)?;
-            let weights = self.model.weights()?;
-            let newest_lineage = newest.map(|(lineage, _)| lineage).unwrap_or(1);
-            match known {
-                Some(known) if known.tensors_sha256 == weights::checksum(&weights) => self.lineage = known.lineage,
-                // Arithmetic did not repeat: what is served was sampled from other weights than these.
-                Some(_) if lineage_number(&self.lineage) <= newest_lineage => self.lineage = format!("l{}", newest_lineage + 1),
-                _ => {}
-            }
-            self.step = step;
-            self.publish_weights(&weights, Some(self.version.clone()))?;
-        }
-        self.idle();
-        Ok(())
-    }
-
-    fn published_parent(&self, published: &[WeightsManifest]) -> Option<String> {
-        let version = paths::weights_version(&self.lineage, self.step);
-        published.iter().find(|v| v.version == version).and_then(|v| v.parent.clone())
-    }
-
     fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
         let weights = self.model.weights()?;
         self.publish_weights(&weights, parent)
+    }
+
+    /// Metrics of the step that published the current weights.
+    fn named(&self, metrics: StepMetrics) -> StepMetrics {
+        StepMetrics {
+            weights: self.version.clone(),
+            tensors_sha256: self.tensors_sha256.clone(),
+            ..metrics
+        }
     }
 
     /// Publishes the current weights; every rank calls it, rank 0 writes.
     fn publish_weights(&mut self, weights: &weights::Weights, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
         if self.is_first() {
-            let (manifest, checksum) = self.store.publish(weights, &self.model_dir, &self.lineage, self.step, parent)?;
+            let (manifest, checksum) =
+                self.store
+                    .publish(weights, &self.model_dir, &self.lineage, self.step, parent)?;
+            self.tensors_sha256 = manifest.tensors_sha256.clone();
             self.board.with(|shared| {
                 shared.state.lineage = manifest.lineage.clone();
                 shared.state.step = manifest.step;
@@ -236,7 +238,6 @@ impl Rank {
             Err(error) if error.is_refusal() => {
                 tracing::error!(step, %error, "step refused");
                 self.tell(step, StepPhase::Failed, None, Some(error.to_string()));
-                self.idle();
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -244,7 +245,7 @@ impl Rank {
         let parent = Some(self.version.clone());
         self.step = step;
         self.publish(parent)?;
-        let metrics = StepMetrics { weights: self.version.clone(), ..metrics };
+        let metrics = self.named(metrics);
         let checkpoint = &self.config.spec.checkpoint;
         let keep = checkpoint.keep as usize;
         if step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations {
@@ -258,10 +259,15 @@ impl Rank {
         if self.is_first() {
             self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
             self.store.prune_versions()?;
-            tracing::info!(step, loss = metrics.loss, seconds = metrics.seconds, weights = self.version, "step done");
+            tracing::info!(
+                step,
+                loss = metrics.loss,
+                seconds = metrics.seconds,
+                weights = self.version,
+                "step done"
+            );
         }
         self.tell(step, StepPhase::Done, Some(metrics), None);
-        self.idle();
         Ok(())
     }
 
@@ -273,20 +279,21 @@ impl Rank {
     fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {
         self.board.with(|shared| {
             let done = state == StepPhase::Done;
-            if state == StepPhase::Running {
-                shared.state.phase = TrainerPhase::Stepping;
-            }
-            shared.steps.insert(
+            // In one look with the step's end: who sees the end may give the next order at once.
+            shared.state.phase = match state {
+                StepPhase::Queued | StepPhase::Running => TrainerPhase::Stepping,
+                StepPhase::Done | StepPhase::Failed => TrainerPhase::Idle,
+            };
+            let weights = done.then(|| shared.state.weights.clone());
+            let manifest_sha256 = done.then(|| shared.state.manifest_sha256.clone());
+            shared.put(StepState {
                 step,
-                StepState {
-                    step,
-                    state,
-                    weights: done.then(|| shared.state.weights.clone()),
-                    manifest_sha256: done.then(|| shared.state.manifest_sha256.clone()),
-                    metrics,
-                    error,
-                },
-            );
+                state,
+                weights,
+                manifest_sha256,
+                metrics,
+                error,
+            });
         });
     }
 }

@@ -40,10 +40,15 @@ pub struct Sharded {
     pub shards: Vec<Shard>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
+    /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
+    pub head_logits: usize,
     rope: Rope,
 }
 
-/// What the loss of a micro-batch's trained tokens is: takes their logprobs and entropies, both `[n]`, and answers the summed loss.
+/// 256 MiB of fp32.
+const HEAD_LOGITS: usize = 1 << 26;
+
+/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, both `[n]`, and answers the summed loss.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &Tensor, &Tensor) -> Tensor + 'a;
 
 impl Sharded {
@@ -55,7 +60,10 @@ impl Sharded {
             .map(|unit| {
                 let mut flat = Vec::with_capacity(padded(&unit, world));
                 for (name, _) in &unit.tensors {
-                    let missing = || ModelError::MissingTensor { path: "the model".to_owned(), name: name.clone() };
+                    let missing = || ModelError::MissingTensor {
+                        path: "the model".to_owned(),
+                        name: name.clone(),
+                    };
                     flat.extend_from_slice(&weights.get(name).ok_or_else(missing)?.values);
                 }
                 flat.resize(padded(&unit, world), 0.0);
@@ -63,11 +71,23 @@ impl Sharded {
                 let begin = part * group.rank() as usize;
                 let values = Tensor::from_slice(&flat[begin..begin + part]);
                 let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
-                Ok(Shard { unit, values, first_moment, second_moment })
+                Ok(Shard {
+                    unit,
+                    values,
+                    first_moment,
+                    second_moment,
+                })
             })
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
-        Ok(Self { config, group, shards, updates: 0, rope })
+        Ok(Self {
+            config,
+            group,
+            shards,
+            updates: 0,
+            head_logits: HEAD_LOGITS,
+            rope,
+        })
     }
 
     /// The unit's tensors, whole, on every rank.
@@ -82,14 +102,20 @@ impl Sharded {
         for index in 0..self.shards.len() {
             for ((name, shape), tensor) in self.shards[index].unit.tensors.iter().zip(self.gather(index)?) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
-                weights.insert(name.clone(), Array { shape: shape.clone(), values });
+                weights.insert(
+                    name.clone(),
+                    Array {
+                        shape: shape.clone(),
+                        values,
+                    },
+                );
             }
         }
         Ok(weights)
     }
 
-    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss function is called once per
-    /// micro-batch, in order. Answers this rank's summed loss beside them.
+    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss function is called for
+    /// every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
     pub fn gradients(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let layers = self.shards.len() - 1;
         // Forward: inputs[layer][micro-batch], the last being the head's.
@@ -99,7 +125,9 @@ impl Sharded {
             inputs.push(batches.iter().map(|batch| model::embed(&ends[0], &batch.ids)).collect());
             for layer in 0..layers {
                 let weights = self.gather(layer + 1)?;
-                let next = inputs[layer].iter().map(|x| model::block(&self.config, &self.rope, &Block(&weights), x));
+                let next = inputs[layer]
+                    .iter()
+                    .map(|x| model::block(&self.config, &self.rope, &Block(&weights), x));
                 let next = next.collect();
                 inputs.push(next);
             }
@@ -107,18 +135,23 @@ impl Sharded {
         })?;
 
         // Head: loss, and what flows back into the last block.
-        let ends: Vec<Tensor> = ends.into_iter().map(|tensor| tensor.detach().set_requires_grad(true)).collect();
+        let ends: Vec<Tensor> = ends
+            .into_iter()
+            .map(|tensor| tensor.detach().set_requires_grad(true))
+            .collect();
         let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
             let x = x.detach().set_requires_grad(true);
             let h = x.size()[2];
-            let chosen = x.reshape([-1, h]).index_select(0, &batch.positions);
-            let logits = model::head(&self.config, &ends, &chosen);
-            let (logprobs, entropies) = model::logprobs(&logits, &batch.targets, &batch.temperatures);
-            let loss = loss(batch, &logprobs, &entropies);
-            total += loss.double_value(&[]);
-            loss.backward();
+            for piece in batch.pieces((self.head_logits / self.config.vocab_size) as i64) {
+                let chosen = x.reshape([-1, h]).index_select(0, &piece.positions);
+                let logits = model::head(&self.config, &ends, &chosen);
+                let (logprobs, entropies) = model::logprobs(&logits, &piece.targets, &piece.temperatures);
+                let loss = loss(&piece, &logprobs, &entropies);
+                total += loss.double_value(&[]);
+                loss.backward();
+            }
             flowing.push(grad_of(&x));
         }
 
@@ -126,7 +159,10 @@ impl Sharded {
         let mut gradients: Vec<Option<Tensor>> = (0..self.shards.len()).map(|_| None).collect();
         for layer in (0..layers).rev() {
             let weights = self.gather(layer + 1)?;
-            let weights: Vec<Tensor> = weights.into_iter().map(|t| t.detach().set_requires_grad(true)).collect();
+            let weights: Vec<Tensor> = weights
+                .into_iter()
+                .map(|t| t.detach().set_requires_grad(true))
+                .collect();
             for (x, above) in inputs.pop().unwrap_or_default().iter().zip(flowing.iter_mut()) {
                 let x = x.detach().set_requires_grad(true);
                 let y = model::block(&self.config, &self.rope, &Block(&weights), &x);
@@ -156,7 +192,10 @@ impl Sharded {
 
     /// Norm of the whole gradient.
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
-        let squares: f64 = gradients.iter().map(|g| g.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[])).sum();
+        let squares: f64 = gradients
+            .iter()
+            .map(|g| g.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]))
+            .sum();
         let mut sum = Tensor::from_slice(&[squares]);
         self.group.all_reduce_sum(&mut sum)?;
         Ok(sum.double_value(&[0]).sqrt())
@@ -169,7 +208,11 @@ impl Sharded {
         if !norm.is_finite() {
             return Ok(norm);
         }
-        let scale = if adam.clip > 0.0 && norm > adam.clip { adam.clip / (norm + 1e-6) } else { 1.0 };
+        let scale = if adam.clip > 0.0 && norm > adam.clip {
+            adam.clip / (norm + 1e-6)
+        } else {
+            1.0
+        };
         self.updates += 1;
         let corrections = adam.betas.map(|beta| 1.0 - beta.powi(self.updates.min(1 << 30) as i32));
         tch::no_grad(|| {
@@ -177,8 +220,8 @@ impl Sharded {
                 let g = gradient * scale;
                 shard.first_moment = &shard.first_moment * adam.betas[0] + &g * (1.0 - adam.betas[0]);
                 shard.second_moment = &shard.second_moment * adam.betas[1] + g.square() * (1.0 - adam.betas[1]);
-                let direction =
-                    (&shard.first_moment / corrections[0]) / ((&shard.second_moment / corrections[1]).sqrt() + adam.epsilon);
+                let direction = (&shard.first_moment / corrections[0])
+                    / ((&shard.second_moment / corrections[1]).sqrt() + adam.epsilon);
                 shard.values = &shard.values * (1.0 - rate * adam.weight_decay) - direction * rate;
             }
         });

@@ -49,11 +49,42 @@ pub fn sha256(bytes: &[u8]) -> String {
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
+    attempt: u32,
 }
 
 impl Store {
     pub fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self::of_attempt(root, 0)
+    }
+
+    /// An attempt stages under names of its own: the one before it may still be writing when it starts.
+    pub fn of_attempt(root: PathBuf, attempt: u32) -> Self {
+        Self { root, attempt }
+    }
+
+    fn staged(&self, target: &Path) -> Result<PathBuf, TrainError> {
+        Ok(parent(target)?.join(format!(".{}-{}-{}", self.attempt, std::process::id(), name_of(target))))
+    }
+
+    /// Removes what attempts before this one began and did not finish. One of them that still writes loses its folder, and ends.
+    pub fn sweep(&self) -> Result<(), TrainError> {
+        for (folder, unfinished) in [
+            (
+                paths::WEIGHTS,
+                (|path: &Path| name_of(path).starts_with('.')) as fn(&Path) -> bool,
+            ),
+            (paths::CHECKPOINTS, |path: &Path| !path.join(paths::MANIFEST).exists()),
+        ] {
+            let folder = self.at(folder);
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries {
+                let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
+                if path.is_dir() && unfinished(&path) {
+                    fs::remove_dir_all(&path).map_err(TrainError::disk("removing the unfinished", &path))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub fn at(&self, path: &str) -> PathBuf {
@@ -73,7 +104,7 @@ impl Store {
         }
         let folder = parent(&file)?;
         fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
-        let staged = folder.join(format!(".{}-{}", std::process::id(), name_of(&file)));
+        let staged = self.staged(&file)?;
         write_synced(&staged, bytes)?;
         fs::rename(&staged, &file).map_err(TrainError::disk("publishing", &file))?;
         sync_folder(folder)?;
@@ -130,7 +161,10 @@ impl Store {
         let tensors_sha256 = weights::checksum(weights);
         let target = self.at(&paths::weights(&version));
         if let Ok(bytes) = fs::read(target.join(paths::MANIFEST)) {
-            let damaged = |message: String| TrainError::Damaged { path: target.display().to_string(), message };
+            let damaged = |message: String| TrainError::Damaged {
+                path: target.display().to_string(),
+                message,
+            };
             let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
             return match manifest.tensors_sha256 == tensors_sha256 {
                 true => Ok((manifest, sha256(&bytes))),
@@ -138,7 +172,12 @@ impl Store {
             };
         }
         let mut files = vec![("model.safetensors".to_owned(), weights::to_safetensors(weights)?)];
-        for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        for name in [
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ] {
             if let Ok(bytes) = fs::read(model_dir.join(name)) {
                 files.push((name.to_owned(), bytes));
             }
@@ -168,7 +207,7 @@ impl Store {
     /// Writes a folder whole, or not at all.
     fn put_folder(&self, target: &Path, files: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
         let above = parent(target)?;
-        let staged = above.join(format!(".{}-{}", std::process::id(), name_of(target)));
+        let staged = self.staged(target)?;
         let written = (|| {
             fs::create_dir_all(&staged).map_err(TrainError::disk("making", &staged))?;
             for (name, bytes) in files {
@@ -189,7 +228,11 @@ impl Store {
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
         let mut tensors: Vec<(String, Vec<u8>, usize)> = Vec::new();
         for (index, shard) in model.shards.iter().enumerate() {
-            let parts = [("values", &shard.values), ("first", &shard.first_moment), ("second", &shard.second_moment)];
+            let parts = [
+                ("values", &shard.values),
+                ("first", &shard.first_moment),
+                ("second", &shard.second_moment),
+            ];
             for (name, tensor) in parts {
                 let values = Vec::<f32>::try_from(tensor)?;
                 let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -199,10 +242,20 @@ impl Store {
         let malformed = |e: safetensors::SafeTensorError| TrainError::Start(format!("packing a checkpoint: {e}"));
         let views = tensors
             .iter()
-            .map(|(name, bytes, n)| Ok((name.as_str(), TensorView::new(Dtype::F32, vec![*n], bytes).map_err(malformed)?)))
+            .map(|(name, bytes, n)| {
+                Ok((
+                    name.as_str(),
+                    TensorView::new(Dtype::F32, vec![*n], bytes).map_err(malformed)?,
+                ))
+            })
             .collect::<Result<Vec<_>, TrainError>>()?;
         let bytes = safetensors::serialize(views, None).map_err(malformed)?;
-        let file = self.at(&paths::checkpoint_rank(lineage, step, model.group.rank(), model.group.world()));
+        let file = self.at(&paths::checkpoint_rank(
+            lineage,
+            step,
+            model.group.rank(),
+            model.group.world(),
+        ));
         let folder = parent(&file)?;
         fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
         write_synced(&file, &bytes)?;
@@ -217,8 +270,13 @@ impl Store {
             let path = paths::checkpoint_rank(lineage, step, rank, world);
             files.insert(name_of(&self.at(&path)), sha256(&self.read(&path)?));
         }
-        let manifest =
-            CheckpointManifest { lineage: lineage.to_owned(), step, updates: model.updates, world, files };
+        let manifest = CheckpointManifest {
+            lineage: lineage.to_owned(),
+            step,
+            updates: model.updates,
+            world,
+            files,
+        };
         // A checkpoint that was found damaged, and passed over, left its manifest under this name.
         let path = paths::checkpoint_manifest(lineage, step);
         let stale = self.at(&path);
@@ -261,10 +319,20 @@ impl Store {
     /// Puts a checkpoint's state into the model, whatever world size wrote it.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let parts = (0..checkpoint.world)
-            .map(|rank| self.read(&paths::checkpoint_rank(&checkpoint.lineage, checkpoint.step, rank, checkpoint.world)))
+            .map(|rank| {
+                self.read(&paths::checkpoint_rank(
+                    &checkpoint.lineage,
+                    checkpoint.step,
+                    rank,
+                    checkpoint.world,
+                ))
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let path = paths::checkpoint(&checkpoint.lineage, checkpoint.step);
-        let damaged = |message: String| TrainError::Damaged { path: path.clone(), message };
+        let damaged = |message: String| TrainError::Damaged {
+            path: path.clone(),
+            message,
+        };
         let parts = parts
             .iter()
             .map(|bytes| SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string())))
@@ -276,7 +344,9 @@ impl Store {
             let whole = |name: &str| {
                 let mut flat = Vec::with_capacity(numel);
                 for tensors in &parts {
-                    let tensor = tensors.tensor(&format!("{index:05}.{name}")).map_err(|e| damaged(e.to_string()))?;
+                    let tensor = tensors
+                        .tensor(&format!("{index:05}.{name}"))
+                        .map_err(|e| damaged(e.to_string()))?;
                     let data = tensor.data().chunks_exact(4);
                     flat.extend(data.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
                 }
@@ -302,11 +372,14 @@ pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
 }
 
 fn parent(path: &Path) -> Result<&Path, TrainError> {
-    path.parent().ok_or_else(|| TrainError::Start(format!("{} has no folder", path.display())))
+    path.parent()
+        .ok_or_else(|| TrainError::Start(format!("{} has no folder", path.display())))
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
@@ -316,5 +389,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
 }
 
 fn sync_folder(path: &Path) -> Result<(), TrainError> {
-    File::open(path).and_then(|folder| folder.sync_all()).map_err(TrainError::disk("syncing", path))
+    File::open(path)
+        .and_then(|folder| folder.sync_all())
+        .map_err(TrainError::disk("syncing", path))
 }

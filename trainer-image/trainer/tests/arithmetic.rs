@@ -1,8 +1,10 @@
 //! Breadth-first sharded steps against plain autograd and the objective's scalar words.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
-use common::{alone, algorithm, batch, config, flat, model, ranks, steps};
+use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
 use grpo_policy::model::{self, Block, Rope};
@@ -23,9 +25,14 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 fn leaves(weights: &Weights) -> Vec<Vec<Tensor>> {
     let leaf = |name: &String, shape: &Vec<usize>| {
         let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-        Tensor::from_slice(&weights[name].values).view(shape.as_slice()).set_requires_grad(true)
+        Tensor::from_slice(&weights[name].values)
+            .view(shape.as_slice())
+            .set_requires_grad(true)
     };
-    weights::units(&config()).iter().map(|u| u.tensors.iter().map(|(name, shape)| leaf(name, shape)).collect()).collect()
+    weights::units(&config())
+        .iter()
+        .map(|u| u.tensors.iter().map(|(name, shape)| leaf(name, shape)).collect())
+        .collect()
 }
 
 /// Logprobs `[n - 1]` of tokens 1.. of one row, in one graph.
@@ -39,7 +46,9 @@ fn logprobs(leaves: &[Vec<Tensor>], tokens: &[u32], temperature: f64) -> Tensor 
     }
     let n = tokens.len() as i64;
     let all = model::head(&config(), &leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1)) / temperature;
-    all.log_softmax(-1, Kind::Float).gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false).squeeze_dim(-1)
+    all.log_softmax(-1, Kind::Float)
+        .gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false)
+        .squeeze_dim(-1)
 }
 
 #[test]
@@ -47,13 +56,20 @@ fn two_ranks_step_as_one_does() {
     let mut single = alone();
     steps(&mut single, 1..=3);
     let expected = flat(&single.weights().unwrap());
-    assert!(distance(&expected, &flat(&alone().weights().unwrap())) > 1e-3, "the steps did nothing");
+    assert!(
+        distance(&expected, &flat(&alone().weights().unwrap())) > 1e-3,
+        "the steps did nothing"
+    );
     for weights in ranks(2, |group| {
         let mut model = model(group);
         steps(&mut model, 1..=3);
         flat(&model.weights().unwrap())
     }) {
-        assert!(distance(&weights, &expected) < 1e-5, "{:e}", distance(&weights, &expected));
+        assert!(
+            distance(&weights, &expected) < 1e-5,
+            "{:e}",
+            distance(&weights, &expected)
+        );
     }
 }
 
@@ -69,7 +85,11 @@ fn breadth_first_gradients_are_those_of_one_graph() {
     loss.backward();
     let expected: Vec<Vec<f32>> = leaves
         .iter()
-        .map(|unit| unit.iter().flat_map(|t| Vec::<f32>::try_from(t.grad().reshape([-1])).unwrap()).collect())
+        .map(|unit| {
+            unit.iter()
+                .flat_map(|t| Vec::<f32>::try_from(t.grad().reshape([-1])).unwrap())
+                .collect()
+        })
         .collect();
 
     let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
@@ -82,12 +102,17 @@ fn breadth_first_gradients_are_those_of_one_graph() {
                 .iter()
                 .map(|group| MicroBatch::new(&group.iter().map(|&at| &rows[at]).collect::<Vec<_>>()))
                 .collect();
-            let model = model(group);
+            let mut model = model(group);
+            // Pieces of seven tokens, where one graph has them all.
+            model.head_logits = 7 * 64;
             let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
                 (logprobs * &batch.weights * &batch.advantages).sum(Kind::Float)
             };
             let (gradients, _) = model.gradients(&batches, loss).unwrap();
-            gradients.iter().map(|g| Vec::<f32>::try_from(g).unwrap()).collect::<Vec<_>>()
+            gradients
+                .iter()
+                .map(|g| Vec::<f32>::try_from(g).unwrap())
+                .collect::<Vec<_>>()
         });
         for (unit, expected) in expected.iter().enumerate() {
             let mut whole: Vec<f32> = parts.iter().flat_map(|part| part[unit].clone()).collect();
@@ -104,22 +129,39 @@ fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
     let mut model = alone();
     let leaves = leaves(&model.weights().unwrap());
     let advantages = batch_advantages(&batch, algorithm.advantage.std).unwrap();
-    let tokens: Vec<u64> = batch.rows.iter().map(|row| row.mask.iter().map(|m| u64::from(*m)).sum()).collect();
+    let tokens: Vec<u64> = batch
+        .rows
+        .iter()
+        .map(|row| row.mask.iter().map(|m| u64::from(*m)).sum())
+        .collect();
     let weights = token_weights(&tokens, algorithm.aggregation);
     let (mut loss, mut clipped, mut entries) = (0.0, 0.0, 0.0);
     for (at, row) in batch.rows.iter().enumerate() {
         let new = Vec::<f32>::try_from(logprobs(&leaves, &row.tokens, f64::from(row.temperature)).detach()).unwrap();
         for i in (1..row.tokens.len()).filter(|i| row.mask[*i] == 1) {
             let advantage = advantages.rows[at].unwrap();
-            let token = token_loss(f64::from(new[i - 1]), f64::from(row.logprobs[i]), advantage, &algorithm.clip);
+            let token = token_loss(
+                f64::from(new[i - 1]),
+                f64::from(row.logprobs[i]),
+                advantage,
+                &algorithm.clip,
+            );
             loss += weights[at] * token.loss;
             clipped += f64::from(u8::from(token.clipped));
             entries += 1.0;
         }
     }
     let metrics = grpo::step(&mut model, &batch, "batch", &algorithm).unwrap();
-    assert!((metrics.loss - loss).abs() < 1e-5 * (1.0 + loss.abs()), "{} {loss}", metrics.loss);
-    assert!((metrics.clip_fraction - clipped / entries).abs() < 1e-9 && clipped > 10.0, "{}", metrics.clip_fraction);
+    assert!(
+        (metrics.loss - loss).abs() < 1e-5 * (1.0 + loss.abs()),
+        "{} {loss}",
+        metrics.loss
+    );
+    assert!(
+        (metrics.clip_fraction - clipped / entries).abs() < 1e-9 && clipped > 10.0,
+        "{}",
+        metrics.clip_fraction
+    );
     assert_eq!((metrics.groups, metrics.groups_zero_variance), (3, 1));
 }
 
@@ -128,10 +170,20 @@ fn a_warm_start_learns_what_repeats() {
     let row = |begin: u32| {
         let tokens: Vec<u32> = (0..40).map(|i| (begin + 3 * i) % 64).collect();
         let weights = vec![1.0; tokens.len()];
-        TrainRow { tokens, weights, temperature: 1.0, ..Default::default() }
+        TrainRow {
+            tokens,
+            weights,
+            temperature: 1.0,
+            ..Default::default()
+        }
     };
     let rows: Vec<TrainRow> = (0..32).map(row).collect();
-    let plan = Plan { tokens: 60_000, step_tokens: 500, warmup_steps: 10, ..Plan::default() };
+    let plan = Plan {
+        tokens: 60_000,
+        step_tokens: 500,
+        warmup_steps: 10,
+        ..Plan::default()
+    };
     let report = finetune::train(&mut alone(), &rows, &plan, |_, _, _, _| ()).unwrap();
     assert!(report.first_loss > 3.5 && report.last_loss < 0.2, "{report:?}");
 }

@@ -1,15 +1,17 @@
 //! Checkpoints, published versions, and batches that are refused.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
-use common::{alone, algorithm, batch, flat, model, ranks, steps};
+use common::{algorithm, alone, batch, flat, model, ranks, steps};
 use grpo_native::{Group, Rendezvous};
 use grpo_policy::weights::{Weights, checksum};
 use grpo_records::batch::Batch;
 use grpo_records::paths;
-use grpo_trainer::grpo;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::Store;
+use grpo_trainer::{TrainError, grpo};
 
 fn save(store: &Store, model: &Sharded, step: u32) {
     store.write_shards(model, "l1", step).unwrap();
@@ -21,7 +23,9 @@ fn save(store: &Store, model: &Sharded, step: u32) {
 
 fn load(store: &Store, group: Group) -> Sharded {
     let mut model = model(group);
-    store.load(&mut model, &store.newest_checkpoint().unwrap().unwrap()).unwrap();
+    store
+        .load(&mut model, &store.newest_checkpoint().unwrap().unwrap())
+        .unwrap();
     model
 }
 
@@ -38,7 +42,10 @@ fn a_checkpoint_goes_on_with_the_same_bits_at_any_world() {
     let mut resumed = load(&store, Group::join(&Rendezvous::alone()).unwrap());
     assert_eq!(resumed.updates, 2);
     steps(&mut resumed, 3..=4);
-    assert_eq!(checksum(&resumed.weights().unwrap()), checksum(&straight.weights().unwrap()));
+    assert_eq!(
+        checksum(&resumed.weights().unwrap()),
+        checksum(&straight.weights().unwrap())
+    );
 
     for weights in ranks(2, |group| load(&store, group).weights().unwrap()) {
         assert_eq!(weights, half);
@@ -48,7 +55,10 @@ fn a_checkpoint_goes_on_with_the_same_bits_at_any_world() {
     let mut back = load(&store, Group::join(&Rendezvous::alone()).unwrap());
     assert_eq!(back.weights().unwrap(), half);
     steps(&mut back, 3..=4);
-    assert_eq!(checksum(&back.weights().unwrap()), checksum(&straight.weights().unwrap()));
+    assert_eq!(
+        checksum(&back.weights().unwrap()),
+        checksum(&straight.weights().unwrap())
+    );
 }
 
 #[test]
@@ -102,7 +112,12 @@ fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
         assert_eq!((flat(&model.weights().unwrap()), model.updates), before);
     }
     let gradients: Vec<_> = model.shards.iter().map(|shard| &shard.values * f64::NAN).collect();
-    assert!(model.update(&gradients, 1e-3, &grpo::optimizer(&algorithm())).unwrap().is_nan());
+    assert!(
+        model
+            .update(&gradients, 1e-3, &grpo::optimizer(&algorithm()))
+            .unwrap()
+            .is_nan()
+    );
     assert_eq!((flat(&model.weights().unwrap()), model.updates), before);
 }
 
@@ -118,6 +133,61 @@ fn a_published_name_means_its_weights_for_good() {
     assert_eq!(first.0.tensors_sha256, checksum(&weights));
 
     steps(&mut model, 1..=1);
-    assert!(publish(&model.weights().unwrap()).unwrap_err().to_string().contains("other weights"));
+    assert!(
+        publish(&model.weights().unwrap())
+            .unwrap_err()
+            .to_string()
+            .contains("other weights")
+    );
     assert_eq!(store.versions().unwrap(), [first.0]);
+}
+
+#[test]
+fn a_full_disk_is_said_and_leaves_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path().to_owned());
+    let mut model = alone();
+    steps(&mut model, 1..=1);
+    save(&store, &model, 1);
+    let (published, _) = store
+        .publish(&model.weights().unwrap(), folder.path(), "l1", 1, None)
+        .unwrap();
+    steps(&mut model, 2..=2);
+
+    // Whatever is written to /dev/full finds no room.
+    let full = |path: &std::path::Path| {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("/dev/full", path).unwrap();
+    };
+    full(&store.at(&paths::checkpoint_rank("l1", 2, 0, 1)));
+    let staged = format!(".0-{}-l1-v2", std::process::id());
+    full(&store.at(paths::WEIGHTS).join(&staged).join("model.safetensors"));
+
+    let weights = model.weights().unwrap();
+    for error in [
+        store.write_shards(&model, "l1", 2).unwrap_err(),
+        store.publish(&weights, folder.path(), "l1", 2, None).unwrap_err(),
+    ] {
+        let message = error.to_string();
+        assert!(
+            matches!(error, TrainError::Disk { .. }) && message.contains("No space left"),
+            "{message}"
+        );
+        assert!(message.contains("safetensors"), "{message}");
+    }
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+    assert_eq!(store.versions().unwrap(), [published]);
+    assert!(!store.at(paths::WEIGHTS).join(staged).exists());
+
+    // Room again: the next attempt tidies up, and both go through.
+    store.sweep().unwrap();
+    save(&store, &model, 2);
+    store.publish(&weights, folder.path(), "l1", 2, None).unwrap();
+    assert_eq!(
+        (
+            store.newest_checkpoint().unwrap().unwrap().step,
+            store.versions().unwrap().len()
+        ),
+        (2, 2)
+    );
 }

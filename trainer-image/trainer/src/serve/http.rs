@@ -14,10 +14,13 @@ use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
 use super::Board;
+use super::recover::done_earlier;
 use crate::error::TrainError;
 
 /// Longest a caller may wait for a step.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Longest path of a batch.
+const MAX_PATH: usize = 512;
 
 #[derive(Clone)]
 struct Door {
@@ -56,16 +59,22 @@ async fn state(State(door): State<Door>) -> Response {
 }
 
 async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): Json<StepRequest>) -> Response {
+    if let Err(message) = check(&request) {
+        return refusal(StatusCode::BAD_REQUEST, "BadRequest", &message, "Client");
+    }
     let verdict = door.board.with(|shared| {
-        match shared.steps.get(&step) {
+        match (shared.steps.get(&step), shared.requests.get(&step)) {
             // A refused batch may be ordered again, corrected.
-            Some(known) if known.state != StepPhase::Failed => return Ok(Some(known.clone())),
+            (Some(known), Some(asked)) if known.state != StepPhase::Failed && *asked == request => {
+                return Ok(Some(known.clone()));
+            }
             _ => {}
         }
         if shared.state.phase != TrainerPhase::Idle || step != shared.state.step + 1 {
             return Err(shared.state.clone());
         }
-        shared.steps.insert(step, queued(step));
+        shared.put(queued(step));
+        shared.requests.insert(step, request.clone());
         shared.state.phase = TrainerPhase::Stepping;
         Ok(None)
     });
@@ -74,13 +83,50 @@ async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): J
         Err(state) => (StatusCode::CONFLICT, Json(state)).into_response(),
         Ok(None) => match door.jobs.try_send((step, request)) {
             Ok(()) => (StatusCode::ACCEPTED, Json(queued(step))).into_response(),
-            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the training thread takes no orders").into_response(),
+            Err(_) => {
+                let message = "the training thread takes no orders; the attempt is about to end";
+                refusal(StatusCode::SERVICE_UNAVAILABLE, "Ending", message, "Infrastructure")
+            }
         },
     }
 }
 
+/// An order is broadcast to the other ranks in a message of fixed size, and names a file below the run's root.
+fn check(request: &StepRequest) -> Result<(), String> {
+    let path = std::path::Path::new(&request.batch);
+    if request.batch.len() > MAX_PATH
+        || !path
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)))
+    {
+        return Err(format!(
+            "batch {:?} is not a path below the run's root of at most {MAX_PATH} bytes",
+            request.batch
+        ));
+    }
+    if request.sha256.len() != 64 || !request.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(format!("sha256 {:?} is not 64 hex digits", request.sha256));
+    }
+    Ok(())
+}
+
+fn refusal(status: StatusCode, code: &str, message: &str, fault: &str) -> Response {
+    (
+        status,
+        Json(serde_json::json!({"code": code, "message": message, "fault": fault})),
+    )
+        .into_response()
+}
+
 fn queued(step: u32) -> StepState {
-    StepState { step, state: StepPhase::Queued, weights: None, manifest_sha256: None, metrics: None, error: None }
+    StepState {
+        step,
+        state: StepPhase::Queued,
+        weights: None,
+        manifest_sha256: None,
+        metrics: None,
+        error: None,
+    }
 }
 
 #[derive(Deserialize)]
@@ -98,9 +144,15 @@ async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Que
         tokio::pin!(notified);
         // Registered before looking, so that a change between look and wait is not missed.
         notified.as_mut().enable();
-        let known = door.board.shared.lock().unwrap_or_else(|e| e.into_inner()).steps.get(&step).cloned();
+        let known = {
+            let shared = door.board.shared.lock().unwrap_or_else(|e| e.into_inner());
+            let earlier = || (1..=shared.state.step).contains(&step).then(|| done_earlier(step));
+            shared.steps.get(&step).cloned().or_else(earlier)
+        };
         match known {
-            Some(known) if matches!(known.state, StepPhase::Done | StepPhase::Failed) => return Json(known).into_response(),
+            Some(known) if matches!(known.state, StepPhase::Done | StepPhase::Failed) => {
+                return Json(known).into_response();
+            }
             Some(known) if tokio::time::Instant::now() >= deadline => return Json(known).into_response(),
             None => {
                 let state = door.board.with(|shared| shared.state.clone());
@@ -114,7 +166,10 @@ async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Que
 
 async fn metrics(State(door): State<Door>) -> String {
     let (state, last) = door.board.with(|shared| {
-        (shared.state.clone(), shared.steps.values().rev().find_map(|step| step.metrics.clone()))
+        (
+            shared.state.clone(),
+            shared.steps.values().rev().find_map(|step| step.metrics.clone()),
+        )
     });
     let mut text = format!("# TYPE grpo_trainer_step gauge\ngrpo_trainer_step {}\n", state.step);
     for (name, value) in last.iter().flat_map(|m| {

@@ -4,8 +4,8 @@
 
 use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::weights::Weights;
 use grpo_policy::Config;
+use grpo_policy::weights::Weights;
 use grpo_records::Writer;
 use grpo_records::batch::{Batch, Row, WeightsSpan};
 use grpo_records::outcome::Outcome;
@@ -15,13 +15,16 @@ use grpo_trainer::sharded::Sharded;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-pub fn config() -> Config {
-    let value = serde_json::json!({
+pub fn config_json() -> serde_json::Value {
+    serde_json::json!({
         "model_type": "qwen3", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "max_position_embeddings": 64, "tie_word_embeddings": true, "initializer_range": 0.15
-    });
-    Config::parse(value.to_string().as_bytes(), "config.json").unwrap()
+    })
+}
+
+pub fn config() -> Config {
+    Config::parse(config_json().to_string().as_bytes(), "config.json").unwrap()
 }
 
 pub fn model(group: Group) -> Sharded {
@@ -33,7 +36,16 @@ pub fn alone() -> Sharded {
 }
 
 pub fn algorithm() -> Algorithm {
-    Algorithm { clip: Clip { low: 0.2, high: 0.28, dual: Some(3.0) }, learning_rate: 1e-3, weight_decay: 0.01, ..Algorithm::default() }
+    Algorithm {
+        clip: Clip {
+            low: 0.2,
+            high: 0.28,
+            dual: Some(3.0),
+        },
+        learning_rate: 1e-3,
+        weight_decay: 0.01,
+        ..Algorithm::default()
+    }
 }
 
 /// Three groups of three, with one reward each but for the last group's, whose rewards are equal.
@@ -51,11 +63,22 @@ pub fn batch(step: u32) -> Batch {
             instance: format!("i{group}"),
             turn: None,
             tokens: (0..n).map(|_| rng.random_range(0..64)).collect(),
-            logprobs: mask.iter().map(|m| if *m == 1 { rng.random_range(-6.0..-2.5f32) } else { 0.0 }).collect(),
+            logprobs: mask
+                .iter()
+                .map(|m| if *m == 1 { rng.random_range(-6.0..-2.5f32) } else { 0.0 })
+                .collect(),
             mask,
-            weights: vec![WeightsSpan { from: 0, to: n, version: "l1-s0".to_owned() }],
+            weights: vec![WeightsSpan {
+                from: 0,
+                to: n,
+                version: "l1-s0".to_owned(),
+            }],
             temperature: 0.8,
-            reward: if group == 2 { 1.0 } else { [0.0, 1.0, 0.25][sample as usize] },
+            reward: if group == 2 {
+                1.0
+            } else {
+                [0.0, 1.0, 0.25][sample as usize]
+            },
             outcome: Outcome::Resolved,
             truncated: false,
         });
@@ -71,20 +94,38 @@ pub fn steps(model: &mut Sharded, steps: std::ops::RangeInclusive<u32>) {
 
 /// Runs the ranks of a world as threads that meet on the loopback.
 pub fn ranks<T: Send>(world: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     std::thread::scope(|scope| {
         let work = &work;
         let ranks = (0..world).map(|rank| {
             let local = "127.0.0.1".to_owned();
             let timeout = std::time::Duration::from_secs(60);
-            let at = Rendezvous { rank, world, address: local.clone(), port, own_host: local, timeout };
+            let at = Rendezvous {
+                rank,
+                world,
+                address: local.clone(),
+                port,
+                own_host: local,
+                timeout,
+            };
             scope.spawn(move || work(Group::join(&at).unwrap()))
         });
-        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|rank| rank.join().unwrap())
+            .collect()
     })
 }
 
 /// All values behind each other.
 pub fn flat(weights: &Weights) -> Vec<f32> {
-    weights.values().flat_map(|array| array.values.iter().copied()).collect()
+    weights
+        .values()
+        .flat_map(|array| array.values.iter().copied())
+        .collect()
 }
