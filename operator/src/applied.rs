@@ -57,6 +57,10 @@ impl Applied {
         }
     }
 
+    pub fn forget(&self, key: &Key) {
+        self.locked().remove(key);
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -42,14 +42,10 @@ impl Cluster {
     /// Makes a child what it should be. Costs no request when it already is.
     pub async fn apply(&self, namespace: &str, child: &Child) -> Result<(), Error> {
         let what = || format!("{} {namespace}/{}", child.kind(), child.name);
-        let key = Key {
-            kind: child.kind().to_owned(),
-            namespace: namespace.to_owned(),
-            name: child.name.clone(),
-        };
+        let key = key(namespace, child);
         let content = match child.keep {
             Keep::Applied => digest(&child.object),
-            Keep::CreatedOnce => "created once".to_owned(),
+            Keep::CreatedOnce => digest(&child.object["metadata"]["ownerReferences"]),
         };
         if self.applied.is_current(&key, &content) {
             return Ok(());
@@ -73,13 +69,28 @@ impl Cluster {
                     .map_err(|source| Error::Json { what: what(), source })?;
                 match api.create(&creation(), &object).await {
                     Ok(created) => created.resource_version(),
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => None,
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                        // That of a deleted object of the same name is about to go too: it must not be taken for ours.
+                        let existing = api.get_metadata_opt(&child.name).await.map_err(|source| Error::Read {
+                            what: what(),
+                            source: Box::new(source),
+                        })?;
+                        match existing.filter(|existing| is_owned_as(&existing.metadata, &child.object)) {
+                            Some(existing) => existing.metadata.resource_version,
+                            None => return Err(Error::NameTaken { what: what() }),
+                        }
+                    }
                     Err(source) => return Err(source_error(source)),
                 }
             }
         };
         self.applied.record(key, content, version);
         Ok(())
+    }
+
+    /// Looks again at the next apply, whatever is remembered: for what no watch reports.
+    pub fn distrust(&self, namespace: &str, child: &Child) {
+        self.applied.forget(&key(namespace, child));
     }
 
     /// Makes a pod. A pod of this name that the same owner already has is as good.
@@ -211,6 +222,14 @@ impl Cluster {
     }
 }
 
+fn key(namespace: &str, child: &Child) -> Key {
+    Key {
+        kind: child.kind().to_owned(),
+        namespace: namespace.to_owned(),
+        name: child.name.clone(),
+    }
+}
+
 fn creation() -> PostParams {
     PostParams {
         field_manager: Some(names::FIELD_MANAGER.to_owned()),
@@ -225,6 +244,12 @@ pub fn is_owned_by(metadata: &kube::core::ObjectMeta, uid: &str) -> bool {
         .iter()
         .flatten()
         .any(|owner| owner.uid == uid && owner.controller == Some(true))
+}
+
+/// Whether an object has the owner that a child is made with.
+fn is_owned_as(metadata: &kube::core::ObjectMeta, child: &Value) -> bool {
+    let owner = &child["metadata"]["ownerReferences"][0]["uid"];
+    owner.as_str().is_some_and(|uid| is_owned_by(metadata, uid))
 }
 
 /// A short name of a content: equal exactly when the contents are.

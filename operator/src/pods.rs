@@ -105,6 +105,11 @@ fn state(name: &str, status: Option<&PodStatus>) -> PodState {
     }
 }
 
+/// Which volume or image it is only events tell.
+fn still_starting(name: &str) -> String {
+    format!("pod {name} waits for its volumes and images (`kubectl describe pod {name}` tells which)")
+}
+
 fn waiting(reason: &str, message: String) -> PodState {
     PodState::Waiting {
         reason: reason.to_owned(),
@@ -131,7 +136,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(bool, &'a str, &
 fn unscheduled(name: &str, status: &PodStatus) -> PodState {
     match condition(status, "PodScheduled") {
         Some((false, reason, message)) => waiting(reason, format!("pod {name} cannot be scheduled: {message}")),
-        Some((true, ..)) => waiting("Starting", format!("pod {name} waits for its volumes and images")),
+        Some((true, ..)) => waiting("Starting", still_starting(name)),
         None => waiting("Created", format!("pod {name} waits for the scheduler")),
     }
 }
@@ -152,7 +157,7 @@ fn blocked_container(name: &str, status: &PodStatus) -> Option<PodState> {
     })?;
     let (container, reason, said) = blocked;
     let message = match reason {
-        "ContainerCreating" | "PodInitializing" => format!("pod {name} waits for its volumes and images"),
+        "ContainerCreating" | "PodInitializing" => still_starting(name),
         "ErrImagePull"
         | "ImagePullBackOff"
         | "InvalidImageName"

@@ -19,6 +19,8 @@ pub const EGRESS_BLOCKED: &str = "EgressBlocked";
 #[derive(Debug)]
 pub struct Decision {
     pub children: Vec<Child>,
+    /// A gateway serves.
+    pub serves: bool,
     pub status: SandboxPoolStatus,
     pub notes: Vec<Note>,
 }
@@ -28,6 +30,7 @@ pub fn decide(seen: &Seen, settings: &Settings) -> Decision {
     let (status, notes) = status(seen);
     Decision {
         children: if deleted { Vec::new() } else { objects(seen, settings) },
+        serves: seen.gateway_pods.iter().any(PodFacts::is_ready),
         status,
         notes,
     }
