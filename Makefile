@@ -6,6 +6,9 @@ SHELL := /bin/bash
 
 ENV := source e2e/setup/env.sh
 STATIC_TARGET := x86_64-unknown-linux-gnu
+# Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
+PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
+TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
 .PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning lint
 
@@ -18,7 +21,8 @@ setup: ## install what building and the local cluster need (idempotent)
 build: ## compile the six processes
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	cargo build --workspace --bins
+	cargo build $(PLAIN) --bins
+	cargo build $(TORCH) --bins
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd --target $(STATIC_TARGET)
 
 images: build cluster ## build the images and bring them into the cluster
@@ -42,15 +46,8 @@ test: test-unit ## tests of every crate; test-e2e runs those on a real cluster
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	# Crate by crate, as they are shipped: one call for all would unify features and link the engine against libtorch.
-	cargo test -p grpo-crds -p grpo-operator
-	cargo test -p grpo-sandbox-protocol -p grpo-gateway
-	cargo test -p sandboxd
-	cargo test -p grpo-records -p grpo-driver
-	cargo test -p grpo-engine-protocol -p grpo-engine -p grpo-engine-agent
-	cargo test -p grpo-objective -p grpo-policy --features grpo-policy/torch
-	cargo test -p grpo-trainer
-	cargo test -p grpo-e2e
+	cargo test $(PLAIN)
+	cargo test $(TORCH)
 
 test-e2e: ## tests on a real cluster
 	@e2e/demo/prepare.sh

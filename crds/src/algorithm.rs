@@ -33,6 +33,16 @@ pub struct Algorithm {
     #[serde(default = "default_gradient_clip")]
     #[schemars(range(min = 0.0, max = 1000000.0))]
     pub gradient_clip: f64,
+    /// For experiments only: a run that must not learn, to compare one that does with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
+}
+
+/// ShuffledRewards: before advantages are computed, rewards change places within their group, by the run's seed, the step and the group. Batches keep
+/// the raw rewards where they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Control {
+    ShuffledRewards,
 }
 
 impl Default for Algorithm {
@@ -45,6 +55,7 @@ impl Default for Algorithm {
             weight_decay: 0.0,
             betas: default_betas(),
             gradient_clip: default_gradient_clip(),
+            control: None,
         }
     }
 }

@@ -83,7 +83,8 @@ pub struct LeaseCaps {
     /// Longest time to live that a lease or a renewal may ask for.
     #[serde(default = "default_max_ttl", rename = "maxTTL")]
     pub max_ttl: Period,
-    /// A leased sandbox that is not used for so long is taken back.
+    /// A leased sandbox in which nothing runs for so long is taken back, renewed or not. Longer than a driver waits for an engine that is
+    /// away.
     #[serde(default = "default_idle_timeout")]
     pub idle_timeout: Period,
 }
@@ -102,7 +103,7 @@ fn default_max_ttl() -> Period {
 }
 
 fn default_idle_timeout() -> Period {
-    Period::from_minutes(10)
+    Period::from_minutes(40)
 }
 
 /// What sandboxes may reach.

@@ -20,3 +20,14 @@ case ":$PATH:" in
   *":$GRPO_CACHE/bin:"*) ;;
   *) export PATH="$GRPO_CACHE/bin:$PATH" ;;
 esac
+
+# Cargo tells one checkout's crates from another's by times alone when both use one target directory, so an older checkout would
+# be given binaries of a newer one. What another checkout built of this workspace is forgotten; dependencies stay.
+_grpo_checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ -d "$CARGO_TARGET_DIR" ] && [ "$(cat "$CARGO_TARGET_DIR/checkout" 2> /dev/null)" != "$_grpo_checkout" ]; then
+  rm -rf "$CARGO_TARGET_DIR"/debug/incremental \
+    "$CARGO_TARGET_DIR"/{,*/}debug/{.fingerprint,deps,examples}/{,lib}{grpo,sandboxd}[-_]*
+fi
+mkdir -p "$CARGO_TARGET_DIR"
+printf '%s\n' "$_grpo_checkout" > "$CARGO_TARGET_DIR/checkout"
+unset _grpo_checkout

@@ -154,7 +154,8 @@ fn action_of(answer: &str) -> TurnAction {
                     open = Some(Vec::new());
                 }
             }
-            Some(body) if line.starts_with("```") => {
+            // The end of a block is a line of its own behind the command: a block without any line is not closed by it.
+            Some(body) if line.starts_with("```") && !body.is_empty() => {
                 commands.push(body.join("\n"));
                 open = None;
             }
@@ -250,6 +251,7 @@ mod tests {
         assert_eq!(action_of("Look.\n```bash\nls\n```"), command("ls"));
         assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
         let two = "```bash\na\n```\n```bash\nb\n```";
+        assert_eq!(action_of("```bash\n```"), TurnAction::FormatError { blocks: 0 });
         assert_eq!(action_of(two), TurnAction::FormatError { blocks: 2 });
     }
 }

@@ -154,6 +154,8 @@ struct StepClaim {
     /// One list a group, in the batch's order.
     #[serde(default)]
     advantages: Vec<Vec<f64>>,
+    #[serde(default)]
+    shuffled: bool,
 }
 
 fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
@@ -177,14 +179,22 @@ fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
         format!("step {}: groups, constant groups, sampled and all tokens are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
     });
     for (group, claimed) in batch.groups.iter().zip(&claim.advantages) {
+        let mut claimed = claimed.clone();
+        if claim.shuffled {
+            // Which reward went where is the trainer's draw; which advantages there are is not.
+            claimed.sort_by(f64::total_cmp);
+        }
         let agrees = [Divisor::Population, Divisor::Unbiased, Divisor::One]
             .into_iter()
             .any(|divisor| {
-                let found = advantages(&group.rewards, divisor);
+                let mut found = advantages(&group.rewards, divisor);
+                if claim.shuffled {
+                    found.sort_by(f64::total_cmp);
+                }
                 found.len() == claimed.len()
                     && found
                         .iter()
-                        .zip(claimed)
+                        .zip(&claimed)
                         .all(|(a, b)| (a - b).abs() < ADVANTAGE_ROUNDING)
             });
         steps.expect(agrees, || {

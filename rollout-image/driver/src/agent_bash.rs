@@ -95,6 +95,36 @@ impl BashAgent {
             .render(context! { blocks, truncated, turnsLeft => turns_left })
     }
 
+    /// Renders what only some commands bring about: killed ones, silent ones, cut off answers. The policy decides which of
+    /// these happen, so none of them may be an error later.
+    pub fn rehearse(&self) -> Result<(), minijinja::Error> {
+        let exec = |exit_code: Option<i32>, timed_out: bool, killed: Option<&str>| ExecSummary {
+            exec: "rehearsal".into(),
+            exit_code,
+            signal: exit_code.is_none().then_some(9),
+            timed_out,
+            killed: killed.map(str::to_owned),
+            output_bytes: 0,
+            omitted_bytes: 1,
+            duration_millis: 1500,
+        };
+        let ends = [
+            exec(Some(0), false, None),
+            exec(Some(1), false, None),
+            exec(None, true, Some("Timeout")),
+            exec(None, false, Some("OutOfMemory")),
+            exec(None, false, None),
+        ];
+        for end in ends {
+            for output in ["", "some\n"] {
+                self.observation(output, &end, 0)?;
+            }
+        }
+        self.format_error(&TurnAction::FormatError { blocks: 2 }, 1)?;
+        self.format_error(&TurnAction::Truncated, 0)?;
+        Ok(())
+    }
+
     /// True when a command that succeeded printed the sentinel as the first line that is not blank.
     pub fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
         exec.exit_code == Some(0)
@@ -203,6 +233,16 @@ mod tests {
         assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
         assert_eq!(opening[1].content, "Bug in f.");
         assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
+    }
+
+    #[test]
+    fn a_template_that_only_a_killed_command_would_break_is_found_before_the_run() {
+        let prompts = Prompts {
+            observation: "{{ exitCode + 1 }}".into(),
+            ..Prompts::default()
+        };
+        assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err());
+        assert!(agent().rehearse().is_ok());
     }
 
     #[test]

@@ -3,31 +3,32 @@
 //! Every decision is in the journal before anything follows from it. An iteration that was begun keeps its tasks; a batch that
 //! was written is trained on; weights that were promoted are what engines are made to serve.
 
+mod evaluate;
+mod weights;
+
+pub use evaluate::evaluations_shown;
+
+use self::evaluate::Moment;
 use crate::batches::{self, Heading};
-use crate::config::{self, Settings};
+use crate::config::Settings;
 use crate::episode::Plan;
 use crate::fault::{DriverError, Fault};
 use crate::ledger::Ledger;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
-use crate::promote::{self, Target, View};
+use crate::promote::{Target, View};
 use crate::rollout::{Rollouts, Tally};
 use crate::tasks::{self, Task};
 use crate::trainer::TrainerClient;
 use grpo_crds::grpo_run::Mode;
-use grpo_crds::progress::{Evaluation, Stage};
-use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
+use grpo_crds::progress::Stage;
 use grpo_records::store::sha256_hex;
-use grpo_records::trainer::{StepRequest, StepState, TrainerPhase};
+use grpo_records::trainer::StepRequest;
 use grpo_records::{
-    Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, WeightsManifest, Writer, paths,
+    Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths,
 };
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// How often the trainer is asked whether it came back with another lineage.
-const LINEAGE_EVERY: Duration = Duration::from_secs(5);
 
 /// A run under way.
 pub struct Run {
@@ -51,13 +52,6 @@ pub struct Run {
     pub evaluation_tasks: Vec<Vec<Arc<Task>>>,
 }
 
-/// When a set is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    Start,
-    After(u32),
-}
-
 impl Run {
     /// Everything from here to the end of the run.
     pub async fn go(&self) -> Result<(), DriverError> {
@@ -78,51 +72,12 @@ impl Run {
         Ok(())
     }
 
-    async fn evaluate_only(&self) -> Result<(), DriverError> {
-        self.aim(BASE_VERSION, None, None).await?;
-        self.synced(BASE_VERSION).await?;
-        for set in 0..self.settings.evaluate.len() {
-            self.evaluate(set, BASE_VERSION).await?;
-        }
-        Ok(())
-    }
-
     async fn train(&self) -> Result<(), DriverError> {
         self.take_up_trainer().await?;
         tokio::select! {
             trained = self.iterations() => trained,
             failed = self.watch_lineage() => Err(failed),
         }
-    }
-
-    /// Promotes the weights the trainer stands at, unless they are promoted already; then has the engines follow.
-    async fn take_up_trainer(&self) -> Result<(), DriverError> {
-        self.board.begin(Stage::Starting);
-        let known = self.ledger.read(|state| state.promoted.clone()).await;
-        // With promoted weights in the journal engines can follow while the trainer still comes up.
-        if let Some(promoted) = &known {
-            self.follow(&promoted.weights, &promoted.manifest_sha256).await?;
-        }
-        let state = self.noting(|note| self.trainer.ready(note)).await?;
-        let last_step = self
-            .ledger
-            .read(|s| s.steps.keys().next_back().copied().unwrap_or(0))
-            .await;
-        if known.is_none() && state.step > 0 {
-            let message = format!(
-                "the trainer stands at step {} of lineage {}, but the journal knows of none; the store lost its journal/",
-                state.step, state.lineage
-            );
-            return Err(Fault::new("TrainerAhead", message).into());
-        }
-        // A step that is done and not in the journal is found again when it is asked for.
-        if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
-            self.promote(&state.weights, &state.manifest_sha256, state.step).await?;
-        }
-        let version = self.wanted.borrow().clone();
-        self.synced(&version).await?;
-        self.board.end(Stage::Starting);
-        Ok(())
     }
 
     async fn iterations(&self) -> Result<(), DriverError> {
@@ -232,6 +187,9 @@ impl Run {
             metas = self.rollouts.run(home, plans, &tally) => metas,
             () = self.show(seen) => return Err(DriverError::Other("the board stopped".into())),
         };
+        // The last ones may have finished after the last look.
+        let last = *tally.borrow();
+        self.board.change(|progress| progress.episodes_done = Some(last.done));
         self.board.end(Stage::Grading);
         self.board.end(stage);
         metas
@@ -355,215 +313,6 @@ impl Run {
         self.synced(&weights).await?;
         self.evaluations(Moment::After(k)).await
     }
-
-    /// The version a step published, from its answer or, where a restarted trainer's answer has none, from its state.
-    async fn published(&self, k: u32, done: &StepState) -> Result<(String, String), DriverError> {
-        if let (Some(weights), Some(sha256)) = (&done.weights, &done.manifest_sha256) {
-            return Ok((weights.clone(), sha256.clone()));
-        }
-        let state = self.trainer.state().await.map_err(DriverError::Other)?;
-        if state.step == k {
-            Ok((state.weights, state.manifest_sha256))
-        } else {
-            Err(DriverError::Other(format!(
-                "the trainer says that step {k} is done, but not which weights it published"
-            )))
-        }
-    }
-
-    /// The entry is the promotion; engines and episodes follow.
-    async fn promote(&self, weights: &str, manifest_sha256: &str, step: u32) -> Result<(), DriverError> {
-        self.ledger
-            .record(Event::Promoted {
-                weights: weights.to_owned(),
-                manifest_sha256: manifest_sha256.to_owned(),
-                step,
-            })
-            .await?;
-        tracing::info!(weights, "promoted");
-        self.follow(weights, manifest_sha256).await
-    }
-
-    async fn follow(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
-        let path = paths::weights_manifest(weights);
-        let bytes = self.store.bytes(&path).await?;
-        if sha256_hex(&bytes) != manifest_sha256 {
-            let message = format!("{path} is not what the trainer said it published; the store was changed by hand");
-            return Err(Fault::new("WeightsCorrupt", message).into());
-        }
-        let manifest: WeightsManifest = self.store.read_json(&path).await?;
-        let order = WeightsOrder {
-            version: weights.to_owned(),
-            source: format!("{}/weights/{weights}", self.settings.driver.trim_end_matches('/')),
-            manifest_sha256: manifest_sha256.to_owned(),
-        };
-        self.aim(weights, Some(order), Some(manifest.tensors_sha256)).await
-    }
-
-    async fn aim(
-        &self,
-        version: &str,
-        order: Option<WeightsOrder>,
-        tensors_sha256: Option<String>,
-    ) -> Result<(), DriverError> {
-        self.wanted.send_replace(version.to_owned());
-        self.target.send_replace(Some(Target {
-            version: version.to_owned(),
-            order,
-            tensors_sha256,
-        }));
-        self.board
-            .change(|progress| progress.weights = Some(version.to_owned()));
-        Ok(())
-    }
-
-    /// Waits until the engines serve `version`.
-    async fn synced(&self, version: &str) -> Result<(), DriverError> {
-        self.board.begin(Stage::Syncing);
-        let mut view = self.view.clone();
-        let updated = tokio::select! {
-            updated = promote::until_updated(self.view.clone(), version) => updated.map_err(DriverError::Other),
-            () = async {
-                while view.changed().await.is_ok() {
-                    let message = view.borrow_and_update().message.clone();
-                    self.board.change(|progress| progress.message = message);
-                }
-                std::future::pending::<()>().await;
-            } => return Ok(()),
-        };
-        let updated = updated?;
-        tracing::info!(
-            version,
-            replicas = updated.updated,
-            absent = updated.absent,
-            "engines serve it"
-        );
-        self.board.change(|progress| progress.message = None);
-        self.board.end(Stage::Syncing);
-        Ok(())
-    }
-
-    async fn evaluations(&self, moment: Moment) -> Result<(), DriverError> {
-        let version = self.wanted.borrow().clone();
-        for (at, set) in self.settings.evaluate.iter().enumerate() {
-            if is_due(set, moment, self.settings.iterations) {
-                self.evaluate(at, &version).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Measures a set under `version`, unless the journal says that it was measured.
-    async fn evaluate(&self, at: usize, version: &str) -> Result<(), DriverError> {
-        let set = &self.settings.evaluate[at];
-        let key = (set.name.clone(), version.to_owned());
-        let known = self.ledger.read(|state| state.evaluations.get(&key).cloned()).await;
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let home = EpisodeHome::Evaluation {
-                    set: set.name.clone(),
-                    weights: version.to_owned(),
-                };
-                let tasks = &self.evaluation_tasks[at];
-                let positions: Vec<u32> = (0..tasks.len() as u32).collect();
-                let plans = self.plans(&home, &positions, tasks, set.samples, set.seed);
-                let metas = self.rolled_out(Stage::Evaluating, &home, plans).await?;
-                let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
-                let result = grpo_records::state::EvaluationState {
-                    resolved: count(|outcome| *outcome == Outcome::Resolved),
-                    episodes: count(Outcome::is_verdict),
-                    voids: count(|outcome| !outcome.is_verdict()),
-                };
-                self.ledger
-                    .record(Event::EvaluationDone {
-                        set: key.0.clone(),
-                        weights: key.1.clone(),
-                        resolved: result.resolved,
-                        episodes: result.episodes,
-                        voids: result.voids,
-                    })
-                    .await?;
-                tracing::info!(set = %set.name, version, resolved = result.resolved, episodes = result.episodes, "evaluated");
-                self.board.evaluated(shown(&key, &result));
-                result
-            }
-        };
-        if known.episodes == 0 {
-            let message = format!("no episode of the set {} under {version} came to a verdict", set.name);
-            return Err(Fault::new("NoValidEpisodes", message).into());
-        }
-        Ok(())
-    }
-
-    /// Looks whether a restarted trainer stands at the promoted step with other weights, and promotes those.
-    async fn watch_lineage(&self) -> DriverError {
-        loop {
-            tokio::time::sleep(LINEAGE_EVERY).await;
-            let Ok(state) = self.trainer.state().await else {
-                continue;
-            };
-            let promoted = self.ledger.read(|s| s.promoted.clone()).await;
-            let moved = promoted.is_some_and(|p| p.step == state.step && p.weights != state.weights);
-            if state.phase == TrainerPhase::Idle && moved {
-                tracing::warn!(weights = %state.weights, "the trainer came back with another lineage");
-                if let Err(error) = self.promote(&state.weights, &state.manifest_sha256, state.step).await {
-                    return error;
-                }
-            }
-        }
-    }
-
-    /// Shows what the trainer is waited for while `call` waits for it.
-    async fn noting<'a, T, F>(
-        &'a self,
-        call: impl FnOnce(&'a watch::Sender<Option<String>>) -> F,
-    ) -> Result<T, DriverError>
-    where
-        F: Future<Output = Result<T, DriverError>> + 'a,
-    {
-        let mut seen = self.note.subscribe();
-        let result = tokio::select! {
-            result = call(&self.note) => result,
-            () = async {
-                while seen.changed().await.is_ok() {
-                    let message = seen.borrow_and_update().clone();
-                    self.board.change(|progress| progress.message = message);
-                }
-                std::future::pending::<()>().await;
-            } => Err(DriverError::Other("nobody waits for the trainer".into())),
-        };
-        self.board.change(|progress| progress.message = None);
-        result
-    }
-}
-
-fn is_due(set: &config::Evaluation, moment: Moment, iterations: u32) -> bool {
-    match moment {
-        Moment::Start => set.at_start,
-        Moment::After(k) => set.every.is_some_and(|every| k % every == 0) || (k == iterations && set.at_end),
-    }
-}
-
-fn shown(key: &(String, String), result: &grpo_records::state::EvaluationState) -> Evaluation {
-    Evaluation {
-        set: key.0.clone(),
-        weights: key.1.clone(),
-        resolved_rate: match result.episodes {
-            0 => 0.0,
-            episodes => f64::from(result.resolved) / f64::from(episodes),
-        },
-        episodes: result.episodes,
-    }
-}
-
-/// What earlier drivers of this run evaluated, for the board.
-pub fn evaluations_shown(state: &grpo_records::RunState) -> Vec<Evaluation> {
-    state
-        .evaluations
-        .iter()
-        .map(|(key, result)| shown(key, result))
-        .collect()
 }
 
 fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> Fault {
@@ -580,40 +329,4 @@ fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> Fault {
             example.unwrap_or_else(|| "their tokens are too stale".into())
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tasks::Selection;
-
-    fn set(every: Option<u32>, at_start: bool, at_end: bool) -> config::Evaluation {
-        config::Evaluation {
-            name: "s".into(),
-            tasks: Selection::default(),
-            samples: 1,
-            seed: 0,
-            every,
-            at_start,
-            at_end,
-        }
-    }
-
-    #[test]
-    fn sets_are_due_at_start_at_end_and_every_so_often() {
-        let due = |set: &config::Evaluation| {
-            let mut moments = vec![Moment::Start];
-            moments.extend((1..=5).map(Moment::After));
-            moments
-                .into_iter()
-                .map(|moment| is_due(set, moment, 5))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(due(&set(None, true, true)), [true, false, false, false, false, true]);
-        assert_eq!(
-            due(&set(Some(2), false, false)),
-            [false, false, true, false, true, false]
-        );
-        assert_eq!(due(&set(Some(2), false, true)), [false, false, true, false, true, true]);
-    }
 }

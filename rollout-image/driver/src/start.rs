@@ -186,7 +186,8 @@ async fn remember_verdicts(store: &RunStore, ledger: &Ledger, grader: &Grader) -
     Ok(())
 }
 
-/// A prompt that cannot be rendered or does not fit is found before anything is sampled.
+/// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only some
+/// commands would make fail.
 fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings, tasks: &[Task]) -> Result<(), Fault> {
     for task in tasks {
         let opening = agent.opening(&task.variables()).map_err(|error| {

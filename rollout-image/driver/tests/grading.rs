@@ -1,5 +1,7 @@
 //! The official grader as a worker process, and grading with it.
 
+#![allow(clippy::unwrap_used)]
+
 mod world;
 
 use grpo_driver::grade::Grader;

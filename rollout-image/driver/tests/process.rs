@@ -1,5 +1,7 @@
 //! The driver as a process: killed in the middle, started again, and how it ends.
 
+#![allow(clippy::unwrap_used)]
+
 mod world;
 
 use grpo_crds::RunConfig;

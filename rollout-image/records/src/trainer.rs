@@ -101,5 +101,11 @@ pub struct StepMetrics {
     /// Groups whose rewards were all equal: they teach nothing.
     pub groups_zero_variance: u32,
     pub mean_reward: f64,
+    /// Advantages that were trained with: one list a group of the batch, in the order of its rewards.
+    #[serde(default)]
+    pub advantages: Vec<Vec<f64>>,
+    /// The control in which rewards change places within their group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shuffled: bool,
     pub seconds: f64,
 }

@@ -1,43 +1,44 @@
 //! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who wait.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+mod watch;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures::TryStreamExt;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, SandboxCause};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
-use crate::cause::cause;
-use crate::index::{Action, Held, Index, Stage};
+use crate::index::{Action, Held, Index};
 use crate::ledger::Change;
-use crate::pod::{self, IMAGE_ANNOTATION, Template};
+use crate::metrics::Metrics;
+use crate::pod::{self, Template};
 use crate::sandbox::{Holder, Sandboxes};
+use crate::waiters::{Place, Waiters};
 
-/// Pods created or deleted at one time: each call holds a connection to the API server.
+/// Pods created, and pods deleted, at one time: each call holds a connection to the API server.
 const PARALLEL: usize = 8;
-/// Pause between two looks whether sandboxd answers.
-const LOOK: Duration = Duration::from_millis(20);
-/// A pod that runs but does not answer for so long is of no use.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-
-type Waiting = HashMap<String, Vec<oneshot::Sender<Result<Lease, ErrorBody>>>>;
+/// After a refused creation: a quota or an admission rule will refuse the next one too.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// The gateway's working parts. Shared by reference.
 pub struct Core {
     index: Mutex<Index>,
-    waiting: Mutex<Waiting>,
+    waiters: Waiters,
     changed: Notify,
     pods: Api<Pod>,
-    calls: Semaphore,
+    creations: Semaphore,
+    /// Apart from creations: nothing waits for a removal.
+    deletions: Semaphore,
     ledger: mpsc::Sender<Change>,
+    /// The watch has shown every pod there is.
+    in_sync: AtomicBool,
     pub sandboxes: Sandboxes,
     pub template: Template,
+    pub metrics: Metrics,
 }
 
 pub fn now() -> i64 {
@@ -57,14 +58,22 @@ impl Core {
     ) -> Arc<Self> {
         Arc::new(Self {
             index: Mutex::new(index),
-            waiting: Mutex::default(),
+            waiters: Waiters::default(),
             changed: Notify::new(),
             pods,
-            calls: Semaphore::new(PARALLEL),
+            creations: Semaphore::new(PARALLEL),
+            deletions: Semaphore::new(PARALLEL),
             ledger,
+            in_sync: AtomicBool::new(false),
             sandboxes,
             template,
+            metrics: Metrics::default(),
         })
+    }
+
+    /// Whether leases may be asked for: the pool's pods are known, and the ledger is held by this gateway.
+    pub fn is_ready(&self) -> bool {
+        self.in_sync.load(Ordering::Relaxed) && !self.ledger.is_closed()
     }
 
     /// Looks at or changes the index; what follows from it is done at once.
@@ -74,39 +83,43 @@ impl Core {
         answer
     }
 
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Changes the index and carries out what it answers.
+    pub fn apply(self: &Arc<Self>, change: impl FnOnce(&mut Index) -> Vec<Action>) {
+        for action in self.with(change) {
+            self.act(action);
+        }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leases a sandbox, waiting in the queue as long as the request says.
     pub async fn lease(self: &Arc<Self>, request: LeaseRequest) -> Result<Lease, ErrorBody> {
-        let id = request.id.clone();
         let wait = Duration::from_secs(request.wait_seconds);
-        let (tell, told) = oneshot::channel();
-        {
+        let id = request.id.clone();
+        let mut place = {
             let mut index = self.lock();
             if let Some(held) = index.leases.get(&id).filter(|held| held.promised) {
                 return Ok(lease(held));
             }
             index.wait(request, now())?;
-            self.waiting().entry(id.clone()).or_default().push(tell);
-        }
+            self.waiters.join(&id)
+        };
         self.changed.notify_one();
-        match tokio::time::timeout(wait, told).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Err(self.not_in_time(&id)),
+        match place.answer(wait).await {
+            Some(answer) => answer,
+            None => Err(self.not_in_time(&id, place)),
         }
     }
 
-    fn not_in_time(&self, id: &str) -> ErrorBody {
+    fn not_in_time(&self, id: &str, place: Place) -> ErrorBody {
         let mut index = self.lock();
         let (position, waiting) = index.place(id);
-        index.give_up(id);
-        self.waiting().remove(id);
+        // Another caller with the same id may be more patient.
+        if place.leave() {
+            index.give_up(id);
+        }
         let state = index.state();
         let message = format!(
             "no sandbox was free in time: {} of {} leased, {} starting, place {position} of {waiting}; raise the pool's max or wait longer",
@@ -119,25 +132,19 @@ impl Core {
         }
     }
 
-    fn answer(&self, lease: &str, answer: Result<Lease, ErrorBody>) {
-        for tell in self.waiting().remove(lease).unwrap_or_default() {
-            let _ = tell.send(answer.clone());
-        }
-    }
-
     /// Plans whenever something changed, or a deadline passed.
     pub async fn schedule(self: Arc<Self>) {
         loop {
             let prefix = self.template.pool.clone();
             let (actions, next) = {
-                let mut index = self.lock();
-                let actions = index.plan(now(), || {
+                let (mut index, now) = (self.lock(), now());
+                let actions = index.plan(now, || {
                     format!("{prefix}-sbx-{:010x}", rand::rng().random::<u64>() >> 24)
                 });
-                (actions, index.next_deadline())
+                (actions, index.next_deadline(now))
             };
             for action in actions {
-                self.clone().act(action);
+                self.act(action);
             }
             let sleep = next.map_or(Duration::from_secs(60), |at| {
                 Duration::from_millis((at - now()).clamp(10, 60_000) as u64)
@@ -150,48 +157,51 @@ impl Core {
     }
 
     /// Starts what an action asks for; nothing here waits for it.
-    pub fn act(self: Arc<Self>, action: Action) {
+    fn act(self: &Arc<Self>, action: Action) {
+        let core = self.clone();
         match action {
-            Action::Create { name, image } => drop(tokio::spawn(async move { self.create(name, image).await })),
-            Action::Delete { name } => drop(tokio::spawn(async move { self.delete(name).await })),
-            Action::Promise { lease } => drop(tokio::spawn(async move { self.promise(lease).await })),
-            Action::Forget { lease } => {
+            Action::Create { name, image, slot } => {
+                tokio::spawn(async move { core.create(name, image, slot).await });
+            }
+            Action::Delete { name } => drop(tokio::spawn(async move { core.delete(name).await })),
+            Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
+            Action::Forget { lease, cause } => {
+                cause.inspect(|cause| self.metrics.lost(*cause));
                 tokio::spawn(async move {
-                    let _ = self.ledger.send(Change::Remove { lease }).await;
+                    let _ = core.ledger.send(Change::Remove { lease }).await;
                 });
             }
-            Action::Refuse { lease, error } => self.answer(&lease, Err(error)),
+            Action::Refuse { lease, error } => self.waiters.answer(&lease, Err(error)),
         }
     }
 
-    async fn create(self: Arc<Self>, name: String, image: String) {
-        let Ok(_permit) = self.calls.acquire().await else {
+    async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
+        let Ok(_permit) = self.creations.acquire().await else {
             return;
         };
-        let made = match pod::sandbox(&self.template, &name, &image) {
-            Ok(pod) => self.pods.create(&PostParams::default(), &pod).await.map(|_| ()),
+        let made = match pod::sandbox(&self.template, &name, &image, slot) {
+            Ok(pod) => self.pods.create(&PostParams::default(), &pod).await.map(drop),
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
-        if let Err(error) = made {
-            tracing::warn!(%error, name, image, "creating a sandbox pod");
-            // Not at once again: a quota or an admission rule will refuse the next one too.
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let actions = self.with(|index| index.gone(&name, SandboxCause::Unknown));
-            self.act_all(actions);
+        match made {
+            Ok(()) => self.apply(|index| index.created(&name, now())),
+            Err(error) => {
+                tracing::warn!(%error, name, image, "creating a sandbox pod");
+                tokio::time::sleep(REFUSED_PAUSE).await;
+                self.apply(|index| index.gone(&name, SandboxCause::Unknown));
+            }
         }
     }
 
+    /// Once: the index orders it again until the pod is seen to be gone.
     async fn delete(self: Arc<Self>, name: String) {
-        let Ok(_permit) = self.calls.acquire().await else {
+        let Ok(_permit) = self.deletions.acquire().await else {
             return;
         };
-        for pause in [200, 1000, 5000] {
-            match self.pods.delete(&name, &DeleteParams::default().grace_period(0)).await {
-                Ok(_) => return,
-                Err(kube::Error::Api(status)) if status.code == 404 => return,
-                Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; trying again"),
-            }
-            tokio::time::sleep(Duration::from_millis(pause)).await;
+        match self.pods.delete(&name, &DeleteParams::default().grace_period(0)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(&name)),
+            Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again"),
         }
     }
 
@@ -200,17 +210,12 @@ impl Core {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
         };
-        let (done, committed) = oneshot::channel();
-        if self
-            .ledger
-            .send(Change::Put {
-                entry: held.entry.clone(),
-                done,
-            })
-            .await
-            .is_err()
-            || committed.await.is_err()
-        {
+        if !self.is_durable(&held).await {
+            return;
+        }
+        if !self.lock().leases.contains_key(&id) {
+            // Given back meanwhile, perhaps before it was written.
+            self.act(Action::Forget { lease: id, cause: None });
             return;
         }
         let holder = Holder {
@@ -220,156 +225,38 @@ impl Core {
         };
         let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
         match self.sandboxes.bind(holder, ttl + 60).await {
-            Ok(()) => {
-                let held = self.with(|index| {
-                    index.promise(&id);
-                    index.leases.get(&id).cloned()
-                });
-                if let Some(held) = held {
-                    self.answer(&id, Ok(lease(&held)));
-                }
-            }
+            Ok(()) => self.promised(&id),
             Err(error) => {
-                tracing::warn!(%error, lease = id, sandbox = held.entry.sandbox, "binding a sandbox; it is thrown away");
-                let actions = self.with(|index| index.gone(&held.entry.sandbox, SandboxCause::Unknown));
-                self.act_all(actions);
-                self.act_all(vec![Action::Delete {
-                    name: held.entry.sandbox,
-                }]);
+                let sandbox = &held.entry.sandbox;
+                tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");
+                self.apply(|index| index.discard(sandbox, SandboxCause::Unknown, now()));
             }
         }
     }
 
-    pub fn act_all(self: &Arc<Self>, actions: Vec<Action>) {
-        for action in actions {
-            self.clone().act(action);
+    /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.
+    async fn is_durable(&self, held: &Held) -> bool {
+        let (done, committed) = oneshot::channel();
+        let entry = held.entry.clone();
+        self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
+    }
+
+    fn promised(&self, id: &str) {
+        let held = self.with(|index| {
+            index.promise(id);
+            index.leases.get(id).cloned()
+        });
+        if let Some(held) = held {
+            let waited = (now() - held.asked_at).max(0).unsigned_abs();
+            self.metrics.leased(held.warm, Duration::from_millis(waited));
+            self.waiters.answer(id, Ok(lease(&held)));
         }
     }
 
     /// The pool's pods as they are now. Called once, before leases are restored.
     pub async fn list(pods: &Api<Pod>, pool: &str) -> Result<Vec<Pod>, kube::Error> {
-        Ok(pods
-            .list(&ListParams::default().labels(&pod::selector(pool)))
-            .await?
-            .items)
-    }
-
-    /// Follows the pool's pods for ever.
-    pub async fn follow(self: Arc<Self>) {
-        let config = watcher::Config::default().labels(&pod::selector(&self.template.pool));
-        let events = watcher::watcher(self.pods.clone(), config).default_backoff();
-        let mut events = std::pin::pin!(events);
-        let mut listed: Vec<String> = Vec::new();
-        loop {
-            match events.try_next().await {
-                Ok(None) => return,
-                Err(error) => tracing::debug!(%error, "watching sandbox pods"),
-                Ok(Some(Event::Init)) => listed.clear(),
-                Ok(Some(Event::InitApply(pod))) => {
-                    listed.push(name(&pod));
-                    self.saw(&pod);
-                }
-                Ok(Some(Event::InitDone)) => self.missed(&listed),
-                Ok(Some(Event::Apply(pod))) => self.saw(&pod),
-                Ok(Some(Event::Delete(pod))) => {
-                    let actions = self.with(|index| index.gone(&name(&pod), cause(&pod, true)));
-                    self.act_all(actions);
-                }
-            }
-        }
-    }
-
-    /// Pods that were known by address and are not in a fresh list are gone; a pod just ordered may not be listed yet.
-    fn missed(self: &Arc<Self>, listed: &[String]) {
-        let actions = self.with(|index| {
-            let gone: Vec<String> = index
-                .sandboxes
-                .iter()
-                .filter(|(name, sandbox)| !sandbox.uid.is_empty() && !listed.contains(name))
-                .map(|(name, _)| name.clone())
-                .collect();
-            gone.iter()
-                .flat_map(|name| index.gone(name, SandboxCause::Deleted))
-                .collect()
-        });
-        self.act_all(actions);
-    }
-
-    /// One pod as the API server has it.
-    pub fn saw(self: &Arc<Self>, pod: &Pod) {
-        let name = name(pod);
-        let status = pod.status.clone().unwrap_or_default();
-        let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-        if pod.metadata.deletion_timestamp.is_some() || ended {
-            let actions = self.with(|index| index.gone(&name, cause(pod, pod.metadata.deletion_timestamp.is_some())));
-            self.act_all(actions);
-            if ended && pod.metadata.deletion_timestamp.is_none() {
-                self.clone().act(Action::Delete { name });
-            }
-            return;
-        }
-        let image = pod
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|a| a.get(IMAGE_ANNOTATION))
-            .cloned()
-            .unwrap_or_default();
-        if let Some(message) = pull_failure(pod) {
-            let mut actions = self.with(|index| {
-                let mut actions = index.bad_image(&image, &message, now());
-                actions.extend(index.gone(&name, SandboxCause::Unknown));
-                actions
-            });
-            actions.push(Action::Delete { name });
-            self.act_all(actions);
-            return;
-        }
-        let known = self.lock().sandboxes.get(&name).cloned();
-        // An address appears once; what follows it is noise.
-        if known.as_ref().is_some_and(|known| !known.ip.is_empty()) {
-            return;
-        }
-        let ip = status.pod_ip.clone().unwrap_or_default();
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let node = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.node_name.clone())
-            .unwrap_or_default();
-        // A pod that this gateway neither ordered nor restored may hold an earlier holder's work.
-        if known.is_none() {
-            self.clone().act(Action::Delete { name });
-            return;
-        }
-        self.lock().seen(&name, &image, &uid, &ip, &node);
-        if !ip.is_empty() {
-            tokio::spawn(self.clone().await_answer(name, ip));
-        }
-    }
-
-    /// sandboxd answers long before the kubelet would say that the pod is ready.
-    async fn await_answer(self: Arc<Self>, name: String, ip: String) {
-        let deadline = tokio::time::Instant::now() + ANSWER_WITHIN;
-        while tokio::time::Instant::now() < deadline {
-            if self.sandboxes.answers(&ip).await {
-                self.with(|index| index.ready(&name));
-                return;
-            }
-            if self
-                .lock()
-                .sandboxes
-                .get(&name)
-                .is_none_or(|sandbox| sandbox.stage == Stage::Ready)
-            {
-                return;
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        tracing::warn!(name, ip, "sandboxd does not answer; the pod is replaced");
-        let mut actions = self.with(|index| index.gone(&name, SandboxCause::Unknown));
-        actions.push(Action::Delete { name });
-        self.act_all(actions);
+        let of_the_pool = ListParams::default().labels(&pod::selector(pool));
+        Ok(pods.list(&of_the_pool).await?.items)
     }
 }
 
@@ -385,20 +272,5 @@ pub fn lease(held: &Held) -> Lease {
     }
 }
 
-fn name(pod: &Pod) -> String {
-    pod.metadata.name.clone().unwrap_or_default()
-}
-
-/// Why the pod's image cannot be had, once the kubelet has given up on it for now.
-fn pull_failure(pod: &Pod) -> Option<String> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let waiting = statuses
-        .iter()
-        .find_map(|status| status.state.as_ref()?.waiting.as_ref())?;
-    match waiting.reason.as_deref() {
-        Some("ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" | "ErrImageNeverPull") => {
-            Some(waiting.message.clone().or(waiting.reason.clone()).unwrap_or_default())
-        }
-        _ => None,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
 //! The door for drivers: leases, commands, files, demand.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
-use axum::http::{Method, StatusCode};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -32,7 +33,7 @@ type Shared = State<Arc<Core>>;
 pub fn router(core: Arc<Core>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
-        .route("/readyz", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/v1/leases", post(take))
         .route("/v1/leases/{id}", get(look).delete(release))
@@ -45,7 +46,28 @@ pub fn router(core: Arc<Core>) -> Router {
         .route("/v1/demand", put(demand))
         .route("/v1/pool", get(pool))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        .layer(middleware::from_fn_with_state(core.clone(), count_refusals))
         .with_state(core)
+}
+
+/// Counts what is refused, for whatever reason and by whichever call.
+async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if let Some(error) = response.extensions().get::<ErrorBody>() {
+        core.metrics.refused(error);
+    }
+    response
+}
+
+/// Not a refusal that is counted: probes ask every second.
+async fn ready(State(core): Shared) -> (StatusCode, &'static str) {
+    match core.is_ready() {
+        true => (StatusCode::OK, "ok"),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the pool's pods are not all known yet, or the ledger is not held",
+        ),
+    }
 }
 
 /// An error answer.
@@ -60,7 +82,9 @@ impl From<ErrorBody> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(self.0)).into_response()
+        let mut response = (status, Json(&self.0)).into_response();
+        response.extensions_mut().insert(self.0);
+        response
     }
 }
 
@@ -103,8 +127,7 @@ async fn look(State(core): Shared, Path(id): Path<String>) -> Result<Response, R
 }
 
 async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
-    let actions = core.with(|index| index.release(&id));
-    core.act_all(actions);
+    core.apply(|index| index.release(&id, now()));
     StatusCode::NO_CONTENT
 }
 
@@ -129,15 +152,35 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resul
     }
     let held = held(&core, &id)?;
     let timeout = Duration::from_secs(request.timeout_seconds);
-    // A running command is use, to its end.
-    core.with(|index| index.used(&id, now() + timeout.as_millis() as i64));
-    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
-    core.with(|index| {
-        if let Some(held) = index.leases.get_mut(&id) {
-            held.used_at = now();
-        }
-    });
-    answer
+    let _running = Running::begin(&core, &held);
+    let began = Instant::now();
+    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await?;
+    if answer.status().is_success() {
+        core.metrics.executed(began.elapsed());
+    }
+    Ok(answer)
+}
+
+/// A command that runs: its lease is in use until this is dropped, however the call ends.
+struct Running<'a> {
+    core: &'a Core,
+    lease: &'a str,
+    epoch: u64,
+}
+
+impl<'a> Running<'a> {
+    fn begin(core: &'a Core, held: &'a Held) -> Self {
+        let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
+        core.with(|index| index.command_begins(lease, now()));
+        Self { core, lease, epoch }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.core
+            .with(|index| index.command_ends(self.lease, self.epoch, now()));
+    }
 }
 
 async fn files(
@@ -196,17 +239,10 @@ async fn pool(State(core): Shared) -> Response {
     Json(core.with(|index| index.state())).into_response()
 }
 
-async fn metrics(State(core): Shared) -> String {
-    let (state, waiting) = core.with(|index| (index.state(), index.queue.len()));
-    [
-        ("sandboxes_ready", "gauge", u64::from(state.ready)),
-        ("sandboxes_starting", "gauge", u64::from(state.pending)),
-        ("leases", "gauge", u64::from(state.leased)),
-        ("leases_waiting", "gauge", waiting as u64),
-        ("leases_warm_total", "counter", state.warm_hits),
-        ("leases_cold_total", "counter", state.cold_leases),
-        ("leases_lost_to_infrastructure_total", "counter", state.voided),
-    ]
-    .map(|(name, kind, value)| format!("# TYPE grpo_gateway_{name} {kind}\ngrpo_gateway_{name} {value}\n"))
-    .concat()
+async fn metrics(State(core): Shared) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match core.with(|index| core.metrics.text(index)) {
+        Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }

@@ -1,107 +1,46 @@
 //! The pool's state in memory: pods, leases, waiters, demand. Events go in, actions come out, nothing here does I/O.
 //!
 //! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so late, doubled or reordered
-//! watch events never make the pool create too many. A leased sandbox is never leased again: its release deletes the pod.
+//! watch events never make the pool create too many. A leased sandbox is never leased again: its release ends the pod.
+//!
+//! Nobody waits for a removal. A pod that is to go stops counting towards the pool's `max` at once, and its deletion is ordered again and again until
+//! it is seen to be gone. Only when many hang ([`Bounds::allowance`]) do they keep new ones from being made.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod model;
+mod plan;
+mod pulls;
 
-use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, Fault, LeaseRequest, LedgerEntry, PoolState, Priority, SandboxCause,
-};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, LeaseRequest, LedgerEntry, PoolState, SandboxCause};
+
+use crate::pull::PullFailure;
+use pulls::Pulls;
+
+pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter};
 
 /// Ends of leases that are remembered, so that a holder hears why.
 const REMEMBERED: usize = 4096;
 /// Leases that may wait at one time.
 pub const MAX_WAITING: usize = 10_000;
-/// How long an image that could not be pulled is left alone, milliseconds.
-const IMAGE_BACKOFF: i64 = 30_000;
-
-/// How far a pod is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Ordered, or not answering yet.
-    Starting,
-    /// sandboxd answers.
-    Ready,
-}
-
-/// A sandbox pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sandbox {
-    pub image: String,
-    pub stage: Stage,
-    pub uid: String,
-    pub ip: String,
-    pub node: String,
-    pub lease: Option<String>,
-    /// Answered before anybody asked for it.
-    pub warm: bool,
-}
-
-/// A lease that was decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    pub entry: LedgerEntry,
-    pub ip: String,
-    pub node: String,
-    /// Durable and bound: the holder may hear of it.
-    pub promised: bool,
-    pub used_at: i64,
-}
-
-/// Somebody in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiter {
-    pub request: LeaseRequest,
-    pub deadline: i64,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    Create {
-        name: String,
-        image: String,
-    },
-    Delete {
-        name: String,
-    },
-    /// Commit to the ledger, bind, then [`Index::promise`].
-    Promise {
-        lease: String,
-    },
-    /// Take out of the ledger.
-    Forget {
-        lease: String,
-    },
-    /// Tell the waiters of this lease that it will not be.
-    Refuse {
-        lease: String,
-        error: ErrorBody,
-    },
-}
-
-/// Bounds of the pool.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    pub max: usize,
-    /// Sandboxes that agents leave for graders.
-    pub reserved: usize,
-    pub warm_max: usize,
-    pub max_ttl_millis: i64,
-    pub idle_millis: i64,
-}
+/// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first one, told again, milliseconds.
+const SECOND_PULL: i64 = 5_000;
+/// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
+const DELETE_AGAIN: i64 = 1_000;
 
 /// The pool.
 pub struct Index {
     bounds: Bounds,
     pub sandboxes: BTreeMap<String, Sandbox>,
+    pub ending: BTreeMap<String, Ending>,
     pub leases: HashMap<String, Held>,
     pub queue: VecDeque<Waiter>,
     lost: HashMap<String, SandboxCause>,
     lost_order: VecDeque<String>,
     demand: BTreeMap<String, Vec<(String, usize)>>,
-    bad_images: HashMap<String, (i64, String)>,
+    pulls: Pulls,
+    /// Lists of pods that were begun.
+    lists: u64,
     last_epoch: u64,
     pub warm_hits: u64,
     pub cold_leases: u64,
@@ -113,12 +52,14 @@ impl Index {
         Self {
             bounds,
             sandboxes: BTreeMap::new(),
+            ending: BTreeMap::new(),
             leases: HashMap::new(),
             queue: VecDeque::new(),
             lost: HashMap::new(),
             lost_order: VecDeque::new(),
             demand: BTreeMap::new(),
-            bad_images: HashMap::new(),
+            pulls: Pulls::default(),
+            lists: 0,
             last_epoch: 0,
             warm_hits: 0,
             cold_leases: 0,
@@ -127,28 +68,29 @@ impl Index {
     }
 
     /// Takes up a lease that the ledger holds and whose pod still lives. What comes from the ledger was promised.
-    pub fn restore(&mut self, entry: LedgerEntry, ip: String, node: String, now: i64) {
+    pub fn restore(&mut self, entry: LedgerEntry, found: Found, now: i64) {
         self.last_epoch = self.last_epoch.max(entry.epoch);
         let sandbox = Sandbox {
-            image: entry.image.clone(),
             stage: Stage::Ready,
             uid: entry.pod_uid.clone(),
-            ip: ip.clone(),
-            node: node.clone(),
+            ip: found.ip.clone(),
+            node: found.node.clone(),
             lease: Some(entry.lease.clone()),
-            warm: false,
+            created: Some(self.created_now(now)),
+            ..Sandbox::ordered(&entry.image, found.slot)
         };
         self.sandboxes.insert(entry.sandbox.clone(), sandbox);
-        self.leases.insert(
-            entry.lease.clone(),
-            Held {
-                entry,
-                ip,
-                node,
-                promised: true,
-                used_at: now,
-            },
-        );
+        let held = Held {
+            ip: found.ip,
+            node: found.node,
+            promised: true,
+            warm: false,
+            asked_at: now,
+            used_at: now,
+            running: 0,
+            entry,
+        };
+        self.leases.insert(held.entry.lease.clone(), held);
     }
 
     /// Remembers why a lease ended.
@@ -168,33 +110,43 @@ impl Index {
         self.lost.get(lease).copied()
     }
 
-    /// Puts somebody in the queue. The same id waits once.
+    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers.
     pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<(), ErrorBody> {
-        if let Some((until, message)) = self.bad_images.get(&request.image).filter(|(until, _)| *until > now) {
-            let _ = until;
-            return Err(image_unavailable(&request.image, message));
-        }
-        if self.queue.iter().any(|waiter| waiter.request.id == request.id) || self.leases.contains_key(&request.id) {
+        let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
+        if self.leases.contains_key(&request.id) {
             return Ok(());
+        }
+        if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == request.id) {
+            waiter.deadline = waiter.deadline.max(deadline);
+            return Ok(());
+        }
+        if let Some(error) = self.pulls.refusal(&request.image, now)
+            && !self.has_ready(&request.image)
+        {
+            return Err(error);
         }
         if self.queue.len() >= MAX_WAITING {
             let message =
                 format!("{MAX_WAITING} leases are waiting already; raise the pool's max or ask for fewer at a time");
             return Err(ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message));
         }
-        let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
-        self.queue.push_back(Waiter { request, deadline });
+        self.queue.push_back(Waiter {
+            request,
+            since: now,
+            deadline,
+        });
         Ok(())
+    }
+
+    fn has_ready(&self, image: &str) -> bool {
+        let mut sandboxes = self.sandboxes.values();
+        sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
     }
 
     /// Place in the queue, from 1, and its length.
     pub fn place(&self, lease: &str) -> (usize, usize) {
-        let place = self
-            .queue
-            .iter()
-            .position(|waiter| waiter.request.id == lease)
-            .map_or(0, |at| at + 1);
-        (place, self.queue.len())
+        let place = self.queue.iter().position(|waiter| waiter.request.id == lease);
+        (place.map_or(0, |at| at + 1), self.queue.len())
     }
 
     pub fn give_up(&mut self, lease: &str) {
@@ -209,69 +161,172 @@ impl Index {
         }
     }
 
-    /// A pod was seen, started or not.
-    pub fn seen(&mut self, name: &str, image: &str, uid: &str, ip: &str, node: &str) {
-        let sandbox = self.sandboxes.entry(name.to_owned()).or_insert_with(|| Sandbox {
-            image: image.to_owned(),
-            stage: Stage::Starting,
-            uid: String::new(),
-            ip: String::new(),
-            node: String::new(),
-            lease: None,
-            warm: false,
-        });
-        (sandbox.uid, sandbox.ip, sandbox.node) = (uid.to_owned(), ip.to_owned(), node.to_owned());
+    /// A list of pods begins. Whatever is known to exist by now is in it, or is gone.
+    pub fn list_begins(&mut self) {
+        self.lists += 1;
     }
 
-    /// sandboxd answers. Answers false for a pod that is not (any more) the pool's.
+    /// The list is whole.
+    pub fn list_ends(&mut self, listed: &HashSet<String>) -> Vec<Action> {
+        let lists = self.lists;
+        let must_be_listed = |created: Option<Created>| created.is_some_and(|created| created.lists < lists);
+        self.ending
+            .retain(|name, ending| listed.contains(name) || !must_be_listed(ending.created));
+        let missing: Vec<String> = self
+            .sandboxes
+            .iter()
+            .filter(|(name, sandbox)| !listed.contains(*name) && must_be_listed(sandbox.created))
+            .map(|(name, _)| name.clone())
+            .collect();
+        missing
+            .iter()
+            .flat_map(|name| self.gone(name, SandboxCause::Deleted))
+            .collect()
+    }
+
+    fn created_now(&self, at: i64) -> Created {
+        Created { at, lists: self.lists }
+    }
+
+    /// The API server has taken the order for a pod. If it is to go already, now it can.
+    pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
+        let created = self.created_now(now);
+        if let Some(sandbox) = self.sandboxes.get_mut(name) {
+            sandbox.created.get_or_insert(created);
+        }
+        let Some(ending) = self.ending.get_mut(name) else {
+            return Vec::new();
+        };
+        ending.created.get_or_insert(created);
+        vec![Action::Delete { name: name.to_owned() }]
+    }
+
+    /// A pod of the pool was seen, started or not. Answers whether its address is news.
+    pub fn seen(&mut self, name: &str, uid: &str, ip: &str, node: &str, now: i64) -> bool {
+        let created = self.created_now(now);
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return false;
+        };
+        sandbox.created.get_or_insert(created);
+        // An address appears once; what follows it is noise.
+        if !sandbox.ip.is_empty() {
+            return false;
+        }
+        (sandbox.uid, sandbox.ip, sandbox.node) = (uid.to_owned(), ip.to_owned(), node.to_owned());
+        !ip.is_empty()
+    }
+
+    /// Whether a pod is the pool's, or goes already.
+    pub fn knows(&self, name: &str) -> bool {
+        self.sandboxes.contains_key(name) || self.ending.contains_key(name)
+    }
+
+    /// A pod was seen that this gateway neither ordered nor restored: it may hold an earlier holder's work, and goes.
+    pub fn stray(&mut self, name: &str, now: i64) -> Vec<Action> {
+        if self.knows(name) {
+            return Vec::new();
+        }
+        let created = Some(self.created_now(now));
+        vec![self.end(name, None, created, now)]
+    }
+
+    /// sandboxd answers, so both images were there to be had.
     pub fn ready(&mut self, name: &str) {
         let asked = |image: &str, queue: &VecDeque<Waiter>| queue.iter().any(|waiter| waiter.request.image == image);
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
             if sandbox.stage == Stage::Starting {
                 sandbox.warm = !asked(&sandbox.image, &self.queue);
+                self.pulls.succeeded(&sandbox.image);
             }
             sandbox.stage = Stage::Ready;
         }
     }
 
-    /// A pod is gone, or of no use any more; a lease on it is lost.
+    /// A pod is no more; a lease on it is lost.
     pub fn gone(&mut self, name: &str, cause: SandboxCause) -> Vec<Action> {
+        self.ending.remove(name);
+        match self.sandboxes.remove(name) {
+            Some(sandbox) => self.lose(sandbox.lease, cause),
+            None => Vec::new(),
+        }
+    }
+
+    /// A pod is of no use any more; a lease on it is lost, and it goes.
+    pub fn discard(&mut self, name: &str, cause: SandboxCause, now: i64) -> Vec<Action> {
         let Some(sandbox) = self.sandboxes.remove(name) else {
             return Vec::new();
         };
-        let Some(lease) = sandbox.lease else { return Vec::new() };
-        let promised = self.leases.remove(&lease).is_some_and(|held| held.promised);
-        self.remember(&lease, cause);
-        if promised && cause.fault() == Fault::Infrastructure {
-            self.voided += 1;
-        }
-        let mut actions = vec![Action::Forget { lease: lease.clone() }];
-        if !promised {
-            // Nobody has heard of it yet: the caller asks again with the same id and gets another sandbox.
-            self.lost.remove(&lease);
-            let message = "the sandbox went away before it could be leased; ask again".to_owned();
-            actions.push(Action::Refuse {
-                lease,
-                error: ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message),
-            });
-        }
+        let mut actions = vec![self.end(name, sandbox.slot, sandbox.created, now)];
+        actions.extend(self.lose(sandbox.lease, cause));
         actions
     }
 
-    /// An image cannot be pulled: its waiters hear so, and it is left alone for a while.
-    pub fn bad_image(&mut self, image: &str, message: &str, now: i64) -> Vec<Action> {
-        self.bad_images.retain(|_, (until, _)| *until > now);
-        self.bad_images
-            .insert(image.to_owned(), (now + IMAGE_BACKOFF, message.to_owned()));
-        let (bad, rest): (VecDeque<_>, VecDeque<_>) =
-            self.queue.drain(..).partition(|waiter| waiter.request.image == image);
-        self.queue = rest;
-        bad.into_iter()
-            .map(|waiter| Action::Refuse {
-                lease: waiter.request.id,
-                error: image_unavailable(image, message),
-            })
-            .collect()
+    /// The API server has no such pod. Before it is known to have had it that says nothing: the order may be under way.
+    pub fn absent(&mut self, name: &str) {
+        if self.ending.get(name).is_some_and(|ending| ending.created.is_some()) {
+            self.ending.remove(name);
+        }
+    }
+
+    fn end(&mut self, name: &str, slot: Option<u32>, created: Option<Created>, now: i64) -> Action {
+        let ending = Ending {
+            slot,
+            created,
+            orders: 1,
+            again_at: now + DELETE_AGAIN,
+        };
+        self.ending.insert(name.to_owned(), ending);
+        Action::Delete { name: name.to_owned() }
+    }
+
+    fn lose(&mut self, lease: Option<String>, cause: SandboxCause) -> Vec<Action> {
+        let Some(lease) = lease else { return Vec::new() };
+        if self.leases.remove(&lease).is_some_and(|held| held.promised) {
+            self.remember(&lease, cause);
+            self.voided += u64::from(cause.fault() == Fault::Infrastructure);
+            let cause = Some(cause);
+            return vec![Action::Forget { lease, cause }];
+        }
+        // Nobody has heard of it yet: the caller asks again with the same id and gets another sandbox.
+        let message = "the sandbox went away before it could be leased; ask again";
+        let error = ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message);
+        let forget = Action::Forget {
+            lease: lease.clone(),
+            cause: None,
+        };
+        vec![forget, Action::Refuse { lease, error }]
+    }
+
+    /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever waits for it hears so, and it is
+    /// left alone for a while.
+    pub fn pull_failed(&mut self, name: &str, failure: &PullFailure, now: i64) -> Vec<Action> {
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return Vec::new();
+        };
+        let first = *sandbox.pull_failed_at.get_or_insert(now);
+        if !failure.is_final && now < first + SECOND_PULL {
+            return Vec::new();
+        }
+        let image = sandbox.image.clone();
+        self.pulls.failed(&image, failure, now);
+        let mut actions = self.discard(name, SandboxCause::Unknown, now);
+        actions.extend(self.refuse_what_cannot_be_pulled(now));
+        actions
+    }
+
+    fn refuse_what_cannot_be_pulled(&mut self, now: i64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let waiters = std::mem::take(&mut self.queue);
+        for waiter in waiters {
+            match self.pulls.refusal(&waiter.request.image, now) {
+                Some(error) if !self.has_ready(&waiter.request.image) => actions.push(Action::Refuse {
+                    lease: waiter.request.id,
+                    error,
+                }),
+                _ => self.queue.push_back(waiter),
+            }
+        }
+        actions
     }
 
     /// The lease is durable and bound.
@@ -281,28 +336,29 @@ impl Index {
         }
     }
 
-    /// Gives a sandbox back: its pod is deleted, never reused.
-    pub fn release(&mut self, lease: &str) -> Vec<Action> {
+    /// Gives a sandbox back: its pod ends, and is never reused.
+    pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
         self.give_up(lease);
+        self.take_back(lease, None, now)
+    }
+
+    fn take_back(&mut self, lease: &str, cause: Option<SandboxCause>, now: i64) -> Vec<Action> {
         let Some(held) = self.leases.remove(lease) else {
             return Vec::new();
         };
-        self.sandboxes.remove(&held.entry.sandbox);
-        vec![
-            Action::Forget {
-                lease: lease.to_owned(),
-            },
-            Action::Delete {
-                name: held.entry.sandbox,
-            },
-        ]
+        let lease = lease.to_owned();
+        let mut actions = vec![Action::Forget { lease, cause }];
+        let name = held.entry.sandbox;
+        if let Some(sandbox) = self.sandboxes.remove(&name) {
+            actions.push(self.end(&name, sandbox.slot, sandbox.created, now));
+        }
+        actions
     }
 
     /// Extends a lease; answers the new end.
     pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<i64> {
         let held = self.leases.get_mut(lease)?;
         held.entry.expires_at = now + ttl_millis.clamp(1_000, self.bounds.max_ttl_millis);
-        held.used_at = now;
         Some(held.entry.expires_at)
     }
 
@@ -312,173 +368,20 @@ impl Index {
         }
     }
 
-    /// Everything that follows from the state at this moment. `name` makes names for new pods.
-    pub fn plan(&mut self, now: i64, mut name: impl FnMut() -> String) -> Vec<Action> {
-        let mut actions = self.expire(now);
-        actions.extend(self.assign(now));
-        actions.extend(self.grow(now, &mut name));
-        actions
+    /// A command begins. Until [`Index::command_ends`] the lease is in use.
+    pub fn command_begins(&mut self, lease: &str, now: i64) {
+        self.used(lease, now);
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.running += 1;
+        }
     }
 
-    fn expire(&mut self, now: i64) -> Vec<Action> {
-        let idle = self.bounds.idle_millis;
-        let over: Vec<String> = self
-            .leases
-            .iter()
-            .filter(|(_, held)| held.promised && (held.entry.expires_at <= now || held.used_at + idle <= now))
-            .map(|(lease, _)| lease.clone())
-            .collect();
-        let mut actions = Vec::new();
-        for lease in over {
-            self.remember(&lease, SandboxCause::Expired);
-            actions.extend(self.release(&lease));
+    /// The epoch keeps a late end from being taken for one under a later lease of the same id.
+    pub fn command_ends(&mut self, lease: &str, epoch: u64, now: i64) {
+        if let Some(held) = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch) {
+            held.running = held.running.saturating_sub(1);
+            held.used_at = held.used_at.max(now);
         }
-        self.queue.retain(|waiter| waiter.deadline > now);
-        actions
-    }
-
-    fn assign(&mut self, now: i64) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let mut order: Vec<usize> = (0..self.queue.len()).collect();
-        // Graders first: their episodes are finished but for the verdict.
-        order.sort_by_key(|&at| (self.queue[at].request.priority != Priority::Grader, at));
-        let mut served = Vec::new();
-        for at in order {
-            let request = self.queue[at].request.clone();
-            if request.priority == Priority::Agent && self.agents() >= self.bounds.max - self.bounds.reserved {
-                continue;
-            }
-            let free = self
-                .sandboxes
-                .iter_mut()
-                .find(|(_, s)| s.stage == Stage::Ready && s.lease.is_none() && s.image == request.image);
-            let Some((name, sandbox)) = free else { continue };
-            sandbox.lease = Some(request.id.clone());
-            match sandbox.warm {
-                true => self.warm_hits += 1,
-                false => self.cold_leases += 1,
-            }
-            self.last_epoch = (self.last_epoch + 1).max(now.unsigned_abs());
-            let ttl = (request.ttl_seconds as i64)
-                .saturating_mul(1000)
-                .clamp(1_000, self.bounds.max_ttl_millis);
-            let entry = LedgerEntry {
-                lease: request.id.clone(),
-                run: request.run,
-                sandbox: name.clone(),
-                pod_uid: sandbox.uid.clone(),
-                image: request.image,
-                epoch: self.last_epoch,
-                expires_at: now + ttl,
-                priority: request.priority,
-            };
-            let held = Held {
-                entry,
-                ip: sandbox.ip.clone(),
-                node: sandbox.node.clone(),
-                promised: false,
-                used_at: now,
-            };
-            self.lost.remove(&request.id);
-            self.leases.insert(request.id.clone(), held);
-            served.push(at);
-            actions.push(Action::Promise { lease: request.id });
-        }
-        served.sort_unstable();
-        for at in served.into_iter().rev() {
-            self.queue.remove(at);
-        }
-        actions
-    }
-
-    fn agents(&self) -> usize {
-        self.leases
-            .values()
-            .filter(|held| held.entry.priority == Priority::Agent)
-            .count()
-    }
-
-    /// Orders pods for who waits, then for who will.
-    fn grow(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let mut agents_left = (self.bounds.max - self.bounds.reserved).saturating_sub(self.agents());
-        let mut wanted: Vec<(String, usize)> = Vec::new();
-        for waiter in &self.queue {
-            if waiter.request.priority == Priority::Agent {
-                if agents_left == 0 {
-                    continue;
-                }
-                agents_left -= 1;
-            }
-            add(&mut wanted, &waiter.request.image, 1);
-        }
-        let asked = wanted.clone();
-        let mut room_for_warm = self.bounds.warm_max;
-        for (image, count) in self.demand.values().flatten() {
-            let count = (*count).min(room_for_warm);
-            room_for_warm -= count;
-            add(&mut wanted, image, count);
-        }
-        let mut free: HashMap<String, usize> = HashMap::new();
-        for sandbox in self.sandboxes.values().filter(|s| s.lease.is_none()) {
-            *free.entry(sandbox.image.clone()).or_default() += 1;
-        }
-        for (image, count) in wanted {
-            if self.bad_images.get(&image).is_some_and(|(until, _)| *until > now) {
-                continue;
-            }
-            let have = free.get(&image).copied().unwrap_or(0);
-            let asked_for = asked.iter().find(|(other, _)| *other == image).map_or(0, |(_, n)| *n);
-            for nth in have..count {
-                if self.sandboxes.len() >= self.bounds.max {
-                    // Warm pods make room for those who wait now.
-                    let Some(victim) = (nth < asked_for).then(|| self.surplus(&asked, &free)).flatten() else {
-                        break;
-                    };
-                    if let Some(gone) = self.sandboxes.remove(&victim) {
-                        free.entry(gone.image).and_modify(|n| *n -= 1);
-                    }
-                    actions.push(Action::Delete { name: victim });
-                }
-                let name = name();
-                let sandbox = Sandbox {
-                    image: image.clone(),
-                    stage: Stage::Starting,
-                    uid: String::new(),
-                    ip: String::new(),
-                    node: String::new(),
-                    lease: None,
-                    warm: false,
-                };
-                self.sandboxes.insert(name.clone(), sandbox);
-                *free.entry(image.clone()).or_default() += 1;
-                actions.push(Action::Create {
-                    name,
-                    image: image.clone(),
-                });
-            }
-        }
-        actions
-    }
-
-    /// An unleased pod beyond what those who wait need of its image.
-    fn surplus(&self, asked: &[(String, usize)], free: &HashMap<String, usize>) -> Option<String> {
-        let needed = |image: &str| asked.iter().find(|(other, _)| other == image).map_or(0, |(_, n)| *n);
-        self.sandboxes
-            .iter()
-            .filter(|(_, s)| s.lease.is_none() && free.get(&s.image).copied().unwrap_or(0) > needed(&s.image))
-            .map(|(name, _)| name.clone())
-            .next()
-    }
-
-    /// When [`Index::plan`] must be asked again though nothing happens.
-    pub fn next_deadline(&self) -> Option<i64> {
-        let leases = self
-            .leases
-            .values()
-            .filter(|held| held.promised)
-            .map(|held| held.entry.expires_at.min(held.used_at + self.bounds.idle_millis));
-        leases.chain(self.queue.iter().map(|waiter| waiter.deadline)).min()
     }
 
     pub fn state(&self) -> PoolState {
@@ -493,19 +396,6 @@ impl Index {
             voided: self.voided,
         }
     }
-}
-
-fn add(wanted: &mut Vec<(String, usize)>, image: &str, count: usize) {
-    match wanted.iter_mut().find(|(other, _)| other == image) {
-        Some((_, n)) => *n += count,
-        None => wanted.push((image.to_owned(), count)),
-    }
-}
-
-fn image_unavailable(image: &str, message: &str) -> ErrorBody {
-    let text =
-        format!("image {image} cannot be pulled: {message}; correct the task's image or the pool's imageRewrites");
-    ErrorBody::new(ErrorCode::ImageUnavailable, Fault::Infrastructure, text)
 }
 
 #[cfg(test)]

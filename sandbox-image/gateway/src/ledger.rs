@@ -1,7 +1,10 @@
 //! The durable record of leases: one ConfigMap, a key per lease, written by compare-and-swap, one update per batch of changes.
 //!
 //! Group commit and fencing in one: whatever has gathered while the last update was under way goes into the next one, and an update that
-//! meets another writer's version fails. A gateway that finds entries it did not write has been replaced, and ends.
+//! meets another writer's version fails. A gateway that begins writes its mark into the ledger; one that finds another's mark, or entries it did not
+//! write, has been replaced, and ends.
+//!
+//! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their holders time to renew them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +16,11 @@ use tokio::sync::{mpsc, oneshot};
 /// Changes that go into one update.
 const BATCH: usize = 256;
 /// Changes that may wait.
-const BACKLOG: usize = 4096;
+const BACKLOG: usize = 16_384;
+/// Times that the ledger is taken hold of while others write to it.
+const HOLD_TRIES: usize = 16;
+/// Mark of the gateway that holds the ledger.
+const HOLDER_ANNOTATION: &str = "grpo.dev/ledger-holder";
 
 /// One change.
 pub enum Change {
@@ -30,6 +37,8 @@ pub enum Change {
 pub enum LedgerError {
     #[error("reading the ledger {name}: {source}; does the operator's ConfigMap exist?")]
     Read { name: String, source: kube::Error },
+    #[error("taking hold of the ledger {name}: {source}")]
+    Hold { name: String, source: kube::Error },
     #[error("another gateway writes the ledger {name}; this one ends")]
     Fenced { name: String },
 }
@@ -38,17 +47,15 @@ pub enum LedgerError {
 pub struct Ledger {
     api: Api<ConfigMap>,
     name: String,
+    holder: String,
     current: ConfigMap,
     entries: BTreeMap<String, String>,
 }
 
 impl Ledger {
-    pub async fn open(api: Api<ConfigMap>, name: &str) -> Result<(Self, Vec<LedgerEntry>), LedgerError> {
-        let read = |source| LedgerError::Read {
-            name: name.to_owned(),
-            source,
-        };
-        let current = api.get(name).await.map_err(read)?;
+    /// Takes hold of the ledger and answers what it holds. `holder` is this gateway's mark; a gateway that held it before ends when it writes again.
+    pub async fn open(api: Api<ConfigMap>, name: &str, holder: &str) -> Result<(Self, Vec<LedgerEntry>), LedgerError> {
+        let current = take_hold(&api, name, holder).await?;
         let entries = current.data.clone().unwrap_or_default();
         let leases = entries
             .values()
@@ -62,6 +69,7 @@ impl Ledger {
             Self {
                 api,
                 name: name.to_owned(),
+                holder: holder.to_owned(),
                 current,
                 entries,
             },
@@ -108,15 +116,16 @@ impl Ledger {
                     return Ok(());
                 }
                 Err(kube::Error::Api(status)) if status.code == 409 => {
-                    // Labels may have been changed by the operator; leases only by another gateway.
+                    // Labels may have been changed by the operator; leases and the mark only by another gateway.
                     if let Ok(found) = self.api.get(&self.name).await {
                         let data = found.data.clone().unwrap_or_default();
-                        if data == wanted {
+                        let is_ours = holder(&found) == Some(&self.holder);
+                        if is_ours && data == wanted {
                             // Our own update, whose answer was lost.
                             (self.current, self.entries) = (found, wanted);
                             return Ok(());
                         }
-                        if data != self.entries {
+                        if !is_ours || data != self.entries {
                             return Err(LedgerError::Fenced {
                                 name: self.name.clone(),
                             });
@@ -130,6 +139,34 @@ impl Ledger {
             // The API server is away: no lease is promised until it is back.
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(std::time::Duration::from_secs(2));
+        }
+    }
+}
+
+fn holder(ledger: &ConfigMap) -> Option<&String> {
+    ledger.metadata.annotations.as_ref()?.get(HOLDER_ANNOTATION)
+}
+
+/// Reads the ledger and writes this gateway's mark into it.
+async fn take_hold(api: &Api<ConfigMap>, name: &str, holder: &str) -> Result<ConfigMap, LedgerError> {
+    let mut tries = 0;
+    loop {
+        let mut current = api.get(name).await.map_err(|source| LedgerError::Read {
+            name: name.to_owned(),
+            source,
+        })?;
+        let annotations = current.metadata.annotations.get_or_insert_default();
+        annotations.insert(HOLDER_ANNOTATION.to_owned(), holder.to_owned());
+        tries += 1;
+        match api.replace(name, &PostParams::default(), &current).await {
+            Ok(held) => return Ok(held),
+            Err(kube::Error::Api(status)) if status.code == 409 && tries < HOLD_TRIES => {}
+            Err(source) => {
+                return Err(LedgerError::Hold {
+                    name: name.to_owned(),
+                    source,
+                });
+            }
         }
     }
 }

@@ -2,12 +2,24 @@
 //!
 //! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
-//! from a pod's status why it ended. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is the door for drivers.
+//! from a pod's status why it ended, [`pull`] why it cannot begin. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
+//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`metrics`] counts.
+//!
+//! # Restarts
+//!
+//! Leases survive the gateway in the ledger, their pods in the cluster. Renewals are not written down, so a gateway that begins gives every lease
+//! whose pod lives at least a minute in which its holder renews it ([`restore`]); a holder that renews less often than that and was last heard
+//! more than its time to live ago may lose its sandbox, as `Expired`. Idle time begins anew. The gateway is ready only when it holds the ledger and
+//! the watch has shown it every pod.
 
 pub mod cause;
 pub mod core;
 pub mod http;
 pub mod index;
 pub mod ledger;
+pub mod metrics;
 pub mod pod;
+pub mod pull;
+pub mod restore;
 pub mod sandbox;
+pub mod waiters;

@@ -1,6 +1,5 @@
 //! The process: one gateway for one SandboxPool.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,11 +7,13 @@ use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::core::{Core, now};
 use grpo_gateway::index::{Bounds, Index};
-use grpo_gateway::ledger::{self, Change, Ledger};
+use grpo_gateway::ledger::{self, Ledger};
 use grpo_gateway::pod::Template;
+use grpo_gateway::restore::restore;
 use grpo_gateway::sandbox::Sandboxes;
-use grpo_sandbox_protocol::{SandboxCause, Signer};
+use grpo_sandbox_protocol::Signer;
 use kube::api::Api;
+use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
@@ -69,13 +70,20 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let pods = Api::namespaced(client.clone(), &arguments.namespace);
     let maps = Api::namespaced(client, &arguments.namespace);
 
-    let (ledger, entries) = Ledger::open(maps, &arguments.ledger).await.map_err(|e| e.to_string())?;
+    let holder = format!("{:016x}", rand::rng().random::<u64>());
+    let (ledger, entries) = Ledger::open(maps, &arguments.ledger, &holder)
+        .await
+        .map_err(|e| e.to_string())?;
     let listed = Core::list(&pods, &arguments.pool)
         .await
         .map_err(|e| format!("listing sandbox pods: {e}"))?;
     let mut index = Index::new(bounds(&spec));
     let (changes, receiver) = ledger::channel();
-    restore(&mut index, entries, &listed, &changes).await;
+    for change in restore(&mut index, entries, &listed, now()) {
+        changes
+            .try_send(change)
+            .map_err(|e| format!("tidying the ledger: {e}"))?;
+    }
     let template = Template {
         pool: arguments.pool,
         pool_uid: arguments.pool_uid,
@@ -115,49 +123,8 @@ fn bounds(spec: &SandboxPoolSpec) -> Bounds {
         // A pool of one serves agents and graders in turn.
         reserved: if max > 1 { (max / 4).max(1) } else { 0 },
         warm_max: spec.warm.max.map_or(max, |n| n as usize),
+        per_node: spec.max_per_node,
         max_ttl_millis: spec.lease.max_ttl.duration().as_millis() as i64,
         idle_millis: spec.lease.idle_timeout.duration().as_millis() as i64,
-    }
-}
-
-/// Leases whose pods live go on; the others' holders will hear why not.
-async fn restore(
-    index: &mut Index,
-    entries: Vec<grpo_sandbox_protocol::LedgerEntry>,
-    pods: &[k8s_openapi::api::core::v1::Pod],
-    changes: &tokio::sync::mpsc::Sender<Change>,
-) {
-    let by_uid: HashMap<&str, _> = pods
-        .iter()
-        .filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod)))
-        .collect();
-    let count = entries.len();
-    for mut entry in entries {
-        let pod = by_uid.get(entry.pod_uid.as_str());
-        let status = pod.and_then(|pod| pod.status.as_ref());
-        let lives = status.is_some_and(|status| status.phase.as_deref() == Some("Running"))
-            && pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none());
-        match status.and_then(|status| status.pod_ip.clone()).filter(|_| lives) {
-            Some(ip) => {
-                let node = pod
-                    .and_then(|pod| pod.spec.as_ref()?.node_name.clone())
-                    .unwrap_or_default();
-                // Renewals are not in the ledger; its holder gets a minute to renew again.
-                entry.expires_at = entry.expires_at.max(now() + 60_000);
-                index.restore(entry, ip, node, now());
-            }
-            None => {
-                let cause = pod.map_or(SandboxCause::Unknown, |pod| grpo_gateway::cause::cause(pod, false));
-                index.remember(&entry.lease, cause);
-                let _ = changes.try_send(Change::Remove { lease: entry.lease });
-            }
-        }
-    }
-    if count > 0 {
-        tracing::info!(
-            leases = count,
-            alive = index.leases.len(),
-            "restored leases from the ledger"
-        );
     }
 }

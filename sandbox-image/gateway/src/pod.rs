@@ -2,7 +2,7 @@
 
 use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT};
-use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Affinity, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 
@@ -11,6 +11,8 @@ pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 pub fn selector(pool: &str) -> String {
     format!("{POOL_LABEL}={pool},grpo.dev/role=sandbox")
 }
+/// Which of a node's places a sandbox takes, where the pool bounds them.
+pub const SLOT_LABEL: &str = "grpo.dev/sandbox-slot";
 /// The image as the lease named it, before rewriting.
 pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
 /// Where the sandboxd image is mounted.
@@ -50,8 +52,24 @@ fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
     resources
 }
 
+/// Keeps the pool's pods of one slot on different nodes, so that a node has no more of them than there are slots. Where a pod will run is not
+/// known when it is made, so this is for the scheduler to keep.
+fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
+    serde_json::from_value(
+        json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+            "labelSelector": {"matchLabels": {POOL_LABEL: pool, SLOT_LABEL: slot}},
+            "topologyKey": "kubernetes.io/hostname",
+        }]}}),
+    )
+}
+
+/// The slot of a pod that has one.
+pub fn slot(pod: &Pod) -> Option<u32> {
+    pod.metadata.labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
+}
+
 /// A sandbox pod.
-pub fn sandbox(template: &Template, name: &str, image: &str) -> Result<Pod, serde_json::Error> {
+pub fn sandbox(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
     let overlay = template.spec.pod_template.clone().unwrap_or_default();
     let metadata = overlay.metadata.unwrap_or_default();
     let spec = overlay.spec.unwrap_or_default();
@@ -62,6 +80,10 @@ pub fn sandbox(template: &Template, name: &str, image: &str) -> Result<Pod, serd
         (POOL_LABEL, template.pool.as_str()),
     ] {
         labels.insert(key.to_owned(), value.to_owned());
+    }
+    let slot = slot.map(|slot| slot.to_string());
+    if let Some(slot) = &slot {
+        labels.insert(SLOT_LABEL.to_owned(), slot.clone());
     }
     let mut annotations = metadata.annotations;
     annotations.insert(IMAGE_ANNOTATION.to_owned(), image.to_owned());
@@ -108,6 +130,9 @@ pub fn sandbox(template: &Template, name: &str, image: &str) -> Result<Pod, serd
         pod.tolerations = (!spec.tolerations.is_empty()).then_some(spec.tolerations);
         pod.image_pull_secrets = (!spec.image_pull_secrets.is_empty()).then_some(spec.image_pull_secrets);
         pod.runtime_class_name = spec.runtime_class_name;
+        pod.priority_class_name = spec.priority_class_name;
+        pod.scheduler_name = spec.scheduler_name;
+        pod.affinity = slot.map(|slot| one_per_node(&template.pool, &slot)).transpose()?;
     }
     Ok(pod)
 }
@@ -129,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
-        let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1").unwrap();
+        let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1", None).unwrap();
         let spec = pod.spec.unwrap();
         assert_eq!(spec.automount_service_account_token, Some(false));
         assert_eq!(spec.host_users, Some(false));
@@ -150,10 +175,35 @@ mod tests {
             &template("{max: 4, resources: {limits: {memory: 8Gi, cpu: '4'}}}"),
             "s",
             "task:1",
+            None,
         )
         .unwrap();
         let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
         assert_eq!(resources.requests.unwrap()["memory"], Quantity("8Gi".into()));
+    }
+
+    #[test]
+    fn the_pools_pod_template_says_how_sandboxes_are_scheduled() {
+        let overlay =
+            "{max: 4, podTemplate: {spec: {priorityClassName: low, schedulerName: packer, runtimeClassName: gvisor}}}";
+        let spec = sandbox(&template(overlay), "s", "task:1", None).unwrap().spec.unwrap();
+        assert_eq!(spec.priority_class_name.as_deref(), Some("low"));
+        assert_eq!(spec.scheduler_name.as_deref(), Some("packer"));
+        assert_eq!(spec.runtime_class_name.as_deref(), Some("gvisor"));
+        assert_eq!(spec.affinity, None);
+    }
+
+    #[test]
+    fn a_sandbox_with_a_slot_keeps_away_from_nodes_where_that_is_taken() {
+        let pod = sandbox(&template("{max: 4, maxPerNode: 2}"), "s", "task:1", Some(1)).unwrap();
+        assert_eq!(slot(&pod), Some(1));
+        let labels = pod.metadata.labels.unwrap();
+        let anti = pod.spec.unwrap().affinity.unwrap().pod_anti_affinity.unwrap();
+        let term = &anti.required_during_scheduling_ignored_during_execution.unwrap()[0];
+        assert_eq!(term.topology_key, "kubernetes.io/hostname");
+        let wanted = term.label_selector.clone().unwrap().match_labels.unwrap();
+        assert_eq!(wanted.len(), 2);
+        assert!(wanted.iter().all(|(key, value)| labels.get(key) == Some(value)));
     }
 
     #[test]

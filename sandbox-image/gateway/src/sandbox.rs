@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
-use grpo_sandbox_protocol::{Bind, MAX_FILE_BYTES, SANDBOXD_PORT, Signed, Signer};
+use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, SANDBOXD_PORT, Signed, Signer};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::client::legacy::Client;
@@ -39,7 +39,7 @@ impl Sandboxes {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(2)));
         let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(Duration::from_secs(60))
+            .pool_idle_timeout(IDLE_CONNECTION / 2)
             .pool_max_idle_per_host(8)
             .build(connector);
         Self { client, signer }

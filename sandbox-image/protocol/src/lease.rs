@@ -40,7 +40,8 @@ pub struct Lease {
     pub expires_at: i64,
 }
 
-/// One lease in the ledger.
+/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway that restarts gives each
+/// lease whose sandbox lives at least a minute more, in which its holder renews it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerEntry {

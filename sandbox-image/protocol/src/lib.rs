@@ -5,6 +5,8 @@
 //! Every error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
 //! episode is void or lost.
 
+use std::time::Duration;
+
 pub mod error;
 pub mod exec;
 pub mod lease;
@@ -17,6 +19,9 @@ pub use signature::{SignatureError, Signed, Signer, Verifier};
 
 /// Port sandboxd listens on.
 pub const SANDBOXD_PORT: u16 = 7070;
+/// sandboxd closes a connection on which no whole request head has arrived for so long. The gateway forgets idle ones earlier, so that it never
+/// sends into one that is being closed.
+pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
 /// Largest file that goes in or out in one call, bytes.

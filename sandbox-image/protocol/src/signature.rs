@@ -84,17 +84,32 @@ impl Verifier {
             .map_err(|_| SignatureError::BadKey)
     }
 
+    /// What can be said before the body is known: whether a request of this time may be believed, and whether that is a signature at all.
+    pub fn precheck(unix_millis: i64, signature: &str, now: i64) -> Result<(), SignatureError> {
+        timely(unix_millis, now)?;
+        decoded(signature).map(|_| ())
+    }
+
     /// `now` in unix milliseconds.
     pub fn verify(&self, request: &Signed<'_>, signature: &str, now: i64) -> Result<(), SignatureError> {
-        if now.abs_diff(request.unix_millis) > MAX_SKEW_MILLIS.unsigned_abs() {
-            return Err(SignatureError::Stale);
-        }
-        let bytes = STANDARD.decode(signature).map_err(|_| SignatureError::Malformed)?;
-        let signature = Signature::from_slice(&bytes).map_err(|_| SignatureError::Malformed)?;
+        timely(request.unix_millis, now)?;
+        let signature = decoded(signature)?;
         self.0
             .verify_strict(&request.message(), &signature)
             .map_err(|_| SignatureError::Wrong)
     }
+}
+
+fn timely(unix_millis: i64, now: i64) -> Result<(), SignatureError> {
+    match now.abs_diff(unix_millis) > MAX_SKEW_MILLIS.unsigned_abs() {
+        true => Err(SignatureError::Stale),
+        false => Ok(()),
+    }
+}
+
+fn decoded(signature: &str) -> Result<Signature, SignatureError> {
+    let bytes = STANDARD.decode(signature).map_err(|_| SignatureError::Malformed)?;
+    Signature::from_slice(&bytes).map_err(|_| SignatureError::Malformed)
 }
 
 #[cfg(test)]
@@ -158,6 +173,21 @@ mod tests {
             verifier.verify(&request(), &signature, 1_000_000 + MAX_SKEW_MILLIS + 1),
             Err(SignatureError::Stale)
         );
+    }
+
+    #[test]
+    fn a_stale_request_and_one_without_a_signature_are_refused_before_the_body_is_known() {
+        let signature = Signer::from_seed(&[7; 32]).sign(&request());
+        assert_eq!(Verifier::precheck(1_000_000, &signature, 1_000_500), Ok(()));
+        let later = 1_000_000 + MAX_SKEW_MILLIS + 1;
+        assert_eq!(
+            Verifier::precheck(1_000_000, &signature, later),
+            Err(SignatureError::Stale)
+        );
+        for none in ["", "AAAA", "not base64"] {
+            let refused = Verifier::precheck(1_000_000, none, 1_000_500);
+            assert_eq!(refused, Err(SignatureError::Malformed), "{none:?}");
+        }
     }
 
     #[test]

@@ -38,15 +38,20 @@ impl Binding {
     pub fn bind(&self, lease: &str, epoch: u64, ttl_seconds: u64) -> Result<(), LeaseError> {
         let until = Instant::now() + Duration::from_secs(ttl_seconds).min(MAX_TTL);
         let mut bound = self.lock();
-        match bound.as_ref() {
-            Some(other) if other.lease != lease || other.epoch != epoch => {
-                return Err(LeaseError::OtherLease { bound: other.lease.clone() });
-            }
-            _ => *bound = Some(Bound { lease: lease.to_owned(), epoch, until }),
-        }
+        admits(bound.as_ref(), lease, epoch)?;
+        *bound = Some(Bound {
+            lease: lease.to_owned(),
+            epoch,
+            until,
+        });
         drop(bound);
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Whether a bind to this lease could succeed now.
+    pub fn admits(&self, lease: &str, epoch: u64) -> Result<(), LeaseError> {
+        admits(self.lock().as_ref(), lease, epoch)
     }
 
     /// Whether a request for this lease may be obeyed.
@@ -54,7 +59,9 @@ impl Binding {
         match self.lock().as_ref() {
             None => Err(LeaseError::Unbound),
             Some(bound) if bound.lease == lease && bound.epoch == epoch => Ok(()),
-            Some(bound) => Err(LeaseError::OtherLease { bound: bound.lease.clone() }),
+            Some(bound) => Err(LeaseError::OtherLease {
+                bound: bound.lease.clone(),
+            }),
         }
     }
 
@@ -77,6 +84,15 @@ impl Binding {
     }
 }
 
+fn admits(bound: Option<&Bound>, lease: &str, epoch: u64) -> Result<(), LeaseError> {
+    match bound {
+        Some(other) if other.lease != lease || other.epoch != epoch => Err(LeaseError::OtherLease {
+            bound: other.lease.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,11 +101,15 @@ mod tests {
     fn the_first_lease_keeps_the_sandbox() {
         let binding = Binding::default();
         assert_eq!(binding.check("a", 1), Err(LeaseError::Unbound));
+        assert_eq!(binding.admits("b", 1), Ok(()));
         assert_eq!(binding.bind("a", 1, 60), Ok(()));
         assert_eq!(binding.bind("a", 1, 60), Ok(()));
         for (lease, epoch) in [("b", 1), ("a", 2)] {
-            assert_eq!(binding.bind(lease, epoch, 60), Err(LeaseError::OtherLease { bound: "a".to_owned() }));
-            assert!(binding.check(lease, epoch).is_err());
+            assert_eq!(
+                binding.bind(lease, epoch, 60),
+                Err(LeaseError::OtherLease { bound: "a".to_owned() })
+            );
+            assert!(binding.check(lease, epoch).is_err() && binding.admits(lease, epoch).is_err());
         }
         assert_eq!(binding.check("a", 1), Ok(()));
     }

@@ -2,11 +2,14 @@
 //!
 //! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`output`] keeps head and tail
 //! of what they print; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
-//! [`http`] is the door, which obeys only the gateway's signature.
+//! [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it, and
+//! [`room`] bounds what bodies take of the memory.
 
+pub mod callers;
 pub mod exec;
 pub mod files;
 pub mod http;
 pub mod lease;
 pub mod output;
 pub mod reaper;
+pub mod room;

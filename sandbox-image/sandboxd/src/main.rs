@@ -10,15 +10,20 @@ use std::{
 
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, SignatureError, Verifier};
 use sandboxd::{
+    callers::Callers,
     exec::{self, Executor},
     http::{self, Sandbox},
     lease::Binding,
     reaper::Reaper,
+    room::Room,
 };
 use tokio::net::TcpListener;
 
 /// Where to listen, if not on every address.
 const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
+
+/// Serves callers from the same host too, as tests are. An argument, because an image could set a variable.
+const ALLOW_LOCAL: &str = "--allow-local";
 
 /// Why sandboxd cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -78,10 +83,11 @@ async fn serve(verifier: Verifier) -> Result<(), Ended> {
         verifier,
         binding: binding.clone(),
         executor: Executor::new(reaper.clone()),
+        room: Room::default(),
     });
     tokio::select! {
         ended = reaper.keep_reaping() => ended.map_err(Ended::while_doing("waiting for SIGCHLD")),
-        () = http::serve(listener, sandbox) => Ok(()),
+        () = http::serve(listener, sandbox, callers()) => Ok(()),
         () = binding.expired() => {
             say(&"the lease has run out");
             // Killed children must still be reaped; everything ends with this process in any case.
@@ -91,6 +97,13 @@ async fn serve(verifier: Verifier) -> Result<(), Ended> {
             }
             Ok(())
         }
+    }
+}
+
+fn callers() -> Callers {
+    match std::env::args().any(|argument| argument == ALLOW_LOCAL) {
+        true => Callers::Anybody,
+        false => Callers::OtherHosts,
     }
 }
 

@@ -1,5 +1,7 @@
 //! sandboxd as a real process: what a gateway may rely on, whatever runs in the sandbox.
 
+#![allow(clippy::unwrap_used)]
+
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
@@ -30,9 +32,15 @@ impl Drop for Sandbox {
 }
 
 impl Sandbox {
+    /// Tests call from the same host.
     fn start() -> Self {
+        Self::started_with(&["--allow-local"])
+    }
+
+    fn started_with(arguments: &[&str]) -> Self {
         let signer = Signer::from_seed(&[7; 32]);
         let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+            .args(arguments)
             .env(KEY_ENV, signer.public_key())
             .env("GRPO_SANDBOXD_LISTEN", "127.0.0.1:0")
             .env("FROM_THE_IMAGE", "yes")
@@ -314,6 +322,13 @@ async fn nobody_is_obeyed_without_signature_or_for_another_lease() {
     let other = sandbox.send_as("l1", 2, Method::POST, "/exec", body.clone()).await;
     assert_eq!(other.json::<ErrorBody>().await.unwrap().code, ErrorCode::WrongLease);
     assert_eq!(sandbox.send(Method::POST, "/exec", body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn what_runs_in_the_sandbox_is_not_let_in() {
+    let sandbox = Sandbox::started_with(&[]);
+    let healthz = format!("http://{}/healthz", sandbox.address);
+    assert!(sandbox.http.get(healthz).send().await.is_err());
 }
 
 #[tokio::test]

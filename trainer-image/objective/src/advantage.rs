@@ -4,7 +4,7 @@
 //! slime). `std: None` leaves the division out (Dr. GRPO, arXiv 2503.20783). A Void has no reward, so it is in neither mean
 //! nor deviation; with fewer than two valid episodes there is nothing to compare and the group is dropped.
 
-use grpo_crds::algorithm::StandardDeviation;
+use grpo_crds::algorithm::{Algorithm, Control, StandardDeviation};
 use grpo_records::batch::Batch;
 
 /// Keeps the quotient finite where all rewards are equal.
@@ -69,10 +69,29 @@ pub struct BatchAdvantages {
     pub zero_variance: u32,
     /// Mean reward over valid episodes.
     pub mean_reward: f64,
+    /// One list a group, in the order of the batch's groups and of their episodes; empty where the group was dropped.
+    pub by_group: Vec<Vec<f64>>,
 }
 
-/// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once.
-pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAdvantages, AdvantageError> {
+/// Rewards of a group in other places (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group): what a policy
+/// "learns" from them is what it would learn from chance.
+fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
+    let mut state = seed ^ (u64::from(step) << 32 | u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut draw = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    for last in (1..rewards.len()).rev() {
+        rewards.swap(last, (draw() % (last as u64 + 1)) as usize);
+    }
+}
+
+/// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once. `seed` is the
+/// run's.
+pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Result<BatchAdvantages, AdvantageError> {
     let mut groups: Vec<(u32, Vec<(&str, f32)>)> = Vec::new();
     for row in &batch.rows {
         if !row.reward.is_finite() {
@@ -108,10 +127,14 @@ pub fn batch_advantages(batch: &Batch, std: StandardDeviation) -> Result<BatchAd
     let mut by_episode = std::collections::HashMap::new();
     let (mut sum, mut count) = (0.0, 0u32);
     for (group, episodes) in &groups {
-        let rewards: Vec<f64> = episodes.iter().map(|(_, reward)| f64::from(*reward)).collect();
+        let mut rewards: Vec<f64> = episodes.iter().map(|(_, reward)| f64::from(*reward)).collect();
         sum += rewards.iter().sum::<f64>();
         count += rewards.len() as u32;
-        let advantages = advantages(&rewards, std);
+        if algorithm.control == Some(Control::ShuffledRewards) {
+            shuffle(&mut rewards, seed, batch.step, *group);
+        }
+        let advantages = advantages(&rewards, algorithm.advantage.std);
+        result.by_group.push(advantages.values().unwrap_or_default().to_vec());
         match &advantages {
             GroupAdvantages::Dropped => result.dropped += 1,
             GroupAdvantages::ZeroVariance(_) => result.zero_variance += 1,
@@ -154,6 +177,33 @@ mod tests {
     fn equal_rewards_teach_nothing_and_give_no_rounding_noise() {
         let group = advantages(&[0.1, 0.1, 0.1], StandardDeviation::Population);
         assert_eq!(group, GroupAdvantages::ZeroVariance(vec![0.0; 3]));
+    }
+
+    #[test]
+    fn shuffled_rewards_are_the_same_rewards_in_places_that_seed_step_and_group_decide() {
+        let places = |seed, step, group| {
+            let mut rewards = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+            shuffle(&mut rewards, seed, step, group);
+            rewards
+        };
+        let mut sorted = places(1, 2, 3);
+        sorted.sort_by(f64::total_cmp);
+        assert_eq!(sorted, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(places(1, 2, 3), places(1, 2, 3));
+        for (seed, step, group) in [(0, 2, 3), (1, 1, 3), (1, 2, 4)] {
+            assert_ne!(places(seed, step, group), places(1, 2, 3));
+        }
+    }
+
+    #[test]
+    fn every_place_is_as_likely_as_the_others() {
+        let mut counts = [0u32; 4];
+        for group in 0..4000 {
+            let mut rewards = [1.0, 0.0, 0.0, 0.0];
+            shuffle(&mut rewards, 0, 1, group);
+            counts[rewards.iter().position(|r| *r == 1.0).unwrap()] += 1;
+        }
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use grpo_crds::algorithm::{Algorithm, Clip};
+use grpo_crds::algorithm::{Algorithm, Clip, Control};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{MAX_LOG_RATIO, token_weights};
 use grpo_records::batch::Batch;
@@ -35,6 +35,7 @@ pub fn prepare(
     batch: &Batch,
     path: &str,
     algorithm: &Algorithm,
+    seed: u64,
     vocabulary: usize,
     context: usize,
 ) -> Result<(Vec<TrainRow>, StepMetrics), TrainError> {
@@ -64,7 +65,7 @@ pub fn prepare(
             )));
         }
     }
-    let advantages = batch_advantages(batch, algorithm.advantage.std).map_err(|e| refuse(e.to_string()))?;
+    let advantages = batch_advantages(batch, algorithm, seed).map_err(|e| refuse(e.to_string()))?;
 
     // Tokens of an episode, whose rows share one weight per token.
     let mut episodes: Vec<((u32, &str), u64)> = Vec::new();
@@ -105,6 +106,8 @@ pub fn prepare(
         groups_dropped: advantages.dropped,
         groups_zero_variance: advantages.zero_variance,
         mean_reward: advantages.mean_reward,
+        advantages: advantages.by_group,
+        shuffled: algorithm.control == Some(Control::ShuffledRewards),
         trained_tokens: tokens.iter().sum(),
         row_tokens: rows.iter().map(|row| row.tokens.len() as u64).sum(),
         ..Default::default()
@@ -151,13 +154,20 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
     Ok(batch)
 }
 
-/// Steps on a batch. Every rank calls it with the same batch.
-pub fn step(model: &mut Sharded, batch: &Batch, path: &str, algorithm: &Algorithm) -> Result<StepMetrics, TrainError> {
+/// Steps on a batch. Every rank calls it with the same batch. `seed` is the run's.
+pub fn step(
+    model: &mut Sharded,
+    batch: &Batch,
+    path: &str,
+    algorithm: &Algorithm,
+    seed: u64,
+) -> Result<StepMetrics, TrainError> {
     let began = Instant::now();
     let (rows, mut metrics) = prepare(
         batch,
         path,
         algorithm,
+        seed,
         model.config.vocab_size,
         model.config.max_position_embeddings,
     )?;

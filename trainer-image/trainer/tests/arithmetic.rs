@@ -75,7 +75,7 @@ fn two_ranks_step_as_one_does() {
 
 #[test]
 fn breadth_first_gradients_are_those_of_one_graph() {
-    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 64, 64).unwrap();
+    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, 64, 64).unwrap();
     let leaves = leaves(&alone().weights().unwrap());
     let mut loss = Tensor::from(0.0f32);
     for row in &rows {
@@ -128,7 +128,7 @@ fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
     let (batch, algorithm) = (batch(1), algorithm());
     let mut model = alone();
     let leaves = leaves(&model.weights().unwrap());
-    let advantages = batch_advantages(&batch, algorithm.advantage.std).unwrap();
+    let advantages = batch_advantages(&batch, &algorithm, 0).unwrap();
     let tokens: Vec<u64> = batch
         .rows
         .iter()
@@ -151,7 +151,7 @@ fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
             entries += 1.0;
         }
     }
-    let metrics = grpo::step(&mut model, &batch, "batch", &algorithm).unwrap();
+    let metrics = grpo::step(&mut model, &batch, "batch", &algorithm, 0).unwrap();
     assert!(
         (metrics.loss - loss).abs() < 1e-5 * (1.0 + loss.abs()),
         "{} {loss}",

@@ -103,7 +103,7 @@ fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
     for (change, word) in cases {
         let mut batch = batch(2);
         change(&mut batch);
-        let error = grpo::step(&mut model, &batch, "batches/step-2.json", &algorithm()).unwrap_err();
+        let error = grpo::step(&mut model, &batch, "batches/step-2.json", &algorithm(), 0).unwrap_err();
         let message = error.to_string();
         assert!(error.is_refusal(), "{message}");
         for part in [word, "i1__g1__i1", "batches/step-2.json"] {

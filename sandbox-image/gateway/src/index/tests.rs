@@ -1,6 +1,8 @@
 //! The pool's promises, checked on the index alone.
 
 use super::*;
+use crate::pull::Culprit;
+use grpo_sandbox_protocol::Priority;
 use proptest::prelude::*;
 
 fn bounds(max: usize, reserved: usize) -> Bounds {
@@ -8,6 +10,7 @@ fn bounds(max: usize, reserved: usize) -> Bounds {
         max,
         reserved,
         warm_max: max,
+        per_node: None,
         max_ttl_millis: 100_000,
         idle_millis: 1_000_000,
     }
@@ -34,10 +37,41 @@ fn plan(index: &mut Index, now: i64, next: &mut u32) -> Vec<Action> {
 
 fn bring_up(index: &mut Index, actions: &[Action]) {
     for action in actions {
-        if let Action::Create { name, image } = action {
-            index.seen(name, image, &format!("uid-{name}"), "10.0.0.1", "node");
+        if let Action::Create { name, .. } = action {
+            index.created(name, 0);
+            index.seen(name, &format!("uid-{name}"), "10.0.0.1", "node", 0);
             index.ready(name);
         }
+    }
+}
+
+/// A pool in which lease a is held in pod p1.
+fn leased(bounds: Bounds) -> (Index, u32) {
+    let (mut index, mut next) = (Index::new(bounds), 0);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    let made = plan(&mut index, 0, &mut next);
+    bring_up(&mut index, &made);
+    plan(&mut index, 0, &mut next);
+    index.promise("a");
+    (index, next)
+}
+
+fn delete(name: &str) -> Action {
+    Action::Delete { name: name.into() }
+}
+
+fn forget(lease: &str, cause: Option<SandboxCause>) -> Action {
+    Action::Forget {
+        lease: lease.into(),
+        cause,
+    }
+}
+
+fn cannot_pull(is_final: bool) -> PullFailure {
+    PullFailure {
+        culprit: Culprit::Task,
+        is_final,
+        message: "not found".into(),
     }
 }
 
@@ -55,15 +89,8 @@ fn a_lease_is_served_from_a_pod_made_for_it_and_the_pod_is_deleted_after_release
     bring_up(&mut index, &made);
     assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
     index.promise("a");
-    let released = index.release("a");
-    assert_eq!(
-        released,
-        [
-            Action::Forget { lease: "a".into() },
-            Action::Delete { name: "p1".into() }
-        ]
-    );
-    assert_eq!(index.release("a"), [], "releasing twice is once");
+    assert_eq!(index.release("a", 2), [forget("a", None), delete("p1")]);
+    assert_eq!(index.release("a", 2), [], "releasing twice is once");
 }
 
 #[test]
@@ -98,31 +125,46 @@ fn warm_pods_make_room_for_those_who_wait() {
 
 #[test]
 fn a_lost_sandbox_is_remembered_with_its_cause() {
-    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
-    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
-    let made = plan(&mut index, 0, &mut next);
-    bring_up(&mut index, &made);
-    plan(&mut index, 0, &mut next);
-    index.promise("a");
-    assert_eq!(
-        index.gone("p1", SandboxCause::Preempted),
-        [Action::Forget { lease: "a".into() }]
-    );
-    assert_eq!(index.cause_of("a"), Some(SandboxCause::Preempted));
+    let (mut index, _) = leased(bounds(2, 0));
+    let cause = SandboxCause::Preempted;
+    assert_eq!(index.gone("p1", cause), [forget("a", Some(cause))]);
+    assert_eq!(index.cause_of("a"), Some(cause));
     assert_eq!(index.state().voided, 1);
 }
 
 #[test]
 fn a_lease_nobody_renews_expires_and_its_pod_is_deleted() {
-    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
-    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
-    let made = plan(&mut index, 0, &mut next);
-    bring_up(&mut index, &made);
-    plan(&mut index, 0, &mut next);
-    index.promise("a");
+    let (mut index, mut next) = leased(bounds(2, 0));
     assert_eq!(index.renew("a", 50_000, 30_000), Some(80_000));
     assert_eq!(plan(&mut index, 70_000, &mut next), []);
-    assert!(plan(&mut index, 80_000, &mut next).contains(&Action::Delete { name: "p1".into() }));
+    let cause = SandboxCause::Expired;
+    assert_eq!(
+        plan(&mut index, 80_000, &mut next),
+        [forget("a", Some(cause)), delete("p1")]
+    );
+    assert_eq!(index.cause_of("a"), Some(cause));
+}
+
+#[test]
+fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_with_a_running_command_is_not() {
+    let idle = Bounds {
+        idle_millis: 10_000,
+        ..bounds(2, 0)
+    };
+    let (mut index, mut next) = leased(idle);
+    let epoch = index.leases["a"].entry.epoch;
+    index.command_begins("a", 5_000);
+    index.command_begins("a", 6_000);
+    index.command_ends("a", epoch, 7_000);
+    index.renew("a", 100_000, 60_000);
+    assert_eq!(plan(&mut index, 60_000, &mut next), [], "one command still runs");
+    index.command_ends("a", epoch + 1, 60_000);
+    assert_eq!(plan(&mut index, 60_000, &mut next), [], "another lease's command ended");
+    index.command_ends("a", epoch, 61_000);
+    index.renew("a", 100_000, 70_999);
+    assert_eq!(index.next_deadline(70_999), Some(71_000));
+    assert_eq!(plan(&mut index, 70_999, &mut next), []);
+    assert!(plan(&mut index, 71_000, &mut next).contains(&delete("p1")));
     assert_eq!(index.cause_of("a"), Some(SandboxCause::Expired));
 }
 
@@ -130,16 +172,174 @@ fn a_lease_nobody_renews_expires_and_its_pod_is_deleted() {
 fn an_image_that_cannot_be_pulled_refuses_its_waiters_and_is_left_alone() {
     let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
     index.wait(request("a", "bad", Priority::Agent), 0).unwrap();
-    plan(&mut index, 0, &mut next);
-    let actions = index.bad_image("bad", "not found", 0);
-    assert!(matches!(&actions[..], [Action::Refuse { error, .. }] if error.code == ErrorCode::ImageUnavailable));
-    index.gone("p1", SandboxCause::Unknown);
-    assert_eq!(
-        index.wait(request("b", "bad", Priority::Agent), 1).unwrap_err().code,
-        ErrorCode::ImageUnavailable
+    let made = plan(&mut index, 0, &mut next);
+    index.created("p1", 0);
+    let actions = index.pull_failed("p1", &cannot_pull(true), 0);
+    assert!(
+        matches!(&actions[..], [Action::Delete { .. }, Action::Refuse { error, .. }] if error.code == ErrorCode::ImageUnavailable),
+        "{made:?} {actions:?}"
     );
+    index.gone("p1", SandboxCause::Unknown);
+    let refused = index.wait(request("b", "bad", Priority::Agent), 1).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::ImageUnavailable);
     assert_eq!(plan(&mut index, 1, &mut next), []);
-    assert!(index.wait(request("b", "bad", Priority::Agent), 40_000).is_ok());
+    assert_eq!(index.next_deadline(1), Some(5_000));
+    assert!(index.wait(request("b", "bad", Priority::Agent), 5_000).is_ok());
+}
+
+#[test]
+fn the_kubelet_may_pull_twice_before_anybody_is_refused() {
+    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    plan(&mut index, 0, &mut next);
+    index.created("p1", 0);
+    assert_eq!(index.pull_failed("p1", &cannot_pull(false), 1_000), []);
+    assert_eq!(index.pull_failed("p1", &cannot_pull(false), 1_500), [], "told again");
+    let actions = index.pull_failed("p1", &cannot_pull(false), 15_000);
+    assert!(
+        matches!(&actions[..], [Action::Delete { .. }, Action::Refuse { .. }]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn whoever_can_be_served_from_a_ready_pod_is_not_refused_for_a_pull_that_failed_elsewhere() {
+    let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
+    index.want("r", vec![("x".into(), 2)]);
+    let made = plan(&mut index, 0, &mut next);
+    bring_up(&mut index, &made[..1]);
+    index.created("p2", 0);
+    assert_eq!(index.pull_failed("p2", &cannot_pull(true), 0), [delete("p2")]);
+    index.wait(request("a", "x", Priority::Agent), 1).unwrap();
+    assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
+}
+
+#[test]
+fn nobody_waits_for_a_removal_until_too_many_hang() {
+    let (max, mut next) = (2, 0);
+    let mut index = Index::new(bounds(max, 0));
+    let mut served = 0;
+    for nth in 0..20 {
+        let lease = format!("l{nth}");
+        index.wait(request(&lease, "x", Priority::Agent), 0).unwrap();
+        let made = plan(&mut index, 0, &mut next);
+        bring_up(&mut index, &made);
+        plan(&mut index, 0, &mut next);
+        served += index.release(&lease, 0).len() / 2;
+    }
+    assert_eq!(served, max + index.bounds.allowance(), "no deletion was ever confirmed");
+    index.wait(request("late", "x", Priority::Agent), 0).unwrap();
+    assert_eq!(plan(&mut index, 0, &mut next), []);
+    index.gone("p1", SandboxCause::Deleted);
+    assert!(matches!(&plan(&mut index, 0, &mut next)[..], [Action::Create { .. }]));
+}
+
+#[test]
+fn a_deletion_is_ordered_again_with_growing_pauses_until_the_pod_is_gone() {
+    let (mut index, mut next) = leased(bounds(2, 0));
+    index.release("a", 0);
+    let mut orders = Vec::new();
+    for now in (0..100_000).step_by(500) {
+        if plan(&mut index, now, &mut next).contains(&delete("p1")) {
+            orders.push(now);
+        }
+    }
+    assert_eq!(orders, [1_000, 3_000, 7_000, 15_000, 31_000, 61_000, 91_000]);
+    index.gone("p1", SandboxCause::Deleted);
+    assert_eq!(plan(&mut index, 200_000, &mut next), []);
+}
+
+#[test]
+fn a_pod_that_is_not_there_is_gone_only_if_it_was_made() {
+    let (mut index, mut next) = (Index::new(bounds(1, 0)), 0);
+    index.want("r", vec![("warm".into(), 1)]);
+    plan(&mut index, 0, &mut next);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    assert_eq!(plan(&mut index, 0, &mut next)[0], delete("p1"));
+    index.absent("p1");
+    assert!(index.ending.contains_key("p1"), "its creation is under way");
+    assert_eq!(index.created("p1", 0), [delete("p1")]);
+    index.absent("p1");
+    assert!(index.ending.is_empty());
+}
+
+#[test]
+fn a_pod_nobody_ordered_goes() {
+    let mut index = Index::new(bounds(1, 0));
+    assert_eq!(index.stray("old", 0), [delete("old")]);
+    assert_eq!(index.stray("old", 0), [], "once");
+    index.list_begins();
+    index.list_ends(&HashSet::new());
+    assert!(index.ending.is_empty());
+}
+
+#[test]
+fn a_pod_that_was_deleted_before_the_watch_showed_it_is_replaced() {
+    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    plan(&mut index, 0, &mut next);
+    index.created("p1", 1_000);
+    index.queue[0].deadline = i64::MAX;
+    assert_eq!(index.next_deadline(1_000), Some(121_000));
+    assert_eq!(plan(&mut index, 120_999, &mut next), []);
+    let actions = plan(&mut index, 121_000, &mut next);
+    assert!(matches!(&actions[..], [Action::Delete { name }, Action::Create { .. }] if name == "p1"));
+}
+
+#[test]
+fn a_pod_that_is_shown_may_start_slowly() {
+    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
+    index.want("r", vec![("huge".into(), 1)]);
+    plan(&mut index, 0, &mut next);
+    index.created("p1", 0);
+    assert!(!index.seen("p1", "uid", "", "", 0));
+    assert_eq!(plan(&mut index, 10_000_000, &mut next), []);
+}
+
+#[test]
+fn a_list_that_lacks_a_pod_made_before_it_began_says_that_the_pod_is_gone() {
+    let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
+    index.want("r", vec![("x".into(), 3)]);
+    plan(&mut index, 0, &mut next);
+    index.created("p1", 0);
+    index.list_begins();
+    index.created("p2", 0);
+    index.list_ends(&HashSet::new());
+    let left: Vec<&String> = index.sandboxes.keys().collect();
+    assert_eq!(left, ["p2", "p3"], "made while it was read, and not made yet");
+    index.list_begins();
+    index.list_ends(&HashSet::from(["p2".to_owned()]));
+    assert_eq!(index.sandboxes.len(), 2);
+}
+
+#[test]
+fn the_same_id_waits_once_and_as_long_as_its_most_patient_caller() {
+    let (mut index, mut next) = (Index::new(bounds(1, 0)), 0);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    index.wait(request("a", "x", Priority::Agent), 20_000).unwrap();
+    assert_eq!(index.queue.len(), 1);
+    plan(&mut index, 40_000, &mut next);
+    assert_eq!(index.queue.len(), 1);
+    plan(&mut index, 50_000, &mut next);
+    assert!(index.queue.is_empty());
+}
+
+#[test]
+fn slots_are_dealt_out_evenly_so_that_each_node_can_have_one_pod_of_each() {
+    let bounded = Bounds {
+        per_node: Some(2),
+        ..bounds(6, 0)
+    };
+    let (mut index, mut next) = (Index::new(bounded), 0);
+    index.want("r", vec![("x".into(), 4)]);
+    plan(&mut index, 0, &mut next);
+    let slots: Vec<Option<u32>> = index.sandboxes.values().map(|sandbox| sandbox.slot).collect();
+    assert_eq!(slots, [Some(0), Some(1), Some(0), Some(1)]);
+    index.gone("p1", SandboxCause::Deleted);
+    index.gone("p3", SandboxCause::Deleted);
+    let made = plan(&mut index, 0, &mut next);
+    let both_free = |action: &Action| matches!(action, Action::Create { slot: Some(0), .. });
+    assert!(made.len() == 2 && made.iter().all(both_free), "{made:?}");
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +347,12 @@ enum Step {
     Wait(u8, u8, bool),
     Release(u8),
     Lose(u8),
+    Discard(u8),
+    Created(u8),
+    Removed(u8),
+    Absent(u8),
+    List(u8),
+    CannotPull(u8, bool),
     Ready(u8),
     Want(u8, u8),
     Promise(u8),
@@ -158,11 +364,54 @@ fn step() -> impl Strategy<Value = Step> {
         (any::<u8>(), 0..3u8, any::<bool>()).prop_map(|(id, image, grader)| Step::Wait(id % 24, image, grader)),
         any::<u8>().prop_map(|id| Step::Release(id % 24)),
         any::<u8>().prop_map(Step::Lose),
+        any::<u8>().prop_map(Step::Discard),
+        any::<u8>().prop_map(Step::Created),
+        any::<u8>().prop_map(Step::Removed),
+        any::<u8>().prop_map(Step::Absent),
+        any::<u8>().prop_map(Step::List),
+        (any::<u8>(), any::<bool>()).prop_map(|(nth, is_final)| Step::CannotPull(nth, is_final)),
         any::<u8>().prop_map(Step::Ready),
         (0..3u8, 0..6u8).prop_map(|(image, count)| Step::Want(image, count)),
         any::<u8>().prop_map(|id| Step::Promise(id % 24)),
         (0..20_000u16).prop_map(Step::Time),
     ]
+}
+
+/// The nth of so many, if there is any.
+fn nth<'a>(mut names: impl Iterator<Item = &'a String> + Clone, nth: u8) -> Option<String> {
+    let count = names.clone().count().max(1);
+    names.nth(nth as usize % count).cloned()
+}
+
+fn take(step: Step, index: &mut Index, now: i64) {
+    let live = |index: &Index, at| nth(index.sandboxes.keys(), at).unwrap_or_default();
+    let ending = |index: &Index, at| nth(index.ending.keys(), at).unwrap_or_default();
+    match step {
+        Step::Wait(id, image, grader) => {
+            let priority = if grader { Priority::Grader } else { Priority::Agent };
+            // An image that cannot be pulled is refused.
+            let _ = index.wait(request(&format!("l{id}"), &format!("i{image}"), priority), now);
+        }
+        Step::Release(id) => drop(index.release(&format!("l{id}"), now)),
+        Step::Lose(at) => drop(index.gone(&live(index, at), SandboxCause::Deleted)),
+        Step::Discard(at) => drop(index.discard(&live(index, at), SandboxCause::Unknown, now)),
+        Step::Created(at) => drop(index.created(&live(index, at), now)),
+        Step::Removed(at) => drop(index.gone(&ending(index, at), SandboxCause::Deleted)),
+        Step::Absent(at) => index.absent(&ending(index, at)),
+        Step::List(at) => {
+            index.list_begins();
+            index.list_ends(&HashSet::from([live(index, at), ending(index, at)]));
+        }
+        Step::CannotPull(at, is_final) => drop(index.pull_failed(&live(index, at), &cannot_pull(is_final), now)),
+        Step::Ready(at) => {
+            let name = live(index, at);
+            index.seen(&name, &name, "10.0.0.1", "node", now);
+            index.ready(&name);
+        }
+        Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)]),
+        Step::Promise(id) => index.promise(&format!("l{id}")),
+        Step::Time(_) => {}
+    }
 }
 
 proptest! {
@@ -171,29 +420,15 @@ proptest! {
         let (max, reserved) = (6, 2);
         let (mut index, mut next, mut now) = (Index::new(bounds(max, reserved)), 0u32, 0i64);
         for step in steps {
-            match step {
-                Step::Wait(id, image, grader) => {
-                    let priority = if grader { Priority::Grader } else { Priority::Agent };
-                    index.wait(request(&format!("l{id}"), &format!("i{image}"), priority), now).unwrap();
-                }
-                Step::Release(id) => drop(index.release(&format!("l{id}"))),
-                Step::Lose(nth) => {
-                    if let Some(name) = index.sandboxes.keys().nth(nth as usize % max).cloned() {
-                        index.gone(&name, SandboxCause::Deleted);
-                    }
-                }
-                Step::Ready(nth) => {
-                    if let Some((name, image)) = index.sandboxes.iter().nth(nth as usize % max).map(|(n, s)| (n.clone(), s.image.clone())) {
-                        index.seen(&name, &image, &name, "10.0.0.1", "node");
-                        index.ready(&name);
-                    }
-                }
-                Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)]),
-                Step::Promise(id) => index.promise(&format!("l{id}")),
-                Step::Time(millis) => now += i64::from(millis),
+            if let Step::Time(millis) = step {
+                now += i64::from(millis);
             }
+            take(step, &mut index, now);
             plan(&mut index, now, &mut next);
             prop_assert!(index.sandboxes.len() <= max);
+            prop_assert!(index.sandboxes.len() + index.ending.len() <= max + index.bounds.allowance());
+            prop_assert!(index.ending.keys().all(|name| !index.sandboxes.contains_key(name)));
+            prop_assert!(index.ending.values().all(|ending| ending.again_at > now), "each is tried again");
             let agents = index.leases.values().filter(|h| h.entry.priority == Priority::Agent).count();
             prop_assert!(agents <= max - reserved);
             let mut leased: Vec<&String> = index.leases.values().map(|h| &h.entry.sandbox).collect();
@@ -204,6 +439,7 @@ proptest! {
                 prop_assert_eq!(index.sandboxes.get(&held.entry.sandbox).and_then(|s| s.lease.as_ref()), Some(lease));
             }
             prop_assert_eq!(plan(&mut index, now, &mut next), vec![], "planning twice changes nothing");
+            prop_assert!(index.next_deadline(now).is_none_or(|at| at > now));
         }
     }
 }

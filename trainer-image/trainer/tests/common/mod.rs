@@ -88,7 +88,7 @@ pub fn batch(step: u32) -> Batch {
 
 pub fn steps(model: &mut Sharded, steps: std::ops::RangeInclusive<u32>) {
     for step in steps {
-        grpo::step(model, &batch(step), "batch", &algorithm()).unwrap();
+        grpo::step(model, &batch(step), "batch", &algorithm(), 0).unwrap();
     }
 }
 

@@ -1,0 +1,115 @@
+//! What an episode leaves in the store, and reading it again.
+
+use super::{Episodes, Plan, Stop, millis, now};
+use crate::fault::DriverError;
+use crate::grade::Graded;
+use crate::transcript::Transcript;
+use bytes::Bytes;
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, Outcome, SCHEMA, TurnRecord, paths};
+
+impl Episodes {
+    pub(super) async fn read_turns(&self, dir: &str, transcript: &mut Transcript) -> Result<(), Stop> {
+        let (files, _) = self.store.names_in(&paths::turns(dir)).await?;
+        for number in 0..files.len() as u32 {
+            let record: TurnRecord = self.store.read(&paths::turn(dir, number)).await?;
+            transcript.push(&record)?;
+        }
+        Ok(())
+    }
+
+    /// The patch an earlier driver stored; the inner option as [`Left`] has it.
+    pub(super) async fn stored_patch(&self, dir: &str) -> Result<Option<Option<Bytes>>, DriverError> {
+        let there = self.store.exists(&paths::patch(dir)).await?;
+        if there {
+            return Ok(Some(Some(self.store.bytes(&paths::patch(dir)).await?)));
+        }
+        // A trajectory is written behind its patch: where it stands alone there was none to take.
+        Ok(self.store.exists(&paths::trajectory(dir)).await?.then_some(None))
+    }
+
+    pub(super) async fn write_trajectory(
+        &self,
+        plan: &Plan,
+        dir: &str,
+        number: u32,
+        transcript: &Transcript,
+    ) -> Result<(), DriverError> {
+        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+        let sampling = &self.settings.sampling;
+        let record = EpisodeRecord {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            run: self.settings.uid.clone(),
+            key: plan.key.clone(),
+            attempt: number,
+            task: plan.task.index,
+            image: plan.task.image.clone(),
+            end,
+            turns: transcript.turns,
+            messages: transcript.messages.clone(),
+            temperature: sampling.temperature as f32,
+            top_p: sampling.top_p as f32,
+            top_k: sampling.top_k,
+            prompt_length: transcript.prompt_length,
+            tokens: transcript.tokens.clone(),
+            mask: transcript.mask.clone(),
+            logprobs: transcript.logprobs.clone(),
+            weights: transcript.weights.clone(),
+            truncated: end.is_truncation(),
+            started_at: transcript.started_at.unwrap_or_else(now),
+            finished_at: now(),
+        };
+        self.store.create(&paths::trajectory(dir), &record).await?;
+        Ok(())
+    }
+
+    pub(super) async fn write_meta(
+        &self,
+        plan: &Plan,
+        dir: &str,
+        number: u32,
+        transcript: &Transcript,
+        patch: Option<&Bytes>,
+        graded: Graded,
+    ) -> Result<EpisodeMeta, DriverError> {
+        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+        let meta = EpisodeMeta {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            run: self.settings.uid.clone(),
+            key: plan.key.clone(),
+            attempt: number,
+            reward: self.reward(&graded.outcome),
+            outcome: graded.outcome,
+            end,
+            turns: transcript.turns,
+            tokens: transcript.tokens.len(),
+            sampled_tokens: transcript.sampled(),
+            format_errors: transcript.format_errors,
+            truncated: end.is_truncation(),
+            weights: transcript.versions(),
+            patch_bytes: patch.map_or(0, Bytes::len),
+            patch_sha256: patch.map(|p| sha256_hex(p)),
+            grade: graded.record,
+            message: graded.message,
+            agent_millis: transcript.sample_millis + transcript.exec_millis,
+            grade_millis: millis(graded.took),
+            waited_millis: transcript.waited_millis,
+            at: now(),
+        };
+        match self.store.create(&paths::meta(dir), &meta).await? {
+            grpo_records::Created::Written { .. } => Ok(meta),
+            // Somebody was faster: there is one verdict per episode, and that is theirs.
+            grpo_records::Created::Existed => Ok(self.store.read(&paths::meta(dir)).await?),
+        }
+    }
+
+    pub(super) fn reward(&self, outcome: &Outcome) -> Option<f32> {
+        match outcome {
+            Outcome::Resolved => Some(self.settings.reward.resolved),
+            Outcome::Unresolved => Some(self.settings.reward.unresolved),
+            Outcome::Void { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! One turn: sample, act, observe, record.
+
+use super::{Episodes, Plan, Stop, millis, now};
+use crate::agent_bash;
+use crate::engine::{Ask, Sampled};
+use crate::sandbox::{Sandbox, SandboxError};
+use crate::seeds;
+use crate::transcript::Transcript;
+use grpo_engine_protocol::FinishReason;
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeEnd, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, Fault as Whose};
+use std::time::{Duration, Instant};
+
+impl Episodes {
+    /// One turn: sample, act, observe, record.
+    pub(super) async fn turn(
+        &self,
+        plan: &Plan,
+        dir: &str,
+        sandbox: &Sandbox,
+        transcript: &mut Transcript,
+    ) -> Result<(), Stop> {
+        let number = transcript.turns;
+        let prompt = if number == 0 {
+            self.template.prompt(&self.opening(plan)?)?
+        } else {
+            Vec::new()
+        };
+        let given: Vec<u32> = [&transcript.tokens[..], &prompt[..]].concat();
+        let agent = &self.settings.agent;
+        if given.len() >= agent.context_tokens {
+            return Err(Stop::Void {
+                reason: VoidReason::TaskBroken,
+                message: format!(
+                    "the prompt has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
+                    given.len(),
+                    agent.context_tokens
+                ),
+            });
+        }
+        let seed = seeds::of_turn(
+            plan.seed,
+            &plan.key.home,
+            &plan.key.instance,
+            plan.key.group,
+            plan.key.sample,
+            number,
+        );
+        let prompt_length = given.len();
+        let sampled = self.sample(given, seed).await?;
+        let mut record = TurnRecord {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            episode: plan.key.name(),
+            turn: number,
+            lease: sandbox.id().to_owned(),
+            prompt_length,
+            prompt,
+            seed,
+            text: self.template.text(&sampled.ids)?,
+            sampled: sampled.ids,
+            logprobs: sampled.logprobs,
+            weights: sampled.weights,
+            finish: finish_word(sampled.finish).to_owned(),
+            action: TurnAction::Truncated,
+            exec: None,
+            observation: Vec::new(),
+            observation_text: String::new(),
+            end: None,
+            sample_millis: millis(sampled.took),
+            exec_millis: 0,
+            waited_millis: millis(sampled.waited),
+            at: now(),
+        };
+        if sampled.finish == FinishReason::Stop {
+            record.action = agent_bash::action_of(&record.text);
+        }
+        self.respond(plan, sandbox, transcript, &mut record).await?;
+        transcript.push(&record)?;
+        self.store.create(&paths::turn(dir, number), &record).await?;
+        Ok(())
+    }
+
+    pub(super) async fn sample(&self, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Stop> {
+        let sampling = &self.settings.sampling;
+        let room = self.settings.agent.context_tokens - prompt.len();
+        let ask = Ask {
+            max_tokens: sampling
+                .max_tokens_per_call
+                .min(u32::try_from(room).unwrap_or(u32::MAX)),
+            prompt,
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            seed,
+            stop_token_ids: self.template.stop_ids(),
+        };
+        Ok(self.engines.sample(&ask, &self.wanted).await?)
+    }
+
+    /// Runs what was asked for, and fills in what comes back or why this was the last turn.
+    pub(super) async fn respond(
+        &self,
+        plan: &Plan,
+        sandbox: &Sandbox,
+        transcript: &Transcript,
+        record: &mut TurnRecord,
+    ) -> Result<(), Stop> {
+        let agent = &self.settings.agent;
+        let turns_left = agent.turns.saturating_sub(record.turn + 1);
+        let used = record.prompt_length + record.sampled.len();
+        if record.finish == "length" && used >= agent.context_tokens {
+            record.end = Some(EpisodeEnd::ContextFull);
+            return Ok(());
+        }
+        let text = match record.action.clone() {
+            TurnAction::Command { command } => match self.run(plan, sandbox, transcript, record, &command).await? {
+                None => {
+                    record.end = Some(EpisodeEnd::SandboxExhausted);
+                    return Ok(());
+                }
+                Some((output, exec)) => {
+                    let submitted = self.agent.is_submission(&output, &exec);
+                    let text = self.agent.observation(&output, &exec, turns_left)?;
+                    record.exec = Some(exec);
+                    if submitted {
+                        record.end = Some(EpisodeEnd::Submitted);
+                        record.observation_text = text;
+                        return Ok(());
+                    }
+                    text
+                }
+            },
+            action => self.agent.format_error(&action, turns_left)?,
+        };
+        let stop = record
+            .sampled
+            .last()
+            .copied()
+            .filter(|id| self.template.stop_ids().contains(id));
+        let observation = self.template.observation(stop, &text)?;
+        record.end = if turns_left == 0 {
+            Some(EpisodeEnd::TurnLimit)
+        } else if self.spent(transcript, record) >= agent.episode_timeout {
+            Some(EpisodeEnd::EpisodeTimeout)
+        } else if used + observation.len() >= agent.context_tokens {
+            Some(EpisodeEnd::ContextFull)
+        } else {
+            None
+        };
+        if record.end.is_none() {
+            record.observation = observation;
+        }
+        record.observation_text = text;
+        Ok(())
+    }
+
+    /// The policy's own time so far; waiting for the infrastructure is not in it.
+    pub(super) fn spent(&self, transcript: &Transcript, record: &TurnRecord) -> Duration {
+        let before = transcript.sample_millis + transcript.exec_millis;
+        Duration::from_millis(before + record.sample_millis + record.exec_millis)
+    }
+
+    /// Runs a command of the policy; nothing if its sandbox did not survive it, by its own fault.
+    pub(super) async fn run(
+        &self,
+        plan: &Plan,
+        sandbox: &Sandbox,
+        transcript: &Transcript,
+        record: &mut TurnRecord,
+        command: &str,
+    ) -> Result<Option<(String, ExecSummary)>, Stop> {
+        let agent = &self.settings.agent;
+        let left = agent.episode_timeout.saturating_sub(self.spent(transcript, record));
+        let timeout = agent.command_timeout.min(left + Duration::from_secs(1));
+        let request = ExecRequest {
+            // Another command of the same turn is another command: what an earlier driver left unrecorded is not mistaken for it.
+            id: format!("t{}-{}", record.turn, &sha256_hex(command.as_bytes())[..12]),
+            argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
+            cwd: Some(agent.repository.clone()),
+            env: plan.task.env.clone().into_iter().collect(),
+            stdin: None,
+            timeout_seconds: timeout.as_secs().max(1),
+            max_output_bytes: Some(agent.output_bytes as _),
+        };
+        let began = Instant::now();
+        let ran = sandbox.exec(&request).await;
+        let took = millis(began.elapsed());
+        let result = match ran {
+            Ok(result) => result,
+            Err(error) if error.is_workloads_fault() => {
+                record.exec_millis = took;
+                return Ok(None);
+            }
+            // A command that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
+            Err(SandboxError::Refused { message, fault, .. }) if fault != Whose::Infrastructure => not_run(message),
+            Err(error) => return Err(error.into()),
+        };
+        record.exec_millis = result.duration_millis;
+        record.waited_millis += took.saturating_sub(result.duration_millis);
+        let summary = ExecSummary {
+            exec: request.id,
+            exit_code: result.exit_code,
+            signal: result.signal,
+            timed_out: result.timed_out,
+            killed: result.killed.map(|killed| format!("{killed:?}")),
+            output_bytes: result.output.len() as u64,
+            omitted_bytes: result.omitted_bytes,
+            duration_millis: result.duration_millis,
+        };
+        Ok(Some((result.output, summary)))
+    }
+}
+
+fn not_run(message: String) -> ExecResult {
+    ExecResult {
+        id: String::new(),
+        exit_code: Some(126),
+        signal: None,
+        timed_out: false,
+        output: format!("the command cannot be run: {message}"),
+        omitted_bytes: 0,
+        duration_millis: 0,
+        killed: None,
+    }
+}
+
+fn finish_word(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+    }
+}

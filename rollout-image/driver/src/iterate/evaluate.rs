@@ -1,0 +1,144 @@
+//! Fixed sets: measured when they are due, once for each version of the weights.
+
+use super::Run;
+use crate::config;
+use crate::fault::{DriverError, Fault};
+use grpo_crds::progress::{Evaluation, Stage};
+use grpo_engine_protocol::BASE_VERSION;
+use grpo_records::state::EvaluationState;
+use grpo_records::{EpisodeHome, Event, Outcome, RunState};
+
+/// When a set is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Start,
+    After(u32),
+}
+
+impl Run {
+    pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
+        self.aim(BASE_VERSION, None, None).await?;
+        self.synced(BASE_VERSION).await?;
+        for set in 0..self.settings.evaluate.len() {
+            self.evaluate(set, BASE_VERSION).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn evaluations(&self, moment: Moment) -> Result<(), DriverError> {
+        let version = self.wanted.borrow().clone();
+        for (at, set) in self.settings.evaluate.iter().enumerate() {
+            if is_due(set, moment, self.settings.iterations) {
+                self.evaluate(at, &version).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures a set under `version`, unless the journal says that it was measured.
+    pub(super) async fn evaluate(&self, at: usize, version: &str) -> Result<(), DriverError> {
+        let set = &self.settings.evaluate[at];
+        let key = (set.name.clone(), version.to_owned());
+        let known = self.ledger.read(|state| state.evaluations.get(&key).cloned()).await;
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let home = EpisodeHome::Evaluation {
+                    set: set.name.clone(),
+                    weights: version.to_owned(),
+                };
+                let tasks = &self.evaluation_tasks[at];
+                let positions: Vec<u32> = (0..tasks.len() as u32).collect();
+                let plans = self.plans(&home, &positions, tasks, set.samples, set.seed);
+                let metas = self.rolled_out(Stage::Evaluating, &home, plans).await?;
+                let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
+                let result = EvaluationState {
+                    resolved: count(|outcome| *outcome == Outcome::Resolved),
+                    episodes: count(Outcome::is_verdict),
+                    voids: count(|outcome| !outcome.is_verdict()),
+                };
+                self.ledger
+                    .record(Event::EvaluationDone {
+                        set: key.0.clone(),
+                        weights: key.1.clone(),
+                        resolved: result.resolved,
+                        episodes: result.episodes,
+                        voids: result.voids,
+                    })
+                    .await?;
+                tracing::info!(set = %set.name, version, resolved = result.resolved, episodes = result.episodes, "evaluated");
+                self.board.evaluated(shown(&key, &result));
+                result
+            }
+        };
+        if known.episodes == 0 {
+            let message = format!("no episode of the set {} under {version} came to a verdict", set.name);
+            return Err(Fault::new("NoValidEpisodes", message).into());
+        }
+        Ok(())
+    }
+}
+
+fn is_due(set: &config::Evaluation, moment: Moment, iterations: u32) -> bool {
+    match moment {
+        Moment::Start => set.at_start,
+        Moment::After(k) => set.every.is_some_and(|every| k % every == 0) || (k == iterations && set.at_end),
+    }
+}
+
+fn shown(key: &(String, String), result: &EvaluationState) -> Evaluation {
+    Evaluation {
+        set: key.0.clone(),
+        weights: key.1.clone(),
+        resolved_rate: match result.episodes {
+            0 => 0.0,
+            episodes => f64::from(result.resolved) / f64::from(episodes),
+        },
+        episodes: result.episodes,
+    }
+}
+
+/// What earlier drivers of this run evaluated, for the board.
+pub fn evaluations_shown(state: &RunState) -> Vec<Evaluation> {
+    state
+        .evaluations
+        .iter()
+        .map(|(key, result)| shown(key, result))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::Selection;
+
+    fn set(every: Option<u32>, at_start: bool, at_end: bool) -> config::Evaluation {
+        config::Evaluation {
+            name: "s".into(),
+            tasks: Selection::default(),
+            samples: 1,
+            seed: 0,
+            every,
+            at_start,
+            at_end,
+        }
+    }
+
+    #[test]
+    fn sets_are_due_at_start_at_end_and_every_so_often() {
+        let due = |set: &config::Evaluation| {
+            let mut moments = vec![Moment::Start];
+            moments.extend((1..=5).map(Moment::After));
+            moments
+                .into_iter()
+                .map(|moment| is_due(set, moment, 5))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(due(&set(None, true, true)), [true, false, false, false, false, true]);
+        assert_eq!(
+            due(&set(Some(2), false, false)),
+            [false, false, true, false, true, false]
+        );
+        assert_eq!(due(&set(Some(2), false, true)), [false, false, true, false, true, true]);
+    }
+}

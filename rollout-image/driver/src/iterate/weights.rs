@@ -1,0 +1,175 @@
+//! Which weights are sampled from: what the trainer published, the entry that promotes it, the engines that follow.
+
+use super::Run;
+use crate::fault::{DriverError, Fault};
+use crate::promote::{self, Target};
+use grpo_crds::progress::Stage;
+use grpo_engine_protocol::WeightsOrder;
+use grpo_records::store::sha256_hex;
+use grpo_records::trainer::{StepState, TrainerPhase};
+use grpo_records::{Event, WeightsManifest, paths};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How often the trainer is asked whether it came back with another lineage.
+const LINEAGE_EVERY: Duration = Duration::from_secs(5);
+
+impl Run {
+    /// Promotes the weights the trainer stands at, unless they are promoted already; then has the engines follow.
+    pub(super) async fn take_up_trainer(&self) -> Result<(), DriverError> {
+        self.board.begin(Stage::Starting);
+        let known = self.ledger.read(|state| state.promoted.clone()).await;
+        // With promoted weights in the journal engines can follow while the trainer still comes up.
+        if let Some(promoted) = &known {
+            self.follow(&promoted.weights, &promoted.manifest_sha256).await?;
+        }
+        let state = self.noting(|note| self.trainer.ready(note)).await?;
+        let last_step = self
+            .ledger
+            .read(|s| s.steps.keys().next_back().copied().unwrap_or(0))
+            .await;
+        if known.is_none() && state.step > 0 {
+            let message = format!(
+                "the trainer stands at step {} of lineage {}, but the journal knows of none; the store lost its journal/",
+                state.step, state.lineage
+            );
+            return Err(Fault::new("TrainerAhead", message).into());
+        }
+        // A step that is done and not in the journal is found again when it is asked for.
+        if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
+            self.promote(&state.weights, &state.manifest_sha256, state.step).await?;
+        }
+        let version = self.wanted.borrow().clone();
+        self.synced(&version).await?;
+        self.board.end(Stage::Starting);
+        Ok(())
+    }
+
+    /// The version a step published, from its answer or, where a restarted trainer's answer has none, from its state.
+    pub(super) async fn published(&self, k: u32, done: &StepState) -> Result<(String, String), DriverError> {
+        if let (Some(weights), Some(sha256)) = (&done.weights, &done.manifest_sha256) {
+            return Ok((weights.clone(), sha256.clone()));
+        }
+        let state = self.trainer.state().await.map_err(DriverError::Other)?;
+        if state.step == k {
+            Ok((state.weights, state.manifest_sha256))
+        } else {
+            Err(DriverError::Other(format!(
+                "the trainer says that step {k} is done, but not which weights it published"
+            )))
+        }
+    }
+
+    /// The entry is the promotion; engines and episodes follow.
+    pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str, step: u32) -> Result<(), DriverError> {
+        self.ledger
+            .record(Event::Promoted {
+                weights: weights.to_owned(),
+                manifest_sha256: manifest_sha256.to_owned(),
+                step,
+            })
+            .await?;
+        tracing::info!(weights, "promoted");
+        self.follow(weights, manifest_sha256).await
+    }
+
+    pub(super) async fn follow(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
+        let path = paths::weights_manifest(weights);
+        let bytes = self.store.bytes(&path).await?;
+        if sha256_hex(&bytes) != manifest_sha256 {
+            let message = format!("{path} is not what the trainer said it published; the store was changed by hand");
+            return Err(Fault::new("WeightsCorrupt", message).into());
+        }
+        let manifest: WeightsManifest = self.store.read_json(&path).await?;
+        let order = WeightsOrder {
+            version: weights.to_owned(),
+            source: format!("{}/weights/{weights}", self.settings.driver.trim_end_matches('/')),
+            manifest_sha256: manifest_sha256.to_owned(),
+        };
+        self.aim(weights, Some(order), Some(manifest.tensors_sha256)).await
+    }
+
+    pub(super) async fn aim(
+        &self,
+        version: &str,
+        order: Option<WeightsOrder>,
+        tensors_sha256: Option<String>,
+    ) -> Result<(), DriverError> {
+        self.wanted.send_replace(version.to_owned());
+        self.target.send_replace(Some(Target {
+            version: version.to_owned(),
+            order,
+            tensors_sha256,
+        }));
+        self.board
+            .change(|progress| progress.weights = Some(version.to_owned()));
+        Ok(())
+    }
+
+    /// Waits until the engines serve `version`.
+    pub(super) async fn synced(&self, version: &str) -> Result<(), DriverError> {
+        self.board.begin(Stage::Syncing);
+        let mut view = self.view.clone();
+        let updated = tokio::select! {
+            updated = promote::until_updated(self.view.clone(), version) => updated.map_err(DriverError::Other),
+            () = async {
+                while view.changed().await.is_ok() {
+                    let message = view.borrow_and_update().message.clone();
+                    self.board.change(|progress| progress.message = message);
+                }
+                std::future::pending::<()>().await;
+            } => return Ok(()),
+        };
+        let updated = updated?;
+        tracing::info!(
+            version,
+            replicas = updated.updated,
+            absent = updated.absent,
+            "engines serve it"
+        );
+        self.board.change(|progress| progress.message = None);
+        self.board.end(Stage::Syncing);
+        Ok(())
+    }
+
+    /// Looks whether a restarted trainer stands at the promoted step with other weights, and promotes those.
+    pub(super) async fn watch_lineage(&self) -> DriverError {
+        loop {
+            tokio::time::sleep(LINEAGE_EVERY).await;
+            let Ok(state) = self.trainer.state().await else {
+                continue;
+            };
+            let promoted = self.ledger.read(|s| s.promoted.clone()).await;
+            let moved = promoted.is_some_and(|p| p.step == state.step && p.weights != state.weights);
+            if state.phase == TrainerPhase::Idle && moved {
+                tracing::warn!(weights = %state.weights, "the trainer came back with another lineage");
+                if let Err(error) = self.promote(&state.weights, &state.manifest_sha256, state.step).await {
+                    return error;
+                }
+            }
+        }
+    }
+
+    /// Shows what the trainer is waited for while `call` waits for it.
+    pub(super) async fn noting<'a, T, F>(
+        &'a self,
+        call: impl FnOnce(&'a watch::Sender<Option<String>>) -> F,
+    ) -> Result<T, DriverError>
+    where
+        F: Future<Output = Result<T, DriverError>> + 'a,
+    {
+        let mut seen = self.note.subscribe();
+        let result = tokio::select! {
+            result = call(&self.note) => result,
+            () = async {
+                while seen.changed().await.is_ok() {
+                    let message = seen.borrow_and_update().clone();
+                    self.board.change(|progress| progress.message = message);
+                }
+                std::future::pending::<()>().await;
+            } => Err(DriverError::Other("nobody waits for the trainer".into())),
+        };
+        self.board.change(|progress| progress.message = None);
+        result
+    }
+}

@@ -1,0 +1,121 @@
+//! Callers and their places, and what the watch shows. The API server of these tests never answers.
+
+use super::*;
+use crate::index::Bounds;
+use grpo_sandbox_protocol::{Priority, Signer};
+use kube::runtime::watcher::Event;
+
+fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = kube::Client::try_from(config).unwrap();
+    let bounds = Bounds {
+        max: 2,
+        reserved: 0,
+        warm_max: 2,
+        per_node: None,
+        max_ttl_millis: 100_000,
+        idle_millis: 100_000,
+    };
+    let template = Template {
+        pool: "p".into(),
+        pool_uid: "u".into(),
+        namespace: "n".into(),
+        sandboxd_image: "sandboxd:1".into(),
+        public_key: "key".into(),
+        spec: serde_yaml_ng::from_str("max: 2").unwrap(),
+    };
+    let (changes, receiver) = crate::ledger::channel();
+    let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
+    let pods = Api::namespaced(client, "n");
+    (
+        Core::new(Index::new(bounds), pods, changes, sandboxes, template),
+        receiver,
+    )
+}
+
+fn request(wait_seconds: u64) -> LeaseRequest {
+    LeaseRequest {
+        id: "a".into(),
+        run: "r".into(),
+        image: "x".into(),
+        ttl_seconds: 60,
+        wait_seconds,
+        priority: Priority::Agent,
+    }
+}
+
+fn refusal() -> ErrorBody {
+    ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, "told")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_gives_up_leaves_the_place_in_the_queue_to_another_with_the_same_id() {
+    let (core, _changes) = core();
+    let patient = core.lease(request(600));
+    let hasty = core.lease(request(1));
+    let told = async {
+        let error = hasty.await.unwrap_err();
+        assert_eq!((error.code, error.position), (ErrorCode::QueueDeadline, Some(1)));
+        assert_eq!(core.with(|index| index.queue.len()), 1);
+        core.waiters.answer("a", Err(refusal()));
+    };
+    let (answer, ()) = tokio::join!(patient, told);
+    assert_eq!(answer, Err(refusal()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_caller_to_give_up_takes_the_place_along() {
+    let (core, _changes) = core();
+    core.lease(request(1)).await.unwrap_err();
+    assert!(core.with(|index| index.queue.is_empty()));
+}
+
+#[tokio::test]
+async fn a_gateway_is_ready_once_it_has_seen_every_pod_and_while_it_holds_the_ledger() {
+    let (core, changes) = core();
+    assert!(!core.is_ready());
+    let mut listed = Default::default();
+    core.on(Event::Init, &mut listed);
+    assert!(!core.is_ready());
+    core.on(Event::InitDone, &mut listed);
+    assert!(core.is_ready());
+    drop(changes);
+    assert!(!core.is_ready());
+}
+
+fn pod(name: &str, status: &str) -> Pod {
+    let text = format!(
+        "metadata: {{name: {name}, uid: u}}\nspec: {{nodeName: n, containers: [{{name: sandbox, image: x}}]}}\nstatus: {status}"
+    );
+    serde_yaml_ng::from_str(&text).unwrap()
+}
+
+/// Orders one warm pod and answers its name.
+fn ordered(core: &Core) -> String {
+    core.with(|index| {
+        index.want("r", vec![("x".into(), 1)]);
+        index.plan(now(), || "p1".to_owned());
+        index.sandboxes.keys().next().cloned().unwrap()
+    })
+}
+
+#[tokio::test]
+async fn pods_that_are_of_no_use_end_and_are_forgotten_when_the_watch_says_that_they_are_gone() {
+    let (core, _changes) = core();
+    let mut listed = Default::default();
+    let back_off = "{containerStatuses: [{name: sandbox, image: x, imageID: '', ready: false, restartCount: 0, \
+         state: {waiting: {reason: ImagePullBackOff, message: 'Back-off pulling image \"x\"'}}}]}";
+    let ours = ordered(&core);
+    core.on(Event::Apply(pod(&ours, "{phase: Pending}")), &mut listed);
+    assert_eq!(core.with(|index| index.sandboxes[&ours].uid.clone()), "u");
+    core.on(Event::Apply(pod(&ours, back_off)), &mut listed);
+    core.on(Event::Apply(pod("nobodys", "{phase: Running}")), &mut listed);
+    let left = core.with(|index| (index.sandboxes.len(), index.ending.len()));
+    assert_eq!(left, (0, 2));
+    let refused = core.with(|index| index.wait(request(1), now())).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::ImageUnavailable);
+    core.on(Event::Delete(pod(&ours, back_off)), &mut listed);
+    core.on(Event::Init, &mut listed);
+    core.on(Event::InitDone, &mut listed);
+    assert!(core.with(|index| index.ending.is_empty()));
+}

@@ -1,0 +1,118 @@
+//! What the cluster shows of the pool's pods, told to the index.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use grpo_sandbox_protocol::SandboxCause;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use tokio::time::Instant;
+
+use super::{Core, now};
+use crate::cause::cause;
+use crate::index::Stage;
+use crate::pod;
+use crate::pull::pull_failure;
+
+/// Pause between two looks whether sandboxd answers.
+const LOOK: Duration = Duration::from_millis(20);
+/// A pod that has an address but does not answer for so long is of no use.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// One whose image is being pulled for the second time has longer.
+const ANSWER_AFTER_PULL_WITHIN: Duration = Duration::from_secs(300);
+
+impl Core {
+    /// Follows the pool's pods for ever.
+    pub async fn follow(self: Arc<Self>) {
+        let config = watcher::Config::default().labels(&pod::selector(&self.template.pool));
+        let events = watcher::watcher(self.pods.clone(), config).default_backoff();
+        let mut events = std::pin::pin!(events);
+        let mut listed = HashSet::new();
+        loop {
+            match events.try_next().await {
+                Ok(None) => return,
+                Err(error) => tracing::debug!(%error, "watching sandbox pods"),
+                Ok(Some(event)) => self.on(event, &mut listed),
+            }
+        }
+    }
+
+    /// One event of the watch; `listed` gathers the pods of the list that is being read.
+    pub(super) fn on(self: &Arc<Self>, event: Event<Pod>, listed: &mut HashSet<String>) {
+        match event {
+            Event::Init => {
+                listed.clear();
+                self.with(|index| index.list_begins());
+            }
+            Event::InitApply(pod) => {
+                listed.insert(pod.name_any());
+                self.saw(&pod);
+            }
+            Event::InitDone => {
+                self.apply(|index| index.list_ends(listed));
+                self.in_sync.store(true, Ordering::Relaxed);
+            }
+            Event::Apply(pod) => self.saw(&pod),
+            Event::Delete(pod) => self.apply(|index| index.gone(&pod.name_any(), cause(&pod, true))),
+        }
+    }
+
+    /// One pod as the API server has it.
+    fn saw(self: &Arc<Self>, pod: &Pod) {
+        let name = pod.name_any();
+        if !self.lock().knows(&name) {
+            self.apply(|index| index.stray(&name, now()));
+            return;
+        }
+        let status = pod.status.clone().unwrap_or_default();
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        if is_deleted || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+            self.apply(|index| index.discard(&name, cause(pod, is_deleted), now()));
+            return;
+        }
+        if let Some(failure) = pull_failure(pod, &self.template.sandboxd_image) {
+            tracing::warn!(?failure, name, "pulling an image of a sandbox");
+            self.apply(|index| index.pull_failed(&name, &failure, now()));
+        }
+        let ip = status.pod_ip.unwrap_or_default();
+        let uid = pod.uid().unwrap_or_default();
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let is_new = self.lock().seen(&name, &uid, &ip, node.unwrap_or_default(), now());
+        if is_new {
+            tokio::spawn(self.clone().await_answer(name, ip));
+        }
+    }
+
+    /// sandboxd answers long before the kubelet would say that the pod is ready.
+    async fn await_answer(self: Arc<Self>, name: String, ip: String) {
+        let began = Instant::now();
+        while let Some(patience) = self.patience(&name) {
+            if self.sandboxes.answers(&ip).await {
+                self.with(|index| index.ready(&name));
+                return;
+            }
+            if began.elapsed() > patience {
+                tracing::warn!(name, ip, "sandboxd does not answer; the pod is replaced");
+                self.apply(|index| index.discard(&name, SandboxCause::Unknown, now()));
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// How long the pod's answer is waited for, if it is.
+    fn patience(&self, name: &str) -> Option<Duration> {
+        let index = self.lock();
+        let sandbox = index.sandboxes.get(name)?;
+        match (&sandbox.stage, sandbox.pull_failed_at) {
+            (Stage::Ready, _) => None,
+            (Stage::Starting, None) => Some(ANSWER_WITHIN),
+            (Stage::Starting, Some(_)) => Some(ANSWER_AFTER_PULL_WITHIN),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Callers that wait for a lease: each has a place; several may wait for the same one, because callers ask again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use grpo_sandbox_protocol::{ErrorBody, Lease};
+use tokio::sync::oneshot;
+
+type Told = Result<Lease, ErrorBody>;
+type ByLease = HashMap<String, Vec<oneshot::Sender<Told>>>;
+
+/// All who wait. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct Waiters(Arc<Mutex<ByLease>>);
+
+/// One caller's place. It is left when this is dropped, so also when the caller's connection ends.
+pub struct Place {
+    waiters: Waiters,
+    lease: String,
+    told: oneshot::Receiver<Told>,
+}
+
+impl Waiters {
+    pub fn join(&self, lease: &str) -> Place {
+        let (tell, told) = oneshot::channel();
+        self.lock().entry(lease.to_owned()).or_default().push(tell);
+        Place {
+            waiters: self.clone(),
+            lease: lease.to_owned(),
+            told,
+        }
+    }
+
+    /// Tells everybody who waits for this lease.
+    pub fn answer(&self, lease: &str, answer: Told) {
+        for tell in self.lock().remove(lease).unwrap_or_default() {
+            let _ = tell.send(answer.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByLease> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// The answer, if it comes in time.
+    pub async fn answer(&mut self, within: Duration) -> Option<Told> {
+        match tokio::time::timeout(within, &mut self.told).await {
+            Ok(told) => told.ok(),
+            // It may come at the last moment.
+            Err(_) => {
+                self.told.close();
+                self.told.try_recv().ok()
+            }
+        }
+    }
+
+    /// Answers whether nobody else waits for the same lease.
+    pub fn leave(mut self) -> bool {
+        self.vacate()
+    }
+
+    fn vacate(&mut self) -> bool {
+        self.told.close();
+        let mut waiters = self.waiters.lock();
+        let Some(others) = waiters.get_mut(&self.lease) else {
+            return true;
+        };
+        others.retain(|other| !other.is_closed());
+        let is_empty = others.is_empty();
+        if is_empty {
+            waiters.remove(&self.lease);
+        }
+        is_empty
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.vacate();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_sandbox_protocol::{ErrorCode, Fault};
+
+    fn refusal() -> Told {
+        Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, "no"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_is_told_also_when_another_gave_up() {
+        let waiters = Waiters::default();
+        let mut hasty = waiters.join("a");
+        let mut patient = waiters.join("a");
+        assert_eq!(hasty.answer(Duration::ZERO).await, None);
+        assert!(!hasty.leave());
+        waiters.answer("a", refusal());
+        assert_eq!(patient.answer(Duration::MAX).await, Some(refusal()));
+        assert!(patient.leave());
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_went_away_leaves_nothing() {
+        let waiters = Waiters::default();
+        drop(waiters.join("a"));
+        assert!(waiters.lock().is_empty());
+    }
+}

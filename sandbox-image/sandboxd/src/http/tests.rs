@@ -1,0 +1,82 @@
+//! Callers that dawdle or claim too much, over real sockets; what is waited for is waited for in virtual time.
+
+use super::*;
+use crate::reaper::Reaper;
+use grpo_sandbox_protocol::Signer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Longer than anybody here may be kept.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+async fn connected() -> (TcpStream, Signer) {
+    let signer = Signer::from_seed(&[7; 32]);
+    let sandbox = Sandbox {
+        verifier: Verifier::from_base64(&signer.public_key()).unwrap(),
+        binding: Binding::default(),
+        executor: Executor::new(Reaper::default()),
+        room: Room::default(),
+    };
+    sandbox.binding.bind("l1", 1, 24 * 3600).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve(listener, Arc::new(sandbox), Callers::Anybody));
+    (TcpStream::connect(address).await.unwrap(), signer)
+}
+
+/// The head of a file of so many bytes, of which none follow.
+fn head(signer: &Signer, lease: &str, bytes: usize) -> String {
+    let (target, unix_millis) = ("/files?path=/tmp/x", now());
+    let signature = signer.sign(&Signed {
+        method: "PUT",
+        target,
+        lease,
+        epoch: 1,
+        unix_millis,
+        body: b"",
+    });
+    format!(
+        "PUT {target} HTTP/1.1\r\nhost: sandbox\r\ncontent-length: {bytes}\r\n\
+         {LEASE_HEADER}: {lease}\r\n{EPOCH_HEADER}: 1\r\n{TIME_HEADER}: {unix_millis}\r\n{SIGNATURE_HEADER}: {signature}\r\n\r\n"
+    )
+}
+
+/// Everything that comes until the connection is closed.
+async fn until_closed(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let read = stream.read_to_end(&mut bytes);
+    tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_does_not_finish_its_head_is_cut_off() {
+    let (mut stream, _) = connected().await;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: sand").await.unwrap();
+    assert!(!until_closed(stream).await.contains("200"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_arrive_is_not_waited_for_longer_than_its_time() {
+    let (mut stream, signer) = connected().await;
+    stream.write_all(head(&signer, "l1", 1000).as_bytes()).await.unwrap();
+    let answer = until_closed(stream).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("did not arrive"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_its_head_gives_away_is_refused_before_its_body_is_read() {
+    for (lease, bytes, status) in [("l2", 1000, "409"), ("l1", MAX_FILE_BYTES + 1, "413")] {
+        let (mut stream, signer) = connected().await;
+        stream.write_all(head(&signer, lease, bytes).as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(std::str::from_utf8(&answer).unwrap(), format!("HTTP/1.1 {status}"));
+    }
+    let (mut stream, _) = connected().await;
+    let unsigned = b"POST /exec HTTP/1.1\r\nhost: sandbox\r\ncontent-length: 1000\r\n\r\n";
+    stream.write_all(unsigned).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 401");
+}

@@ -1,0 +1,97 @@
+//! How much memory the bodies of all calls may take together: that of two of the largest files.
+//!
+//! A body has its share before it is read, and gives it back when its last byte is dropped. Small ones need none, so that a command does not wait for
+//! files to arrive.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use grpo_sandbox_protocol::MAX_FILE_BYTES;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What is counted: one permit is so many bytes.
+const UNIT: usize = 1 << 10;
+const UNITS: usize = 2 * MAX_FILE_BYTES / UNIT;
+/// Up to here nothing is counted: with every connection in use that is 8 MiB.
+const SMALL: usize = 64 << 10;
+
+/// The room there is. Cloning is cheap.
+#[derive(Clone)]
+pub struct Room(Arc<Semaphore>);
+
+/// Part of it.
+pub struct Share(Option<OwnedSemaphorePermit>);
+
+/// Bytes and the room they take.
+struct Held {
+    bytes: Vec<u8>,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(UNITS)))
+    }
+}
+
+impl Room {
+    /// Waits until there is room for so many bytes. First come, first served.
+    pub async fn take(&self, bytes: usize) -> Share {
+        if bytes <= SMALL {
+            return Share(None);
+        }
+        Share(self.0.clone().acquire_many_owned(units(bytes)).await.ok())
+    }
+}
+
+impl Share {
+    /// The bytes, which keep as much of the share as they need.
+    pub fn hold(mut self, bytes: Vec<u8>) -> Bytes {
+        if let Some(permit) = &mut self.0 {
+            let unneeded = permit.num_permits().saturating_sub(units(bytes.len()) as usize);
+            drop(permit.split(unneeded));
+        }
+        Bytes::from_owner(Held { bytes, _share: self })
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    bytes.div_ceil(UNIT).min(UNITS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    #[test]
+    fn a_third_large_body_waits_until_one_of_two_is_dropped_and_a_small_one_does_not() {
+        let room = Room::default();
+        let take = |bytes| room.take(bytes).now_or_never();
+        let first = take(MAX_FILE_BYTES).unwrap().hold(vec![0; MAX_FILE_BYTES]);
+        let _second = take(MAX_FILE_BYTES).unwrap();
+        assert!(take(MAX_FILE_BYTES).is_none());
+        assert!(take(SMALL).is_some());
+        let copy = first.clone();
+        drop(first);
+        assert!(take(MAX_FILE_BYTES).is_none(), "a copy keeps the bytes in memory");
+        drop(copy);
+        assert!(take(MAX_FILE_BYTES).is_some());
+    }
+
+    #[test]
+    fn what_turns_out_smaller_gives_the_rest_back() {
+        let room = Room::default();
+        let take = |bytes| room.take(bytes).now_or_never();
+        let _bytes: Vec<Bytes> = (0..10)
+            .map(|_| take(MAX_FILE_BYTES).unwrap().hold(vec![0; 2 * SMALL]))
+            .collect();
+        assert!(take(MAX_FILE_BYTES).is_some());
+    }
+}
