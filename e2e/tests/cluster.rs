@@ -24,8 +24,9 @@ use support::recorder::{shortest_pause, slowest_showing};
 use support::{Result, SOON, Scene, repository, rows, small_run, verified};
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
-/// A change of stage is to be seen within a second; the journal's clock has whole ones.
-const SHOWN_WITHIN: f64 = 2.0;
+/// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones, and the
+/// machine that tests may be busy for one more.
+const SHOWN_WITHIN: f64 = 3.0;
 /// Counts are written every five seconds at most; a watch may delay one write more than the next.
 const WRITES_APART: f64 = 4.5;
 /// Something wrong has to be said within this time, attempts and back-off included.
@@ -217,11 +218,13 @@ async fn an_unreadable_row_is_named_by_file_line_and_field() -> Result<()> {
 #[ignore = "needs a cluster: make test-e2e"]
 async fn a_task_image_that_cannot_be_pulled_is_named() -> Result<()> {
     let scene = Scene::new("bad-image").await?;
-    let rows = changed_rows(2, |_, row| row["image"] = json!("grpo.dev/demo/task/there-is-none:1"))?;
+    let rows = changed_rows(2, |_, row| {
+        row["image"] = json!("127.0.0.1:1/demo/task/there-is-none:1")
+    })?;
     scene.shelf("rows", &[("rows.jsonl", &rows)]).await?;
     scene.apply(&run_on_rows("bad-image", "rows")?).await?;
     let words = scene.failure_of("bad-image", FAILS_WITHIN).await?;
-    assert!(words.contains("grpo.dev/demo/task/there-is-none:1"), "{words}");
+    assert!(words.contains("127.0.0.1:1/demo/task/there-is-none:1"), "{words}");
     scene.clear().await
 }
 
@@ -229,7 +232,7 @@ async fn a_task_image_that_cannot_be_pulled_is_named() -> Result<()> {
 #[ignore = "needs a cluster: make test-e2e"]
 async fn a_model_image_that_cannot_be_pulled_is_named_while_the_run_waits() -> Result<()> {
     let scene = Scene::new("bad-model-image").await?;
-    let missing = "grpo.dev/demo/model:there-is-none";
+    let missing = "127.0.0.1:1/demo/model:there-is-none";
     scene
         .apply(&small_run("bad-model")?.with("/model/image/reference", json!(missing)))
         .await?;

@@ -19,10 +19,7 @@ use crate::template::{ChatTemplate, TemplateError};
 use crate::transcript::{Transcript, TranscriptFault};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{
-    EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore,
-    VoidReason, Writer, paths,
-};
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, Fault as Whose, Priority};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -24,9 +24,7 @@ use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::Stage;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::StepRequest;
-use grpo_records::{
-    Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths,
-};
+use grpo_records::{Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths};
 use std::sync::Arc;
 use tokio::sync::watch;
 

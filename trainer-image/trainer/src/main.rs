@@ -49,6 +49,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()
+        .with_ansi(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();

@@ -273,7 +273,13 @@ impl Rank {
 
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
         let batch = grpo::read(&self.store, step, path, checksum)?;
-        grpo::step(&mut self.model, &batch, path, &self.config.spec.algorithm, self.config.spec.seed)
+        grpo::step(
+            &mut self.model,
+            &batch,
+            path,
+            &self.config.spec.algorithm,
+            self.config.spec.seed,
+        )
     }
 
     fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {
