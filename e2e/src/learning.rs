@@ -3,43 +3,19 @@
 //! In go the stores of the runs; out come the figures of `bench/learning.json`. The first evaluation is of the same weights with the same
 //! sampling seeds whatever the run, so it is made once (by the first seed) and compared with by all.
 
+use crate::bench::Row;
 use crate::learnt::{Evaluation, counting};
 use crate::report::{SetReport, first_and_last, set_report};
 use crate::run_folder::{FolderError, RunFolder};
 use crate::statistics::Estimate;
 use crate::tasks::Tasks;
 use grpo_records::EpisodeHome;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Fixed sampling seed of the evaluated sets, so that no run's own seed has a say in how it is measured.
 pub const EVALUATION_SEED: u64 = 2026;
 /// What the mean gain over seeds has to reach, in points.
 const BARS: [(&str, f64); 2] = [("train", 20.0), ("heldout", 15.0)];
-
-/// A figure with its bar, as every bench of the project writes them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    pub figure: String,
-    pub value: Option<f64>,
-    pub unit: String,
-    pub peer: Option<String>,
-    pub peer_value: Option<f64>,
-    pub bar: Option<String>,
-}
-
-impl Row {
-    fn new(figure: impl Into<String>, value: Option<f64>, unit: &str, bar: Option<&str>) -> Self {
-        Self {
-            figure: figure.into(),
-            value: value.map(|v| (v * 1e4).round() / 1e4),
-            unit: unit.into(),
-            peer: None,
-            peer_value: None,
-            bar: bar.map(str::to_owned),
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LearningError {
@@ -168,24 +144,8 @@ impl Measured {
 
     /// True when every bar is met.
     pub fn meets_the_bars(&self) -> bool {
-        self.rows()
-            .iter()
-            .all(|row| match (row.value, row.bar.as_deref().and_then(parse_bar)) {
-                (Some(value), Some((sign, bar))) => match sign {
-                    ">=" => value >= bar,
-                    "<=" => value <= bar,
-                    ">" => value > bar,
-                    _ => value == bar,
-                },
-                (None, Some(_)) => false,
-                (_, None) => true,
-            })
+        self.rows().iter().all(Row::meets_its_bar)
     }
-}
-
-fn parse_bar(bar: &str) -> Option<(&str, f64)> {
-    let (sign, number) = bar.split_once(' ')?;
-    Some((sign, number.parse().ok()?))
 }
 
 fn seed_rows(rows: &mut Vec<Row>, seed: u64, set: &str, report: &SetReport) {

@@ -3,6 +3,7 @@
 //! [`run_folder`] opens a store that was copied out of a cluster; [`report`], [`learnt`], [`show`] and [`verify`] only read it, so all
 //! of them work on any machine. [`follow`] and [`cluster`] talk to a Kubernetes; the end-to-end tests are built on [`cluster`].
 
+pub mod bench;
 pub mod cluster;
 pub mod curve;
 pub mod follow;

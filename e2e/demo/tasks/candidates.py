@@ -20,8 +20,8 @@ from packages import Package
 PYTHON = "/usr/bin/python3"  # Debian's, the one inside the images
 # Kinds of bug that training and validation tasks never have; the warm start and held-out tasks do.
 RESERVED = {"and/or", "any/all"}
-WANTED = {"train": 48, "validation": 16, "heldout": 32}
-PER_FUNCTION = {"train": 2, "validation": 2, "heldout": 2}
+WANTED = {"train": 120, "validation": 16, "heldout": 32}
+PER_FUNCTION = {"train": 4, "validation": 2, "heldout": 2}
 TESTS = 3
 ALIKE = 0.85
 
@@ -125,7 +125,10 @@ def alike(one: Candidate, other: Candidate) -> bool:
 
 
 def choose(found: list[Candidate], split: str) -> list[Candidate]:
-    """Takes one mutant per function, then a second, preferring kinds taken least so far; reserved kinds as `split` allows."""
+    """Takes one mutant per function, then a second and so on, preferring kinds taken least so far; reserved kinds as `split` allows.
+
+    In that order: the first rows of a split are of as many functions as they can be, which is what evaluations of its first rows need.
+    """
     by_function = collections.defaultdict(list)
     for one in found:
         if one.repair.kind in RESERVED and split != "heldout":
@@ -134,6 +137,7 @@ def choose(found: list[Candidate], split: str) -> list[Candidate]:
     taken: list[Candidate] = []
     kinds: collections.Counter[str] = collections.Counter()
     for _ in range(PER_FUNCTION[split]):
+        first = len(taken)
         for key in sorted(by_function, key=lambda k: (len(by_function[k]), min(c.order for c in by_function[k]) if by_function[k] else "")):
             left = by_function[key]
             if not left or len(taken) == WANTED[split] or any(alike(left[0], c) for c in taken):
@@ -143,4 +147,5 @@ def choose(found: list[Candidate], split: str) -> list[Candidate]:
             by_function[key] = [c for c in left if c.repair.kind != best.repair.kind]
             kinds[best.repair.kind] += 1
             taken.append(best)
-    return sorted(taken, key=lambda c: (c.package.name, c.path, c.function.first, c.order))
+        taken[first:] = sorted(taken[first:], key=lambda c: (c.package.name, c.path, c.function.first, c.order))
+    return taken

@@ -3,7 +3,10 @@
 //! Each run is applied, followed, copied out and deleted before the next one, because two runs on one machine would only slow each
 //! other down. A run whose store is in the output folder already, finished, is not run again.
 
+mod rates;
+
 use clap::Parser;
+use grpo_e2e::bench::Bench;
 use grpo_e2e::cluster::manifest::{RunManifest, delete_run};
 use grpo_e2e::cluster::{self, store};
 use grpo_e2e::follow;
@@ -46,6 +49,9 @@ struct Options {
     /// Iterations of every run; default: the manifest's.
     #[arg(long)]
     iterations: Option<u32>,
+    /// Do not measure learning: choose among these learning rates on the validation split.
+    #[arg(long, value_delimiter = ',')]
+    rates: Vec<f64>,
     /// Leave the two controls out.
     #[arg(long)]
     without_controls: bool,
@@ -56,7 +62,7 @@ async fn main() -> ExitCode {
     match measure(&Options::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("some bars are not met");
+            eprintln!("some bars are not met, or another rate is better than the manifest's");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -69,6 +75,9 @@ async fn main() -> ExitCode {
 async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     let client = cluster::connect().await?;
     let tasks = Tasks::read(&options.tasks)?;
+    if !options.rates.is_empty() {
+        return rates::choose(&client, options, &tasks).await;
+    }
     let Some((first_seed, other_seeds)) = options.seeds.split_first() else {
         return Err("no seeds were given".into());
     };
@@ -117,7 +126,8 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     if let Some(folder) = options.json.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    std::fs::write(&options.json, serde_json::to_string_pretty(&rows)? + "\n")?;
+    let written = Bench::of_this_machine(&rows);
+    std::fs::write(&options.json, serde_json::to_string_pretty(&written)? + "\n")?;
     for row in &rows {
         let value = row.value.map_or("-".into(), |v| format!("{v:.1}"));
         println!(

@@ -1,0 +1,106 @@
+//! What every bench writes: rows of a figure, its value and its bar, with what they were measured on.
+
+use serde::{Deserialize, Serialize};
+use std::process::Command;
+
+/// A figure with its bar.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub figure: String,
+    pub value: Option<f64>,
+    pub unit: String,
+    pub peer: Option<String>,
+    pub peer_value: Option<f64>,
+    /// A sign and a number, such as `>= 20`.
+    pub bar: Option<String>,
+}
+
+impl Row {
+    pub fn new(figure: impl Into<String>, value: Option<f64>, unit: &str, bar: Option<&str>) -> Self {
+        Self {
+            figure: figure.into(),
+            value: value.map(|v| (v * 1e4).round() / 1e4),
+            unit: unit.into(),
+            peer: None,
+            peer_value: None,
+            bar: bar.map(str::to_owned),
+        }
+    }
+
+    /// False where there is a bar and no value, too.
+    pub fn meets_its_bar(&self) -> bool {
+        match (self.value, self.bar.as_deref().and_then(parse_bar)) {
+            (Some(value), Some((sign, bar))) => match sign {
+                ">=" => value >= bar,
+                "<=" => value <= bar,
+                ">" => value > bar,
+                _ => value == bar,
+            },
+            (None, Some(_)) => false,
+            (_, None) => true,
+        }
+    }
+}
+
+fn parse_bar(bar: &str) -> Option<(&str, f64)> {
+    let (sign, number) = bar.split_once(' ')?;
+    Some((sign, number.parse().ok()?))
+}
+
+/// Rows, and what they were measured on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bench {
+    /// Of this project; `+` behind it when files were changed.
+    pub commit: String,
+    /// Processor and number of cores.
+    pub machine: String,
+    pub versions: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+impl Bench {
+    pub fn of_this_machine(rows: &[Row]) -> Self {
+        let mut commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
+        if !said_by("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
+            commit.push('+');
+        }
+        let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = processors
+            .lines()
+            .find_map(|line| line.strip_prefix("model name"))
+            .map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        Self {
+            commit,
+            machine: format!("{}, {cores} cores", model.unwrap_or("unknown processor")),
+            versions: vec![
+                format!("grpo-operator {}", env!("CARGO_PKG_VERSION")),
+                said_by("rustc", &["--version"]),
+            ],
+            rows: rows.to_vec(),
+        }
+    }
+}
+
+/// What a command prints; nothing where it cannot be run.
+fn said_by(program: &str, arguments: &[&str]) -> String {
+    let ran = Command::new(program).args(arguments).output();
+    ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_a_sign_and_a_number_and_a_missing_value_misses_it() {
+        let row = |value, bar| Row::new("f", value, "u", bar);
+        assert!(row(Some(20.0), Some(">= 20")).meets_its_bar());
+        assert!(!row(Some(0.0), Some("> 0")).meets_its_bar());
+        assert!(row(Some(-1.0), Some("<= 0")).meets_its_bar());
+        assert!(!row(Some(1.0), Some("= 0")).meets_its_bar());
+        assert!(!row(None, Some("= 0")).meets_its_bar());
+        assert!(row(None, None).meets_its_bar());
+    }
+}
