@@ -73,7 +73,7 @@ bench-learning: ## learning over several seeds, with controls
 	@e2e/demo/learning.sh
 
 choose-rate: ## the learning rate with the largest gain on the validation split
-	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4
+	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
 lint: ## formatting and clippy
 	@e2e/setup/setup.sh build

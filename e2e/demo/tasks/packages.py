@@ -25,6 +25,8 @@ class Package:
 
 PACKAGES = [
     Package("boltons", "mahmoud/boltons", "boltons-26.2.0", "train", "boltons", ("tests/test_*.py",)),
+    Package("more_itertools", "more-itertools/more-itertools", "more_itertools-11.2.1", "train", "more_itertools", ("tests/test_*.py",)),
+    Package("pydash", "dgilland/pydash", "pydash-8.1.0", "train", "src/pydash", ("tests/test_*.py", "tests/helpers.py")),
     Package("funcy", "Suor/funcy", "funcy-2.1", "validation", "funcy", ("tests/test_*.py",)),
     Package("jsonpointer", "stefankoegl/python-json-pointer", "jsonpointer-3.12", "validation", "jsonpointer.py", ("tests.py",)),
     Package("toolz", "pytoolz/toolz", "toolz-1.2.0", "heldout", "toolz", ("toolz/tests/test_*.py",)),
@@ -33,8 +35,11 @@ PACKAGES = [
     Package("slugify", "un33k/python-slugify", "python_slugify-9.2.0", "heldout", "slugify", ("tests/test_*.py",)),
     Package("inflection", "jpvanhal/inflection", "inflection-0.5.1", "heldout", "inflection", ("test_*.py",)),
 ]
-# Pure-Python modules that a package's tests import: package -> (wheel, files).
-TEST_HELPERS = {"funcy": ("whatever-0.7-py3-none-any.whl", ("whatever.py",))}
+# Pure-Python modules that a package or its tests import: package -> (wheel, files).
+TEST_HELPERS = {
+    "funcy": ("whatever-0.7-py3-none-any.whl", ("whatever.py",)),
+    "pydash": ("typing_extensions-4.16.0-py3-none-any.whl", ("typing_extensions.py",)),
+}
 SKIPPED = shutil.ignore_patterns("tests", "__pycache__", "*.pyc", "locale", "*.pyi", "py.typed")
 
 
@@ -66,7 +71,9 @@ def lay_out(package: Package, unpacked: Path, image_files: Path, into: Path) -> 
             name = file.name.replace("-", "_")
             if name == "tests.py":  # would be taken for the folder it lies in
                 name = f"test_{package.name}.py"
-            shutil.copy(file, task / "tests" / name)
+            # They are imported as modules of their own, not as parts of a package.
+            text = file.read_text().replace("from . import ", "import ")
+            (task / "tests" / name).write_text(text)
             names.append(f"tests/{name}")
     if package.name in TEST_HELPERS:
         wheel, files = TEST_HELPERS[package.name]

@@ -43,7 +43,7 @@ struct Options {
     /// Samples of every fixed task.
     #[arg(long, default_value_t = 8)]
     samples: u32,
-    /// Tasks of every fixed set.
+    /// Fixed tasks of the training split; of the held-out split all are measured.
     #[arg(long, default_value_t = 24)]
     limit: u32,
     /// Iterations of every run; default: the manifest's.
@@ -147,7 +147,11 @@ fn base(options: &Options) -> Result<RunManifest, Box<dyn Error>> {
     let (samples, limit) = (options.samples, options.limit);
     let mut base = RunManifest::read(&options.manifest)?.for_each_set(|set| {
         set["samples"] = json!(samples);
-        set["select"]["limit"] = json!(limit);
+        set["select"] = if set["name"] == "train" {
+            json!({"limit": limit})
+        } else {
+            json!({})
+        };
         set["seed"] = json!(EVALUATION_SEED);
         set["atStart"] = json!(false);
         set["atEnd"] = json!(true);

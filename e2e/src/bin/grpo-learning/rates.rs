@@ -15,10 +15,15 @@ pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result
     let own = base(options)?.0["spec"]["algorithm"]["learningRate"].as_f64();
     let mut rows = Vec::new();
     let mut best: Option<(f64, f64)> = None;
+    let mut before = None;
     for rate in &options.rates {
-        let folder = run(client, options, manifest(options, *rate)?).await?;
-        let before = learning::first_evaluations(&folder)?;
-        let sets = learning::outcome(&folder, &format!("rate {rate}"), &before, tasks)?;
+        let folder = run(client, options, manifest(options, *rate, before.is_none())?).await?;
+        // Made once: it is of the same weights with the same sampling seeds whatever the rate.
+        let before = match &mut before {
+            Some(before) => before,
+            None => before.insert(learning::first_evaluations(&folder)?),
+        };
+        let sets = learning::outcome(&folder, &format!("rate {rate}"), before, tasks)?;
         for (set, report) in &sets {
             let gain = report.gain.ok_or("the set was measured once only")?;
             let points = gain.value * 100.0;
@@ -48,7 +53,7 @@ pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result
     Ok(own == Some(best))
 }
 
-fn manifest(options: &Options, rate: f64) -> Result<RunManifest, Box<dyn Error>> {
+fn manifest(options: &Options, rate: f64, at_start: bool) -> Result<RunManifest, Box<dyn Error>> {
     let mut dataset = base(options)?.0["spec"]["tasks"]["train"]["dataset"].clone();
     dataset["image"]["path"] = json!("validation.jsonl");
     Ok(base(options)?
@@ -57,6 +62,6 @@ fn manifest(options: &Options, rate: f64) -> Result<RunManifest, Box<dyn Error>>
         .with(
             "/tasks/evaluate",
             json!([{"name": "validation", "dataset": dataset, "samples": options.samples, "seed": EVALUATION_SEED,
-                    "atStart": true, "atEnd": true}]),
+                    "atStart": at_start, "atEnd": true}]),
         ))
 }
