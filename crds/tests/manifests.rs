@@ -98,6 +98,10 @@ fn of_every_union_exactly_one_member_is_accepted() {
             "give the engine",
             Box::new(|spec| spec["inference"]["pool"]["engine"] = serde_json::json!({})),
         ),
+        (
+            "give the engine",
+            Box::new(|spec| spec["inference"]["pool"]["engine"]["vllm"] = serde_json::json!({})),
+        ),
     ];
     for (words, change) in both {
         let said = refusal(&changed(change));

@@ -146,7 +146,7 @@ fn status(seen: &Seen) -> (InferencePoolStatus, Vec<Note>) {
         replicas: u32::try_from(pods.iter().filter(|pod| !pod.deleting).count()).unwrap_or(u32::MAX),
         ready_replicas: ready,
         selector: Some(selector.join(",")),
-        claimed_by: None,
+        ..InferencePoolStatus::default()
     };
     (status, notes.into_iter().collect())
 }

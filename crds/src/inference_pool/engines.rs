@@ -1,0 +1,451 @@
+//! The engines a pool can have, and the flags of theirs that the operator sets itself.
+//!
+//! A field is here when it changes what the operator makes (devices, pods, volumes) or when most pools set it. Everything else goes through
+//! `extraArgs`, but never what the rest of the system rests on: [`OWNED_VLLM_FLAGS`] and [`OWNED_SGLANG_FLAGS`].
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::common::{Period, SecretKeyRef};
+
+/// Flags of vLLM that a manifest may not give: the field that stands for each, or why it has one value only.
+pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
+    ("host", "the engine agent is the only door"),
+    ("port", "the engine agent is the only door"),
+    ("uds", "the engine agent is the only door"),
+    ("api-key", "the engine agent is the only door"),
+    ("root-path", "the engine agent is the only door"),
+    ("ssl-keyfile", "the engine agent is the only door"),
+    ("ssl-certfile", "the engine agent is the only door"),
+    (
+        "api-server-count",
+        "the engine's state is asked from one server process",
+    ),
+    ("config", "a file could set any of the flags the operator sets"),
+    ("model", "spec.model"),
+    ("revision", "spec.model"),
+    ("tokenizer-revision", "spec.model"),
+    ("download-dir", "spec.modelCache"),
+    ("served-model-name", "every version is served under the name policy"),
+    (
+        "generation-config",
+        "sampling is what the run says, not what the model's folder says",
+    ),
+    (
+        "override-generation-config",
+        "sampling is what the run says, not what the model's folder says",
+    ),
+    (
+        "logprobs-mode",
+        "the trainer needs the logprobs of the distribution that was sampled from",
+    ),
+    ("max-logprobs", "the driver's requests fit the operator's limit"),
+    ("seed", "requests carry their own seeds"),
+    ("tensor-parallel-size", "engine.vllm.tensorParallel"),
+    ("pipeline-parallel-size", "engine.vllm.pipelineParallel"),
+    ("data-parallel-size", "engine.vllm.dataParallel"),
+    ("nnodes", "engine.vllm.nodes"),
+    ("node-rank", "engine.vllm.nodes"),
+    ("master-addr", "engine.vllm.nodes"),
+    ("master-port", "engine.vllm.nodes"),
+    ("headless", "engine.vllm.nodes"),
+    ("distributed-executor-backend", "engine.vllm.nodes"),
+    ("max-model-len", "engine.vllm.maxModelLen"),
+    ("gpu-memory-utilization", "engine.vllm.gpuMemoryUtilization"),
+    ("max-num-seqs", "engine.vllm.maxNumSeqs"),
+    ("enable-prefix-caching", "engine.vllm.enablePrefixCaching"),
+    ("no-enable-prefix-caching", "engine.vllm.enablePrefixCaching"),
+    ("quantization", "engine.vllm.quantization"),
+    ("enable-lora", "spec.lora"),
+    ("max-loras", "spec.lora.maxAdapters"),
+    ("max-cpu-loras", "spec.lora.maxAdapters"),
+    ("max-lora-rank", "spec.lora.maxRank"),
+    ("lora-modules", "adapters come from the run's store, through the agent"),
+    ("weight-transfer-config", "weights come through the agent"),
+];
+
+/// Flags of SGLang that a manifest may not give: the field that stands for each, or why it has one value only.
+pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
+    ("host", "the engine agent is the only door"),
+    ("port", "the engine agent is the only door"),
+    ("api-key", "the engine agent is the only door"),
+    ("admin-api-key", "the engine agent is the only door"),
+    ("ssl-keyfile", "the engine agent is the only door"),
+    ("ssl-certfile", "the engine agent is the only door"),
+    ("config", "a file could set any of the flags the operator sets"),
+    ("model-path", "spec.model"),
+    ("model", "spec.model"),
+    ("revision", "spec.model"),
+    ("download-dir", "spec.modelCache"),
+    ("served-model-name", "every version is served under the name policy"),
+    (
+        "sampling-defaults",
+        "sampling is what the run says, not what the model's folder says",
+    ),
+    (
+        "preferred-sampling-params",
+        "sampling is what the run says, not what the model's folder says",
+    ),
+    ("weight-version", "the agent says which version serves"),
+    ("random-seed", "the operator sets it, so that replicas can be repeated"),
+    ("skip-tokenizer-init", "the operator sets it where it is needed"),
+    ("tp-size", "engine.sglang.tensorParallel"),
+    ("tensor-parallel-size", "engine.sglang.tensorParallel"),
+    ("pp-size", "engine.sglang.pipelineParallel"),
+    ("pipeline-parallel-size", "engine.sglang.pipelineParallel"),
+    ("dp-size", "engine.sglang.dataParallel"),
+    ("data-parallel-size", "engine.sglang.dataParallel"),
+    ("nnodes", "engine.sglang.nodes"),
+    ("node-rank", "engine.sglang.nodes"),
+    ("dist-init-addr", "engine.sglang.nodes"),
+    ("nccl-init-addr", "engine.sglang.nodes"),
+    ("context-length", "engine.sglang.contextLength"),
+    ("mem-fraction-static", "engine.sglang.memoryFraction"),
+    ("max-running-requests", "engine.sglang.maxRunningRequests"),
+    ("disable-radix-cache", "engine.sglang.enablePrefixCaching"),
+    ("quantization", "engine.sglang.quantization"),
+    ("enable-lora", "spec.lora"),
+    ("max-lora-rank", "spec.lora.maxRank"),
+    ("max-loras-per-batch", "spec.lora.maxAdapters"),
+    ("max-loaded-loras", "spec.lora.maxAdapters"),
+    (
+        "lora-target-modules",
+        "the operator sets it: any module an adapter may have",
+    ),
+    ("lora-paths", "adapters come from the run's store, through the agent"),
+];
+
+/// The engine of a pool: exactly one of the fields.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(has(self.embedded) ? 1 : 0) + (has(self.vllm) ? 1 : 0) + (has(self.sglang) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1").message("give the engine: exactly one of embedded, vllm, sglang and external"),
+    validation = Rule::new("has(self.embedded) == has(oldSelf.embedded) && has(self.vllm) == has(oldSelf.vllm) && has(self.sglang) == has(oldSelf.sglang) && has(self.external) == has(oldSelf.external)").message("the kind of engine is immutable: make another pool")
+)]
+pub struct Engine {
+    /// The operator's own engine: small models, CPU, the same model code as the trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedded: Option<EmbeddedEngine>,
+    /// vLLM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vllm: Option<VllmEngine>,
+    /// SGLang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sglang: Option<SglangEngine>,
+    /// Somebody else's server. The pool has no engines then, only agents, which let requests through to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalEngine>,
+}
+
+impl Engine {
+    /// Its name in `kubectl get`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self { embedded: Some(_), .. } => "embedded",
+            Self { vllm: Some(_), .. } => "vllm",
+            Self { sglang: Some(_), .. } => "sglang",
+            Self { external: Some(_), .. } => "external",
+            _ => "none",
+        }
+    }
+
+    /// Pods of one replica.
+    pub fn nodes(&self) -> u32 {
+        match self {
+            Self { vllm: Some(vllm), .. } => vllm.nodes,
+            Self {
+                sglang: Some(sglang), ..
+            } => sglang.nodes,
+            _ => 1,
+        }
+    }
+
+    /// GPUs of each pod of a replica.
+    pub fn gpus_per_node(&self) -> u32 {
+        let per_node = |ranks: u32, nodes: u32| ranks.div_ceil(nodes.max(1));
+        match self {
+            Self { vllm: Some(vllm), .. } if vllm.device == Device::Gpu => per_node(vllm.ranks(), vllm.nodes),
+            Self {
+                sglang: Some(sglang), ..
+            } => per_node(sglang.ranks(), sglang.nodes),
+            _ => 0,
+        }
+    }
+}
+
+/// The embedded engine has no settings yet: it takes the context length from the model's `config.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EmbeddedEngine {}
+
+/// vLLM. A replica has tensorParallel x pipelineParallel x dataParallel GPUs, spread evenly over `nodes` pods.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(self.tensorParallel * self.pipelineParallel) % self.nodes == 0").message("nodes does not divide tensorParallel x pipelineParallel: every pod of a replica has the same number of GPUs; change one of the three"),
+    validation = Rule::new("!has(self.dataParallel) || self.dataParallel == 1 || self.nodes == 1").message("dataParallel needs nodes: 1; for more of them raise replicas instead"),
+    validation = Rule::new("self.device == 'Gpu' || self.nodes == 1").message("device Cpu needs nodes: 1"),
+    validation = Rule::new("!(has(self.image) && has(self.version))").message("give image or version, not both: version is a tag of vLLM's own image")
+)]
+pub struct VllmEngine {
+    /// GPUs that share each layer. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub tensor_parallel: u32,
+    /// Stages that the layers are divided into, usually one for each node. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub pipeline_parallel: u32,
+    /// Copies of the model inside one replica, behind one server. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub data_parallel: Option<u32>,
+    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub nodes: u32,
+    /// Longest prompt and answer together, in tokens. Default: what the model's `config.json` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 10000000))]
+    pub max_model_len: Option<u32>,
+    /// Share of each GPU's memory that vLLM takes for weights and cache. Default: 0.9.
+    #[serde(default = "default_gpu_memory_utilization")]
+    #[schemars(range(min = 0.05, max = 0.99))]
+    pub gpu_memory_utilization: f64,
+    /// Sequences that are sampled at the same time. Default: vLLM's own, which depends on the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub max_num_seqs: Option<u32>,
+    /// Keep the cache of prompts' beginnings: the turns of an episode share theirs. Default: true.
+    #[serde(default = "yes")]
+    pub enable_prefix_caching: bool,
+    /// A quantization of vLLM's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance between its logprobs and
+    /// the engine's. Default: what the model's `config.json` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9][a-z0-9_-]*$"))]
+    pub quantization: Option<String>,
+    /// What the engine computes on. Cpu needs an `image` with a CPU build, and asks for no GPUs.
+    #[serde(default)]
+    pub device: Device,
+    /// More flags of `vllm serve`, each as one or two items. Those that the operator sets itself are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
+    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|uds|api[-_]key|root[-_]path|ssl[-_]keyfile|ssl[-_]certfile|api[-_]server[-_]count|config|model|revision|tokenizer[-_]revision|download[-_]dir|served[-_]model[-_]name|generation[-_]config|override[-_]generation[-_]config|logprobs[-_]mode|max[-_]logprobs|seed|tensor[-_]parallel[-_]size|pipeline[-_]parallel[-_]size|data[-_]parallel[-_]size|tp|pp|dp|dp[a-z]|nnodes|n|node[-_]rank|r|master[-_]addr|master[-_]port|headless|distributed[-_]executor[-_]backend|max[-_]model[-_]len|gpu[-_]memory[-_]utilization|max[-_]num[-_]seqs|enable[-_]prefix[-_]caching|no[-_]enable[-_]prefix[-_]caching|quantization|q|enable[-_]lora|max[-_]loras|max[-_]cpu[-_]loras|max[-_]lora[-_]rank|lora[-_]modules|weight[-_]transfer[-_]config)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.vllm, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
+    pub extra_args: Vec<String>,
+    /// Image with the `vllm` command, of version 0.33 or near it. Default: vLLM's own of `version`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// Version of vLLM. Default: 0.33.0, which the command line is made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+[-a-z0-9.]*$"))]
+    pub version: Option<String>,
+}
+
+impl Default for VllmEngine {
+    fn default() -> Self {
+        Self {
+            tensor_parallel: 1,
+            pipeline_parallel: 1,
+            data_parallel: None,
+            nodes: 1,
+            max_model_len: None,
+            gpu_memory_utilization: default_gpu_memory_utilization(),
+            max_num_seqs: None,
+            enable_prefix_caching: true,
+            quantization: None,
+            device: Device::Gpu,
+            extra_args: Vec::new(),
+            image: None,
+            version: None,
+        }
+    }
+}
+
+impl VllmEngine {
+    /// Processes of a replica that compute, one on each GPU.
+    pub fn ranks(&self) -> u32 {
+        self.tensor_parallel * self.pipeline_parallel * self.data_parallel.unwrap_or(1)
+    }
+}
+
+/// What an engine computes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Device {
+    #[default]
+    Gpu,
+    Cpu,
+}
+
+/// SGLang. A replica has tensorParallel x pipelineParallel x dataParallel GPUs, spread evenly over `nodes` pods.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(self.tensorParallel * self.pipelineParallel) % self.nodes == 0").message("nodes does not divide tensorParallel x pipelineParallel: every pod of a replica has the same number of GPUs; change one of the three"),
+    validation = Rule::new("!has(self.dataParallel) || self.dataParallel == 1 || self.nodes == 1").message("dataParallel needs nodes: 1; for more of them raise replicas instead"),
+    validation = Rule::new("!(has(self.image) && has(self.version))").message("give image or version, not both: version is a tag of SGLang's own image")
+)]
+pub struct SglangEngine {
+    /// GPUs that share each layer. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub tensor_parallel: u32,
+    /// Stages that the layers are divided into. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub pipeline_parallel: u32,
+    /// Copies of the model inside one replica, behind one server. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub data_parallel: Option<u32>,
+    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub nodes: u32,
+    /// Longest prompt and answer together, in tokens. Default: what the model's `config.json` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 10000000))]
+    pub context_length: Option<u32>,
+    /// Share of each GPU's memory for weights and cache (`--mem-fraction-static`). Default: SGLang's own, from the size of the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.05, max = 0.99))]
+    pub memory_fraction: Option<f64>,
+    /// Sequences that are sampled at the same time. Default: as many as the cache holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub max_running_requests: Option<u32>,
+    /// Keep the cache of prompts' beginnings: the turns of an episode share theirs. Default: true.
+    #[serde(default = "yes")]
+    pub enable_prefix_caching: bool,
+    /// A quantization of SGLang's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance between its logprobs
+    /// and the engine's. Default: what the model's `config.json` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9][a-z0-9_-]*$"))]
+    pub quantization: Option<String>,
+    /// More flags of `sglang.launch_server`, each as one or two items. Those that the operator sets itself are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
+    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|api[-_]key|admin[-_]api[-_]key|ssl[-_]keyfile|ssl[-_]certfile|config|model[-_]path|model|revision|download[-_]dir|served[-_]model[-_]name|sampling[-_]defaults|preferred[-_]sampling[-_]params|weight[-_]version|random[-_]seed|skip[-_]tokenizer[-_]init|tp[-_]size|tensor[-_]parallel[-_]size|pp[-_]size|pipeline[-_]parallel[-_]size|dp[-_]size|data[-_]parallel[-_]size|tp|pp|dp|nnodes|node[-_]rank|dist[-_]init[-_]addr|nccl[-_]init[-_]addr|context[-_]length|mem[-_]fraction[-_]static|max[-_]running[-_]requests|disable[-_]radix[-_]cache|quantization|enable[-_]lora|max[-_]lora[-_]rank|max[-_]loras[-_]per[-_]batch|max[-_]loaded[-_]loras|lora[-_]target[-_]modules|lora[-_]paths)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.sglang, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
+    pub extra_args: Vec<String>,
+    /// Image with `python3 -m sglang.launch_server`, of version 0.5.23 or near it. Default: SGLang's own of `version`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// Version of SGLang. Default: 0.5.23, which the command line is made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+[-a-z0-9.]*$"))]
+    pub version: Option<String>,
+}
+
+impl Default for SglangEngine {
+    fn default() -> Self {
+        Self {
+            tensor_parallel: 1,
+            pipeline_parallel: 1,
+            data_parallel: None,
+            nodes: 1,
+            context_length: None,
+            memory_fraction: None,
+            max_running_requests: None,
+            enable_prefix_caching: true,
+            quantization: None,
+            extra_args: Vec::new(),
+            image: None,
+            version: None,
+        }
+    }
+}
+
+impl SglangEngine {
+    /// Processes of a replica that compute, one on each GPU.
+    pub fn ranks(&self) -> u32 {
+        self.tensor_parallel * self.pipeline_parallel * self.data_parallel.unwrap_or(1)
+    }
+}
+
+/// Somebody else's server that speaks OpenAI's completions with vLLM's extensions: prompts as token ids, answers as token ids with
+/// logprobs. The agent asks it for one such answer before the pool is Ready.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalEngine {
+    /// Its base URL with the `/v1` at the end, such as `https://example.com/v1`.
+    #[schemars(
+        length(min = 10, max = 1024),
+        regex(pattern = r"^https?://[^/?#\s@]+(/[^?#\s]*)?/v1/?$")
+    )]
+    pub url: String,
+    /// The name of the model in its requests. Default: the first of those the server lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub model: Option<String>,
+    /// What is sent as `Authorization: Bearer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key_secret_ref: Option<SecretKeyRef>,
+    /// Whether it can be given new weights.
+    #[serde(default)]
+    pub weights: ExternalWeights,
+    /// How it is found out that the server is fit for training.
+    #[serde(default)]
+    pub probe: ExternalProbe,
+}
+
+/// Whether an external server can be given new weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum ExternalWeights {
+    /// It always serves what it serves now, as version `base`. A run that trains must allow a frozen sampler by name.
+    #[default]
+    Frozen,
+    /// At the URL is an engine agent of this operator's, perhaps of another cluster. It is given the orders, and must reach the driver.
+    Agent,
+}
+
+/// How it is found out that an external server is fit for training: one completion of token ids.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalProbe {
+    /// Token ids of the prompt that is asked. Default: ids 1 to 8, which every vocabulary has.
+    #[serde(default = "default_probe_tokens")]
+    #[schemars(length(min = 1, max = 256), inner(range(min = 0, max = 10000000)))]
+    pub tokens: Vec<u32>,
+    /// How often it is asked again.
+    #[serde(default = "default_probe_period")]
+    pub period: Period,
+    /// How long it may take. A server that was scaled to nothing has to start first.
+    #[serde(default = "default_probe_timeout")]
+    pub timeout: Period,
+}
+
+impl Default for ExternalProbe {
+    fn default() -> Self {
+        Self {
+            tokens: default_probe_tokens(),
+            period: default_probe_period(),
+            timeout: default_probe_timeout(),
+        }
+    }
+}
+
+fn default_probe_tokens() -> Vec<u32> {
+    (1..=8).collect()
+}
+
+fn default_probe_period() -> Period {
+    Period::from_minutes(1)
+}
+
+fn default_probe_timeout() -> Period {
+    Period::from_minutes(5)
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_gpu_memory_utilization() -> f64 {
+    0.9
+}
