@@ -172,8 +172,8 @@ pub enum CliPreset {
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("self.thinking != 'Strip' || !has(self.rows) || self.rows == 'PerTurn'", "'agent.context.rows is ' + self.rows + ', but thinking: Strip shows every turn another history: set rows: PerTurn or leave it out'"),
-    validation = cel::rule("!has(self.trim) || !has(self.rows) || self.rows == 'PerTurn'", "'agent.context.rows is ' + self.rows + ', but trim shows turns another history: set rows: PerTurn or leave it out'")
+    validation = cel::rule("self.thinking != 'Strip' || !has(self.rows) || self.rows == 'PerTurn'", "agent.context.rows is {self.rows}, but thinking: Strip shows every turn another history: set rows: PerTurn or leave it out"),
+    validation = cel::rule("!has(self.trim) || !has(self.rows) || self.rows == 'PerTurn'", "agent.context.rows is {self.rows}, but trim shows turns another history: set rows: PerTurn or leave it out")
 )]
 pub struct Context {
     /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat template is told to switch
@@ -206,7 +206,7 @@ pub enum Rows {
 /// What is kept of a history that does not fit, as shares of the room that the first messages leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::rule("self.head + self.tail <= 1.0", "'agent.context.trim keeps head ' + string(self.head) + ' and tail ' + string(self.tail) + ' of the room, more than all of it: together they are at most 1'"))]
+#[x_kube(validation = cel::rule("self.head + self.tail <= 1.0", "agent.context.trim keeps head {self.head} and tail {self.tail} of the room, more than all of it: together they are at most 1"))]
 pub struct Trim {
     /// Share for the first turns.
     #[serde(default = "default_head")]
@@ -230,8 +230,8 @@ fn default_tail() -> f64 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("duration(self.commandTimeout) <= duration(self.episodeTimeout)", "'agent.limits.commandTimeout is ' + self.commandTimeout + ', longer than episodeTimeout ' + self.episodeTimeout + ': no command could run so long; lower the one or raise the other'"),
-    validation = cel::rule("!has(self.promptTokens) || !has(self.contextTokens) || self.promptTokens < self.contextTokens", "'agent.limits.promptTokens is ' + string(self.promptTokens) + ', but contextTokens only ' + string(self.contextTokens) + ': the answers need room beside the prompt'")
+    validation = cel::rule("duration(self.commandTimeout) <= duration(self.episodeTimeout)", "agent.limits.commandTimeout is {self.commandTimeout}, longer than episodeTimeout {self.episodeTimeout}: no command could run so long; lower the one or raise the other"),
+    validation = cel::rule("!has(self.promptTokens) || !has(self.contextTokens) || self.promptTokens < self.contextTokens", "agent.limits.promptTokens is {self.promptTokens}, but contextTokens only {self.contextTokens}: the answers need room beside the prompt")
 )]
 pub struct Limits {
     /// Turns of one episode: answers of the policy.

@@ -12,7 +12,7 @@ use crate::cel;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("!has(self.aggregationLength) || self.aggregation == 'SequenceSum'", "'algorithm.aggregationLength divides token sums, but algorithm.aggregation is ' + self.aggregation + ': set aggregation: SequenceSum or leave aggregationLength out'"),
+    validation = cel::rule("!has(self.aggregationLength) || self.aggregation == 'SequenceSum'", "algorithm.aggregationLength divides token sums, but algorithm.aggregation is {self.aggregation}: set aggregation: SequenceSum or leave aggregationLength out"),
     validation = cel::immutable(
         &[
             "advantage", "clip", "kl?", "entropyCoefficient", "aggregation", "aggregationLength?", "denominator", "maskOverlong",
@@ -289,7 +289,7 @@ pub struct Correction {
 /// A band of ratios.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::rule("self.low < self.high", "'the band from low ' + string(self.low) + ' to high ' + string(self.high) + ' is empty: low is less than high'"))]
+#[x_kube(validation = cel::rule("self.low < self.high", "the band from low {self.low} to high {self.high} is empty: low is less than high"))]
 pub struct Band {
     /// Lower end.
     #[serde(default)]

@@ -1,14 +1,26 @@
 //! CEL rules of the CRDs: the shapes that come back again and again.
 //!
-//! A rule's message is a CEL expression too, so that it can say which value was found; the API server puts the path before it. Fields
+//! A rule's message can say which values were found. Fields
 //! that may be left out are compared by [`unchanged`], because CEL has no word for "equal or both missing".
 
 use kube::core::{Message, Rule};
 
-/// A rule, and the expression that makes its message.
+/// A rule, and its message, in which CEL expressions stand in braces: `"trainer.nodes is {self.nodes}: ..."`.
+///
+/// They go through `format`, the one way to write a number that the API server knows the cost of.
 pub(crate) fn rule(rule: impl Into<String>, message: &str) -> Rule {
+    let mut parts = message.split(['{', '}']);
+    let mut text = parts.next().unwrap_or_default().replace('%', "%%");
+    let mut values = Vec::new();
+    while let (Some(value), Some(after)) = (parts.next(), parts.next()) {
+        values.push(value);
+        text = text + "%s" + &after.replace('%', "%%");
+    }
+    if values.is_empty() {
+        return Rule::new(rule).message(message);
+    }
     Rule {
-        message: Some(Message::Expression(message.to_owned())),
+        message: Some(Message::Expression(format!("'{text}'.format([{}])", values.join(", ")))),
         ..Rule::new(rule)
     }
 }

@@ -172,8 +172,10 @@ pub struct SecretKeyRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVariable {
+    /// Its name.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
     pub name: String,
+    /// Its value, as it is.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub value: String,

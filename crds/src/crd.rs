@@ -10,6 +10,16 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     vec![GrpoRun::crd(), InferencePool::crd(), SandboxPool::crd()]
 }
 
+/// The schema of a CRD's objects, as the chart has it.
+pub fn schema(crd: &CustomResourceDefinition) -> Result<serde_json::Value, CrdError> {
+    let mut value = serde_json::to_value(crd).map_err(|source| CrdError::Json {
+        name: crd.metadata.name.clone().unwrap_or_default(),
+        source,
+    })?;
+    without_rust_formats(&mut value);
+    Ok(value["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take())
+}
+
 /// A CRD could not be written as YAML.
 #[derive(Debug, thiserror::Error)]
 pub enum CrdError {
@@ -30,7 +40,7 @@ pub fn documents() -> Result<Vec<(String, String)>, CrdError> {
                 source,
             })?;
             without_rust_formats(&mut value);
-            let yaml = serde_yaml_ng::to_string(&value).map_err(|source| CrdError::Yaml {
+            let yaml = serde_yaml_ng::to_string(&value).map(quoted).map_err(|source| CrdError::Yaml {
                 name: name.clone(),
                 source,
             })?;
@@ -41,6 +51,18 @@ pub fn documents() -> Result<Vec<(String, String)>, CrdError> {
             ))
         })
         .collect()
+}
+
+/// kubectl reads YAML 1.1, where an `Off` without quotes is `false`: a value of an enum of ours would be another one.
+fn quoted(yaml: String) -> String {
+    const WORDS: [&str; 7] = ["y", "n", "yes", "no", "on", "off", "~"];
+    let one = |line: &str| match line.split_once("- ") {
+        Some((indent, word)) if indent.trim().is_empty() && WORDS.contains(&word.to_lowercase().as_str()) => {
+            format!("{indent}- '{word}'\n")
+        }
+        _ => format!("{line}\n"),
+    };
+    yaml.lines().map(one).collect()
 }
 
 /// `uint32` and `uint64` are no formats of the API server's, which warns about them on every apply.

@@ -17,6 +17,7 @@ pub mod crd;
 pub mod grpo_run;
 pub mod inference_pool;
 pub mod progress;
+pub mod reference;
 pub mod run_config;
 pub mod sandbox_pool;
 pub mod sources;

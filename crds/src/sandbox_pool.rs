@@ -33,7 +33,7 @@ use crate::{
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::rule("!has(self.warm.max) || self.warm.max <= self.max", "'warm.max is ' + string(self.warm.max) + ', more than max ' + string(self.max) + ': warm sandboxes count as well; lower it or raise max'"))]
+#[x_kube(validation = cel::rule("!has(self.warm.max) || self.warm.max <= self.max", "warm.max is {self.warm.max}, more than max {self.max}: warm sandboxes count as well; lower it or raise max"))]
 pub struct SandboxPoolSpec {
     /// Sandboxes at the same time, leased and warm together.
     #[schemars(range(min = 1, max = 10000))]

@@ -21,6 +21,34 @@ fn the_chart_holds_the_crds_that_the_types_say() {
 }
 
 #[test]
+fn what_yaml_1_1_takes_for_a_truth_value_is_quoted() {
+    for (file, yaml) in grpo_crds::crd::documents().unwrap() {
+        let bare = ["- Off", "- On", "- Yes", "- No"].map(|word| yaml.lines().any(|line| line.trim_start() == word));
+        assert_eq!(bare, [false; 4], "{file}");
+    }
+}
+
+#[test]
+fn the_book_holds_the_reference_that_the_types_say() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/src/reference.md");
+    assert!(
+        fs::read_to_string(page).unwrap_or_default() == grpo_crds::reference::page().unwrap(),
+        "docs/src/reference.md is not what the types say: run `cargo run -p grpo-crds --bin grpo-crdgen`"
+    );
+}
+
+#[test]
+fn every_field_of_a_spec_says_what_it_is() {
+    for line in grpo_crds::reference::page()
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| `spec."))
+    {
+        assert!(!line.ends_with("|  |"), "no text: {line}");
+    }
+}
+
+#[test]
 fn every_crd_is_small_enough_for_client_side_apply() {
     for crd in grpo_crds::crd::all() {
         let bytes = serde_json::to_string(&crd).unwrap().len();

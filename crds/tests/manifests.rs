@@ -65,15 +65,15 @@ fn of_every_union_exactly_one_member_is_accepted() {
     let claim = || serde_json::json!({"claimName": "runs", "path": "x"});
     let both: Vec<Change> = vec![
         (
-            "image and persistentVolumeClaim",
+            "image, persistentVolumeClaim, hub and objectStore",
             Box::new(move |spec| spec["model"]["persistentVolumeClaim"] = claim()),
         ),
         (
-            "image and persistentVolumeClaim",
+            "image, persistentVolumeClaim, hub and objectStore",
             Box::new(|spec| spec["model"] = serde_json::json!({})),
         ),
         (
-            "path names the file",
+            "path is missing",
             Box::new(|spec| {
                 spec["tasks"]["train"]["dataset"]["image"]
                     .as_object_mut()
@@ -86,14 +86,14 @@ fn of_every_union_exactly_one_member_is_accepted() {
             Box::new(|spec| spec["inference"]["poolRef"] = serde_json::json!({"name": "other"})),
         ),
         (
-            "pool and poolRef",
+            "sandboxes.pool and sandboxes.poolRef",
             Box::new(|spec| spec["sandboxes"] = serde_json::json!({})),
         ),
         (
-            "volumeClaimTemplate and persistentVolumeClaim",
+            "volumeClaimTemplate, persistentVolumeClaim and objectStore",
             Box::new(move |spec| spec["store"]["persistentVolumeClaim"] = claim()),
         ),
-        ("give the agent", Box::new(|spec| spec["agent"] = serde_json::json!({}))),
+        ("needs an agent", Box::new(|spec| spec["agent"] = serde_json::json!({}))),
         (
             "give the engine",
             Box::new(|spec| spec["inference"]["pool"]["engine"] = serde_json::json!({})),

@@ -1,17 +1,28 @@
-//! `grpo-crdgen [FOLDER]`: writes the CRDs into the chart (or the folder given).
+//! `grpo-crdgen`: writes the CRDs into the chart and the API's reference page into the book. `grpo-crdgen FOLDER`: only the CRDs, there.
 
-use std::{error::Error, fs, path::PathBuf};
+use std::{error::Error, fs, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args_os().nth(1).map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/grpo-operator/crds"),
-        PathBuf::from,
-    );
-    fs::create_dir_all(&folder).map_err(|error| format!("failed to make the folder {}: {error}", folder.display()))?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = std::env::args_os().nth(1);
+    let crds = folder
+        .as_ref()
+        .map_or_else(|| root.join("charts/grpo-operator/crds"), |folder| folder.into());
     for (file, yaml) in grpo_crds::crd::documents()? {
-        let path = folder.join(file);
-        fs::write(&path, yaml).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
-        println!("{}", path.display());
+        write(&crds.join(file), &yaml)?;
     }
+    if folder.is_none() {
+        write(&root.join("docs/src/reference.md"), &grpo_crds::reference::page()?)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
+    let failed = |error: std::io::Error| format!("failed to write {}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    fs::write(path, text).map_err(failed)?;
+    println!("{}", path.display());
     Ok(())
 }

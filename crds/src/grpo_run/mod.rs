@@ -133,7 +133,7 @@ pub struct GrpoRunSpec {
     pub rollout: Rollout,
     /// What an episode is worth.
     #[serde(default)]
-    #[x_kube(validation = cel::rule("self.resolved > self.unresolved", "'reward.resolved is ' + string(self.resolved) + ', not more than reward.unresolved ' + string(self.unresolved) + ': resolved is worth more than unresolved'"))]
+    #[x_kube(validation = cel::rule("self.resolved > self.unresolved", "reward.resolved is {self.resolved}, not more than reward.unresolved {self.unresolved}: resolved is worth more than unresolved"))]
     pub reward: Reward,
     /// The objective and the optimizer.
     #[serde(default)]

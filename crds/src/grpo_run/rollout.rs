@@ -10,8 +10,8 @@ use crate::cel;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("self.onSync != 'Continue' || self.maxStaleness > 0", "'rollout.onSync is Continue, but maxStaleness 0: an episode that goes on under new weights is one step stale; set maxStaleness: 1 or onSync: Drain'"),
-    validation = cel::rule("!has(self.dynamic) || !self.dynamic.carryOver || self.maxStaleness > 0", "'rollout.dynamic.carryOver is true, but maxStaleness 0: what is carried over is one step stale; set maxStaleness: 1 or leave carryOver out'"),
+    validation = cel::rule("self.onSync != 'Continue' || self.maxStaleness > 0", "rollout.onSync is Continue, but maxStaleness 0: an episode that goes on under new weights is one step stale; set maxStaleness: 1 or onSync: Drain"),
+    validation = cel::rule("!has(self.dynamic) || !self.dynamic.carryOver || self.maxStaleness > 0", "rollout.dynamic.carryOver is true, but maxStaleness 0: what is carried over is one step stale; set maxStaleness: 1 or leave carryOver out"),
     validation = cel::immutable(&["prompts", "samples", "maxStaleness", "dynamic?", "onSync"], "of rollout, prompts, samples, maxStaleness, dynamic and onSync are immutable: make another run")
 )]
 pub struct Rollout {
@@ -109,7 +109,7 @@ fn default_over_sample() -> f64 {
 /// A band of shares of resolved episodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::rule("self.low < self.high", "'rollout.dynamic.passRateBand from low ' + string(self.low) + ' to high ' + string(self.high) + ' is empty: low is less than high'"))]
+#[x_kube(validation = cel::rule("self.low < self.high", "rollout.dynamic.passRateBand from low {self.low} to high {self.high} is empty: low is less than high"))]
 pub struct PassRateBand {
     /// Lower end.
     #[serde(default)]

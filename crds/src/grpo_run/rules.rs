@@ -33,28 +33,28 @@ pub(super) fn finetune_needs_trainer_and_episodes() -> Rule {
 pub(super) fn finetune_only_in_its_mode() -> Rule {
     cel::rule(
         "self.mode == 'Finetune' || !has(self.finetune)",
-        "'finetune is given, but mode is ' + self.mode + ': set mode: Finetune or leave finetune out'",
+        "finetune is given, but mode is {self.mode}: set mode: Finetune or leave finetune out",
     )
 }
 
 pub(super) fn rollouts_need_an_agent() -> Rule {
     cel::rule(
         format!("!({ROLLS_OUT}) || has(self.agent.bash) || has(self.agent.tools) || has(self.agent.cli)"),
-        "'mode ' + self.mode + ' needs an agent: give exactly one of agent.bash, agent.tools and agent.cli'",
+        "mode {self.mode} needs an agent: give exactly one of agent.bash, agent.tools and agent.cli",
     )
 }
 
 pub(super) fn rollouts_need_engines() -> Rule {
     cel::rule(
         format!("!({ROLLS_OUT}) || has(self.inference.pool) || has(self.inference.poolRef)"),
-        "'mode ' + self.mode + ' needs engines: give exactly one of inference.pool and inference.poolRef'",
+        "mode {self.mode} needs engines: give exactly one of inference.pool and inference.poolRef",
     )
 }
 
 pub(super) fn all_but_finetune_need_sandboxes() -> Rule {
     cel::rule(
         "self.mode == 'Finetune' || has(self.sandboxes.pool) || has(self.sandboxes.poolRef)",
-        "'mode ' + self.mode + ' needs sandboxes: give exactly one of sandboxes.pool and sandboxes.poolRef'",
+        "mode {self.mode} needs sandboxes: give exactly one of sandboxes.pool and sandboxes.poolRef",
     )
 }
 
@@ -62,7 +62,7 @@ pub(super) fn all_but_finetune_need_sandboxes() -> Rule {
 pub(super) fn train_samples_the_whole_distribution() -> Rule {
     cel::rule(
         "self.mode != 'Train' || (self.rollout.sampling.topP == 1.0 && self.rollout.sampling.topK == 0 && self.rollout.sampling.minP == 0.0 && self.rollout.sampling.presencePenalty == 0.0 && self.rollout.sampling.frequencyPenalty == 0.0 && self.rollout.sampling.repetitionPenalty == 1.0)",
-        "'mode Train samples from the whole distribution, but rollout.sampling has topP ' + string(self.rollout.sampling.topP) + ', topK ' + string(self.rollout.sampling.topK) + ', minP ' + string(self.rollout.sampling.minP) + ' or a penalty: the trainer could not reproduce what they cut; leave them out'",
+        "mode Train samples from the whole distribution, but rollout.sampling has topP {self.rollout.sampling.topP}, topK {self.rollout.sampling.topK}, minP {self.rollout.sampling.minP} or a penalty: the trainer could not reproduce what they cut; leave them out",
     )
 }
 
@@ -81,35 +81,35 @@ pub(super) fn steps_need_rewards_of_their_own() -> Rule {
 pub(super) fn the_judge_is_not_the_policy() -> Rule {
     cel::rule(
         "!has(self.reward.process) || !has(self.inference.poolRef) || self.reward.process.poolRef.name != self.inference.poolRef.name",
-        "'reward.process.poolRef and inference.poolRef are both ' + self.reward.process.poolRef.name + ': a judge that follows the policy would judge itself; name another InferencePool (grpo.dev)'",
+        "reward.process.poolRef and inference.poolRef are both {self.reward.process.poolRef.name}: a judge that follows the policy would judge itself; name another InferencePool (grpo.dev)",
     )
 }
 
 pub(super) fn trimming_leaves_room_for_an_answer() -> Rule {
     cel::rule(
         "!has(self.agent.context.trim) || !has(self.agent.limits.contextTokens) || self.rollout.sampling.maxTokensPerCall < self.agent.limits.contextTokens",
-        "'rollout.sampling.maxTokensPerCall is ' + string(self.rollout.sampling.maxTokensPerCall) + ', which leaves nothing of agent.limits.contextTokens ' + string(self.agent.limits.contextTokens) + ' for the history that agent.context.trim keeps: lower it'",
+        "rollout.sampling.maxTokensPerCall is {self.rollout.sampling.maxTokensPerCall}, which leaves nothing of agent.limits.contextTokens {self.agent.limits.contextTokens} for the history that agent.context.trim keeps: lower it",
     )
 }
 
 pub(super) fn the_context_fits_vllm() -> Rule {
     cel::rule(
         "!has(self.agent.limits.contextTokens) || !has(self.inference.pool) || !has(self.inference.pool.engine.vllm) || !has(self.inference.pool.engine.vllm.maxModelLen) || self.agent.limits.contextTokens <= self.inference.pool.engine.vllm.maxModelLen",
-        "'agent.limits.contextTokens is ' + string(self.agent.limits.contextTokens) + ', but inference.pool.engine.vllm.maxModelLen only ' + string(self.inference.pool.engine.vllm.maxModelLen) + ': lower the one or raise the other'",
+        "agent.limits.contextTokens is {self.agent.limits.contextTokens}, but inference.pool.engine.vllm.maxModelLen only {self.inference.pool.engine.vllm.maxModelLen}: lower the one or raise the other",
     )
 }
 
 pub(super) fn the_context_fits_sglang() -> Rule {
     cel::rule(
         "!has(self.agent.limits.contextTokens) || !has(self.inference.pool) || !has(self.inference.pool.engine.sglang) || !has(self.inference.pool.engine.sglang.contextLength) || self.agent.limits.contextTokens <= self.inference.pool.engine.sglang.contextLength",
-        "'agent.limits.contextTokens is ' + string(self.agent.limits.contextTokens) + ', but inference.pool.engine.sglang.contextLength only ' + string(self.inference.pool.engine.sglang.contextLength) + ': lower the one or raise the other'",
+        "agent.limits.contextTokens is {self.agent.limits.contextTokens}, but inference.pool.engine.sglang.contextLength only {self.inference.pool.engine.sglang.contextLength}: lower the one or raise the other",
     )
 }
 
 pub(super) fn the_adapter_fits_the_engines() -> Rule {
     cel::rule(
         "!has(self.model.lora) || !has(self.inference.pool) || !has(self.inference.pool.lora) || self.model.lora.rank <= self.inference.pool.lora.maxRank",
-        "'model.lora.rank is ' + string(self.model.lora.rank) + ', but inference.pool.lora.maxRank only ' + string(self.inference.pool.lora.maxRank) + ': raise maxRank, or leave inference.pool.lora out'",
+        "model.lora.rank is {self.model.lora.rank}, but inference.pool.lora.maxRank only {self.inference.pool.lora.maxRank}: raise maxRank, or leave inference.pool.lora out",
     )
 }
 
@@ -125,21 +125,21 @@ pub(super) fn a_frozen_sampler_is_asked_for() -> Rule {
 pub(super) fn colocation_takes_turns_with_a_pool_of_its_own() -> Rule {
     cel::rule(
         "!has(self.trainer) || !self.trainer.colocate || (has(self.inference.pool) && (has(self.inference.pool.engine.vllm) || has(self.inference.pool.engine.sglang)) && self.rollout.maxStaleness == 0)",
-        "'trainer.colocate takes turns with the engines of inference.pool (vllm or sglang) and needs rollout.maxStaleness 0, here ' + string(self.rollout.maxStaleness) + ': give such a pool and maxStaleness: 0, or leave colocate out'",
+        "trainer.colocate takes turns with the engines of inference.pool (vllm or sglang) and needs rollout.maxStaleness 0, here {self.rollout.maxStaleness}: give such a pool and maxStaleness: 0, or leave colocate out",
     )
 }
 
 pub(super) fn the_sandboxes_hold_the_episodes() -> Rule {
     cel::rule(
         "!has(self.rollout.concurrency) || !has(self.sandboxes.pool) || self.rollout.concurrency <= self.sandboxes.pool.max",
-        "'rollout.concurrency is ' + string(self.rollout.concurrency) + ', but sandboxes.pool.max only ' + string(self.sandboxes.pool.max) + ': every episode has a sandbox of its own; raise max or lower concurrency'",
+        "rollout.concurrency is {self.rollout.concurrency}, but sandboxes.pool.max only {self.sandboxes.pool.max}: every episode has a sandbox of its own; raise max or lower concurrency",
     )
 }
 
 pub(super) fn another_runs_checkpoint_is_for_training() -> Rule {
     cel::rule(
         "!has(self.resumeFrom) || self.mode in ['Train', 'Finetune']",
-        "'resumeFrom is given, but mode ' + self.mode + ' has no trainer to load it: leave it out, or evaluate the weights as model'",
+        "resumeFrom is given, but mode {self.mode} has no trainer to load it: leave it out, or evaluate the weights as model",
     )
 }
 

@@ -72,6 +72,7 @@ fn default_access_modes() -> Vec<AccessMode> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimResources {
+    /// What the volume must have.
     pub requests: ClaimRequests,
 }
 

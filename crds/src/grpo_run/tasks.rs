@@ -15,7 +15,7 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = cel::immutable(&["train?"], "tasks.train is immutable: make another run"),
-    validation = cel::rule("(has(self.evaluate) ? self.evaluate.size() : 0) == (has(oldSelf.evaluate) ? oldSelf.evaluate.size() : 0) && (!has(self.evaluate) || self.evaluate.all(set, oldSelf.evaluate.exists(old, old.name == set.name)))", "'tasks.evaluate keeps its sets, of which only every, atStart and atEnd may change; measure another set with a run of mode Evaluate'")
+    validation = cel::rule("(has(self.evaluate) ? self.evaluate.size() : 0) == (has(oldSelf.evaluate) ? oldSelf.evaluate.size() : 0) && (!has(self.evaluate) || self.evaluate.all(set, oldSelf.evaluate.exists(old, old.name == set.name)))", "tasks.evaluate keeps its sets, of which only every, atStart and atEnd may change; measure another set with a run of mode Evaluate")
 )]
 pub struct Tasks {
     /// Tasks that are trained on.

@@ -14,10 +14,10 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("self.sequenceParallel == 1 || (self.gpusPerNode > 0 && self.gpusPerNode % self.sequenceParallel == 0)", "'trainer.sequenceParallel is ' + string(self.sequenceParallel) + ', which does not divide gpusPerNode ' + string(self.gpusPerNode) + ': the ranks that share a sequence are GPUs of one node'"),
-    validation = cel::rule("self.expertParallel == 1 || (self.gpusPerNode > 0 && (self.nodes * self.gpusPerNode) % self.expertParallel == 0)", "'trainer.expertParallel is ' + string(self.expertParallel) + ', which does not divide the ' + string(self.nodes * self.gpusPerNode) + ' GPUs of nodes x gpusPerNode: choose a divisor of it'"),
-    validation = cel::rule("!self.colocate || self.gpusPerNode > 0", "'trainer.colocate shares GPUs with the engines, but trainer.gpusPerNode is 0: set it, or leave colocate out'"),
-    validation = cel::rule("!has(self.network) || !has(self.network.rdma) || self.gpusPerNode > 0", "'trainer.network.rdma is for GPUs, but trainer.gpusPerNode is 0: set it, or leave rdma out'")
+    validation = cel::rule("self.sequenceParallel == 1 || (self.gpusPerNode > 0 && self.gpusPerNode % self.sequenceParallel == 0)", "trainer.sequenceParallel is {self.sequenceParallel}, which does not divide gpusPerNode {self.gpusPerNode}: the ranks that share a sequence are GPUs of one node"),
+    validation = cel::rule("self.expertParallel == 1 || (self.gpusPerNode > 0 && (self.nodes * self.gpusPerNode) % self.expertParallel == 0)", "trainer.expertParallel is {self.expertParallel}, which does not divide the {self.nodes * self.gpusPerNode} GPUs of nodes x gpusPerNode: choose a divisor of it"),
+    validation = cel::rule("!self.colocate || self.gpusPerNode > 0", "trainer.colocate shares GPUs with the engines, but trainer.gpusPerNode is 0: set it, or leave colocate out"),
+    validation = cel::rule("!has(self.network) || !has(self.network.rdma) || self.gpusPerNode > 0", "trainer.network.rdma is for GPUs, but trainer.gpusPerNode is 0: set it, or leave rdma out")
 )]
 pub struct Trainer {
     /// Pods; parameters, gradients and optimizer state are sharded over all their ranks.

@@ -1,0 +1,242 @@
+//! What no process executes yet is named with field, value and remedy; what the demo asks for is executed.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use grpo_crds::{
+    GrpoRun,
+    support::{in_words, unsupported},
+};
+use serde_json::Value;
+use support::{bases, merged};
+
+fn found(manifest: Value) -> Vec<(String, String)> {
+    let run: GrpoRun = serde_json::from_value(manifest).unwrap();
+    let found = unsupported(&run.spec);
+    assert!(found.iter().all(|one| !one.remedy.is_empty()));
+    found.into_iter().map(|one| (one.path, one.value)).collect()
+}
+
+#[test]
+fn what_is_executed_is_not_named() {
+    let demo: Value = serde_yaml_ng::from_str(include_str!("../../docs/examples/demo.yaml")).unwrap();
+    assert_eq!(found(demo), []);
+    let bases = bases();
+    assert_eq!(found(bases["train"].clone()), []);
+    let steered = "{spec: {rollout: {maxStaleness: 1, concurrency: 2}, failurePolicy: {voidRetries: 1}, algorithm: {advantage: {std: None}, \
+                    clip: {dual: 3}, aggregation: SequenceSum, control: ShuffledRewards}, tasks: {train: {select: {instanceIds: {inline: [a]}}}}}}";
+    assert_eq!(
+        found(merged(&bases["train"], &serde_yaml_ng::from_str(steered).unwrap())),
+        []
+    );
+}
+
+/// A patch over the base `train`, and every field it makes the driver refuse, with its value.
+const CASES: [(&str, &[(&str, &str)]); 39] = [
+    ("{mode: Validate}", &[("mode", r#""Validate""#)]),
+    ("{suspend: true}", &[("suspend", "true")]),
+    ("{ttlSecondsAfterFinished: 5}", &[("ttlSecondsAfterFinished", "5")]),
+    ("{queueName: q}", &[("queueName", r#""q""#)]),
+    ("{priorityClassName: p}", &[("priorityClassName", r#""p""#)]),
+    (
+        "{imagePullSecrets: [{name: s}]}",
+        &[("imagePullSecrets", r#"[{"name":"s"}]"#)],
+    ),
+    ("{store: {retain: true}}", &[("store.retain", "true")]),
+    (
+        "{model: {image: null, hub: {repo: a/b}}}",
+        &[("model.hub", r#"{"repo":"a/b"}"#)],
+    ),
+    (
+        "{model: {image: null, objectStore: {url: 's3://a'}}}",
+        &[("model.objectStore", r#"{"url":"s3://a"}"#)],
+    ),
+    ("{model: {lora: {rank: 4}}}", &[("model.lora", r#"{"rank":4}"#)]),
+    (
+        "{tasks: {train: {dataset: {image: null, hub: {repo: a/b}}}}}",
+        &[("tasks.train.dataset.hub", r#"{"repo":"a/b","split":"train"}"#)],
+    ),
+    (
+        "{tasks: {train: {dataset: {image: null, objectStore: {url: 's3://a/b'}}}}}",
+        &[("tasks.train.dataset.objectStore", r#"{"url":"s3://a/b"}"#)],
+    ),
+    (
+        "{tasks: {train: {dataset: {image: {path: a.parquet}}}}}",
+        &[("tasks.train.dataset", r#""a.parquet""#)],
+    ),
+    (
+        "{tasks: {train: {format: KodCode}}}",
+        &[("tasks.train.format", r#""KodCode""#)],
+    ),
+    (
+        "{tasks: {evaluate: [{name: e, dataset: {image: {reference: i, path: p}}, format: R2E}]}}",
+        &[("tasks.evaluate[e].format", r#""R2E""#)],
+    ),
+    (
+        "{tasks: {train: {select: {instanceIds: {configMapRef: {name: a, key: b}}}}}}",
+        &[(
+            "tasks.train.select.instanceIds.configMapRef",
+            r#"{"name":"a","key":"b"}"#,
+        )],
+    ),
+    (
+        "{agent: {bash: null, tools: {}}}",
+        &[("agent.tools", r#"{"toolset":"Pdb","callFormat":"Hermes"}"#)],
+    ),
+    (
+        "{agent: {bash: null, cli: {command: [a], image: i}}}",
+        &[("agent.cli", r#"{"image":"i","bare":false,"command":["a"]}"#)],
+    ),
+    ("{agent: {bash: {editTool: true}}}", &[("agent.bash.editTool", "true")]),
+    (
+        "{agent: {limits: {promptTokens: 9, episodeTokens: 8}}}",
+        &[("agent.limits.promptTokens", "9"), ("agent.limits.episodeTokens", "8")],
+    ),
+    (
+        "{agent: {context: {thinking: Strip, trim: {}, rows: PerTurn}}}",
+        &[
+            ("agent.context.thinking", r#""Strip""#),
+            ("agent.context.trim", r#"{"head":0.3,"tail":0.7}"#),
+            ("agent.context.rows", r#""PerTurn""#),
+        ],
+    ),
+    (
+        "{rollout: {maxStaleness: 1, onSync: Continue}}",
+        &[("rollout.onSync", r#""Continue""#)],
+    ),
+    (
+        "{rollout: {dynamic: {}}}",
+        &[(
+            "rollout.dynamic",
+            r#"{"filter":"NonZeroVariance","overSample":1.0,"carryOver":false}"#,
+        )],
+    ),
+    (
+        "{rollout: {sampling: {minP: 0.5, presencePenalty: 1, frequencyPenalty: 1, repetitionPenalty: 2}}}",
+        &[
+            ("rollout.sampling.minP", "0.5"),
+            ("rollout.sampling.presencePenalty", "1.0"),
+            ("rollout.sampling.frequencyPenalty", "1.0"),
+            ("rollout.sampling.repetitionPenalty", "2.0"),
+        ],
+    ),
+    (
+        "{algorithm: {advantage: {estimator: LeaveOneOut}}}",
+        &[("algorithm.advantage.estimator", r#""LeaveOneOut""#)],
+    ),
+    (
+        "{algorithm: {kl: {}}}",
+        &[(
+            "algorithm.kl",
+            r#"{"coefficient":0.001,"estimator":"K3","placement":"Loss"}"#,
+        )],
+    ),
+    (
+        "{algorithm: {entropyCoefficient: 0.1}}",
+        &[("algorithm.entropyCoefficient", "0.1")],
+    ),
+    (
+        "{algorithm: {aggregationLength: 9}}",
+        &[("algorithm.aggregationLength", "9")],
+    ),
+    (
+        "{algorithm: {denominator: Row}}",
+        &[("algorithm.denominator", r#""Row""#)],
+    ),
+    (
+        "{algorithm: {maskOverlong: true}}",
+        &[("algorithm.maskOverlong", "true")],
+    ),
+    (
+        "{algorithm: {oldLogprobs: Recompute}}",
+        &[("algorithm.oldLogprobs", r#""Recompute""#)],
+    ),
+    (
+        "{algorithm: {correction: {sequenceMask: 0.5}}}",
+        &[("algorithm.correction", r#"{"sequenceMask":0.5}"#)],
+    ),
+    (
+        "{algorithm: {miniBatches: 2, epochs: 3}}",
+        &[("algorithm.miniBatches", "2"), ("algorithm.epochs", "3")],
+    ),
+    (
+        "{algorithm: {schedule: {decay: Cosine, warmupSteps: 4}}}",
+        &[
+            ("algorithm.schedule.decay", r#""Cosine""#),
+            ("algorithm.schedule.warmupSteps", "4"),
+        ],
+    ),
+    (
+        "{algorithm: {allowFrozenSampler: true, routerReplay: true}}",
+        &[
+            ("algorithm.allowFrozenSampler", "true"),
+            ("algorithm.routerReplay", "true"),
+        ],
+    ),
+    (
+        "{trainer: {gpusPerNode: 8, sequenceParallel: 2, expertParallel: 2, maxTokensPerGpu: 99, shard: Node, colocate: true, image: i}}",
+        &[
+            ("trainer.gpusPerNode", "8"),
+            ("trainer.sequenceParallel", "2"),
+            ("trainer.expertParallel", "2"),
+            ("trainer.maxTokensPerGpu", "99"),
+            ("trainer.shard", r#""Node""#),
+            ("trainer.colocate", "true"),
+            ("trainer.image", r#""i""#),
+        ],
+    ),
+    (
+        "{trainer: {offload: {optimizer: true, parameters: true, activations: true}, network: {}}}",
+        &[
+            ("trainer.offload.optimizer", "true"),
+            ("trainer.offload.parameters", "true"),
+            ("trainer.offload.activations", "true"),
+            ("trainer.network", "{}"),
+        ],
+    ),
+    (
+        "{trainer: {deadlines: {start: 5m, step: 1h, collective: 30s}}}",
+        &[
+            ("trainer.deadlines.start", r#""5m""#),
+            ("trainer.deadlines.step", r#""1h""#),
+            ("trainer.deadlines.collective", r#""30s""#),
+        ],
+    ),
+    (
+        "{resumeFrom: {path: a}, sandboxes: {pool: {warm: {ahead: 2}, allowedNamespaces: [n]}}}",
+        &[
+            ("sandboxes.pool.warm.ahead", "2"),
+            ("sandboxes.pool.allowedNamespaces", r#"["n"]"#),
+            ("resumeFrom", r#"{"path":"a","optimizer":true}"#),
+        ],
+    ),
+];
+
+#[test]
+fn what_is_not_executed_is_named_with_its_value() {
+    let base = &bases()["train"];
+    for (patch, wanted) in CASES {
+        let patch: Value = serde_yaml_ng::from_str(&format!("{{spec: {patch}}}")).unwrap();
+        let wanted: Vec<(String, String)> = wanted
+            .iter()
+            .map(|(path, value)| ((*path).into(), (*value).into()))
+            .collect();
+        assert_eq!(found(merged(base, &patch)), wanted, "{patch}");
+    }
+}
+
+#[test]
+fn the_words_name_path_value_and_remedy() {
+    let run: GrpoRun = serde_json::from_value(merged(
+        &bases()["train"],
+        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8}, "reward": {"process": {"poolRef": {"name": "judge"}}}}}),
+    ))
+    .unwrap();
+    let words = in_words(&unsupported(&run.spec));
+    assert!(
+        words.contains("spec.trainer.gpusPerNode: 8 is not executed by this version: use 0"),
+        "{words}"
+    );
+    assert!(words.contains("spec.reward.process: "), "{words}");
+}
