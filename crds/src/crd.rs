@@ -40,10 +40,12 @@ pub fn documents() -> Result<Vec<(String, String)>, CrdError> {
                 source,
             })?;
             without_rust_formats(&mut value);
-            let yaml = serde_yaml_ng::to_string(&value).map(quoted).map_err(|source| CrdError::Yaml {
-                name: name.clone(),
-                source,
-            })?;
+            let yaml = serde_yaml_ng::to_string(&value)
+                .map(quoted)
+                .map_err(|source| CrdError::Yaml {
+                    name: name.clone(),
+                    source,
+                })?;
             let file = format!("{}.yaml", name.split('.').next().unwrap_or(&name));
             Ok((
                 file,

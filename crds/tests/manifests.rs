@@ -144,7 +144,7 @@ fn what_a_run_is_about_cannot_be_changed_and_what_steers_it_can() {
         ),
         (
             "algorithm is immutable",
-            Box::new(|spec| spec["algorithm"]["learningRate"] = 0.1.into()),
+            Box::new(|spec| spec["algorithm"]["clip"]["high"] = 0.3.into()),
         ),
         (
             "the trainer's size",

@@ -45,8 +45,24 @@ impl Judge {
         if !wrong.is_empty() {
             return Err((wrong.join("; "), Vec::new()));
         }
-        let judged = self.validator.validate_compiled(compiled, manifest, old);
+        let manifest = with_floats(schema, manifest);
+        let old = old.map(|old| with_floats(schema, old));
+        let judged = self.validator.validate_compiled(compiled, &manifest, old.as_ref());
         judged.map_err(|errors| (errors.to_string(), broken(kind, &errors)))
+    }
+}
+
+/// The API server reads a whole number as a float where the schema says `number`; kube's evaluation takes it as it is written.
+fn with_floats(schema: &Value, value: &Value) -> Value {
+    match value {
+        Value::Number(number) if schema["type"] == "number" => number.as_f64().into(),
+        Value::Array(items) => items.iter().map(|item| with_floats(&schema["items"], item)).collect(),
+        Value::Object(fields) => {
+            let one =
+                |(name, value): (&String, &Value)| (name.clone(), with_floats(&schema["properties"][name], value));
+            Value::Object(fields.iter().map(one).collect())
+        }
+        other => other.clone(),
     }
 }
 

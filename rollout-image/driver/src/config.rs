@@ -203,7 +203,11 @@ fn selection(config: &RunConfig, dataset: &grpo_run::Dataset, select: &grpo_run:
     })?;
     Ok(Selection {
         file,
-        instances: select.instance_ids.as_ref().and_then(|ids| ids.inline.clone()).unwrap_or_default(),
+        instances: select
+            .instance_ids
+            .as_ref()
+            .and_then(|ids| ids.inline.clone())
+            .unwrap_or_default(),
         repo: select.repo.clone(),
         limit: select.limit.map(|limit| limit as usize),
     })
@@ -270,4 +274,28 @@ impl AgentSettings {
 
 fn duration(period: Period) -> Duration {
     period.duration()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
+        let run: grpo_crds::GrpoRun = serde_json::from_value(json!({
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "r", "namespace": "n"},
+            "spec": {
+                "model": {"image": {"reference": "example.com/model:1"}},
+                "agent": {"bash": {}},
+                "trainer": {"gpusPerNode": 8},
+                "inference": {"pool": {"engine": {"embedded": {}}}},
+                "sandboxes": {"pool": {"max": 4}},
+                "store": {"persistentVolumeClaim": {"claimName": "runs"}}
+            }
+        }))
+        .unwrap();
+        let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
+        assert_eq!(fault.reason, support::REASON);
+        assert!(fault.message.contains("spec.trainer.gpusPerNode: 8"), "{fault}");
+    }
 }
