@@ -89,7 +89,6 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
     ),
     ("weight-version", "the agent says which version serves"),
     ("random-seed", "the operator sets it, so that replicas can be repeated"),
-    ("skip-tokenizer-init", "the operator sets it where it is needed"),
     ("tp-size", "engine.sglang.tensorParallel"),
     ("tensor-parallel-size", "engine.sglang.tensorParallel"),
     ("pp-size", "engine.sglang.pipelineParallel"),
@@ -201,7 +200,8 @@ pub struct VllmEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
+    /// to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -299,7 +299,8 @@ pub struct SglangEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
+    /// to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -326,7 +327,7 @@ pub struct SglangEngine {
     /// More flags of `sglang.launch_server`, each as one or two items. Those that the operator sets itself are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
-    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|api[-_]key|admin[-_]api[-_]key|ssl[-_]keyfile|ssl[-_]certfile|config|model[-_]path|model|revision|download[-_]dir|served[-_]model[-_]name|sampling[-_]defaults|preferred[-_]sampling[-_]params|weight[-_]version|random[-_]seed|skip[-_]tokenizer[-_]init|tp[-_]size|tensor[-_]parallel[-_]size|pp[-_]size|pipeline[-_]parallel[-_]size|dp[-_]size|data[-_]parallel[-_]size|tp|pp|dp|nnodes|node[-_]rank|dist[-_]init[-_]addr|nccl[-_]init[-_]addr|context[-_]length|mem[-_]fraction[-_]static|max[-_]running[-_]requests|disable[-_]radix[-_]cache|quantization|enable[-_]lora|max[-_]lora[-_]rank|max[-_]loras[-_]per[-_]batch|max[-_]loaded[-_]loras|lora[-_]target[-_]modules|lora[-_]paths)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.sglang, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
+    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|api[-_]key|admin[-_]api[-_]key|ssl[-_]keyfile|ssl[-_]certfile|config|model[-_]path|model|revision|download[-_]dir|served[-_]model[-_]name|sampling[-_]defaults|preferred[-_]sampling[-_]params|weight[-_]version|random[-_]seed|tp[-_]size|tensor[-_]parallel[-_]size|pp[-_]size|pipeline[-_]parallel[-_]size|dp[-_]size|data[-_]parallel[-_]size|tp|pp|dp|nnodes|node[-_]rank|dist[-_]init[-_]addr|nccl[-_]init[-_]addr|context[-_]length|mem[-_]fraction[-_]static|max[-_]running[-_]requests|disable[-_]radix[-_]cache|quantization|enable[-_]lora|max[-_]lora[-_]rank|max[-_]loras[-_]per[-_]batch|max[-_]loaded[-_]loras|lora[-_]target[-_]modules|lora[-_]paths)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.sglang, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
     pub extra_args: Vec<String>,
     /// Image with `python3 -m sglang.launch_server`, of version 0.5.23 or near it. Default: SGLang's own of `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,10 @@ pub mod engines;
 
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{Condition, Time},
+    },
 };
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -228,7 +231,8 @@ pub struct ModelCache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
-    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be `privileged`.
+    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be `privileged`, and
+    /// the folder writable for user 65532.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 512), regex(pattern = r"^/[A-Za-z0-9]"))]
     pub host_path: Option<String>,
@@ -287,6 +291,9 @@ pub struct InferencePoolStatus {
     /// Replicas that serve the newest ordered weights.
     #[serde(default)]
     pub updated_replicas: u32,
+    /// How often replicas failed by themselves since all of them were ready, and when last: new ones wait longer each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     /// Selects the pod of each replica that its agent is in, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -294,6 +301,16 @@ pub struct InferencePoolStatus {
     /// The GrpoRun whose weights the pool follows, until that run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claim>,
+}
+
+/// How often replicas failed by themselves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failures {
+    /// Since all replicas were ready.
+    pub consecutive: u32,
+    /// The latest of them.
+    pub last: Time,
 }
 
 /// The GrpoRun whose weights a pool follows.
