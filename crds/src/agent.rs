@@ -4,19 +4,31 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::Period;
+use crate::{
+    cel,
+    common::{EnvVariable, Period},
+};
 
-/// The agent whose episodes are trained on: exactly one kind of agent, and its limits.
+/// The agent whose episodes are trained on: at most one kind of agent (modes Train and Evaluate need it), and its limits.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.bash)").message("give the agent: bash"))]
+#[x_kube(validation = cel::at_most_one(&["bash", "tools", "cli"]))]
 pub struct Agent {
     /// Built-in loop: every turn the policy writes text with one bash block, which is run in the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bash: Option<BashAgent>,
+    /// Built-in loop: every turn the policy calls one tool of a set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<ToolsAgent>,
+    /// A command-line agent, run unchanged in the sandbox against an endpoint that records what it samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cli: Option<CliAgent>,
     /// Where an episode ends at the latest.
     #[serde(default)]
     pub limits: Limits,
+    /// What of its history the policy sees.
+    #[serde(default)]
+    pub context: Context,
 }
 
 /// Texts of the bash loop. Templates are minijinja (Jinja2 syntax).
@@ -89,11 +101,140 @@ fn default_submit_sentinel() -> String {
     "COMPLETE_TASK_AND_SUBMIT".into()
 }
 
-/// Where an episode ends at the latest. Hitting a limit is a result of the policy, not a fault.
+/// The tool-calling loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+pub struct ToolsAgent {
+    /// Pdb: pdb, view, rewrite, eval, grep, listdir and submit. Rewrite: the same without pdb.
+    #[serde(default)]
+    pub toolset: Toolset,
+    /// How a call is written. Hermes: JSON between `<tool_call>` tags. Qwen3Coder: XML, one tag per argument.
+    #[serde(default)]
+    pub call_format: CallFormat,
+    /// Template of the system message (minijinja). Variables: `task`, `limits`. Default: the toolset's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub system: Option<String>,
+    /// Template of the first user message (minijinja). Variables: `task`, `limits`. Default: the task's problem statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub task: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Toolset {
+    #[default]
+    Pdb,
+    Rewrite,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum CallFormat {
+    #[default]
+    Hermes,
+    Qwen3Coder,
+}
+
+/// A command-line agent. It reaches nothing but the recording endpoint, whose URL and key are in its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::exactly_one(&["preset", "command"]))]
+pub struct CliAgent {
+    /// An agent whose command line, environment and events are known. QwenCode: qwen-code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<CliPreset>,
+    /// Image that holds the agent and what it needs to run; it is mounted beside the task's own files, which stay as they are.
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+    /// Of a preset: the shortest prompt it has (qwen-code: 16 kB for each request, not 78).
+    #[serde(default)]
+    pub bare: bool,
+    /// Command of an agent that is no preset, as templates (minijinja). Variables: `task`, `baseUrl`, `model`, `limits`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 16384)))]
+    pub command: Option<Vec<String>>,
+    /// Template of the prompt (minijinja), `prompt` in `command`. Default: the task's problem statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub task: Option<String>,
+    /// Added to its environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub env: Vec<EnvVariable>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CliPreset {
+    QwenCode,
+}
+
+/// What of its history the policy sees at every turn, and how turns become rows that are trained on.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::rule("self.thinking != 'Strip' || !has(self.rows) || self.rows == 'PerTurn'", "'agent.context.rows is ' + self.rows + ', but thinking: Strip shows every turn another history: set rows: PerTurn or leave it out'"),
+    validation = cel::rule("!has(self.trim) || !has(self.rows) || self.rows == 'PerTurn'", "'agent.context.rows is ' + self.rows + ', but trim shows turns another history: set rows: PerTurn or leave it out'")
+)]
+pub struct Context {
+    /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat template is told to switch
+    /// reasoning off.
+    #[serde(default)]
+    pub thinking: Thinking,
+    /// Leaves out turns in the middle where the history does not fit; the newest turn always stays. Left out: the episode ends there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trim: Option<Trim>,
+    /// PerEpisode: an episode is one row. PerTurn: every turn is a row of its own, with the history it saw. Default: PerTurn with `trim` or
+    /// `thinking: Strip`, else PerEpisode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Rows>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Thinking {
+    #[default]
+    Keep,
+    Strip,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Rows {
+    PerEpisode,
+    PerTurn,
+}
+
+/// What is kept of a history that does not fit, as shares of the room that the first messages leave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("self.head + self.tail <= 1.0", "'agent.context.trim keeps head ' + string(self.head) + ' and tail ' + string(self.tail) + ' of the room, more than all of it: together they are at most 1'"))]
+pub struct Trim {
+    /// Share for the first turns.
+    #[serde(default = "default_head")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub head: f64,
+    /// Share for the last turns.
+    #[serde(default = "default_tail")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub tail: f64,
+}
+
+fn default_head() -> f64 {
+    0.3
+}
+
+fn default_tail() -> f64 {
+    0.7
+}
+
+/// Where an episode ends at the latest. Hitting a limit is a result of the policy, not a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::rule("duration(self.commandTimeout) <= duration(self.episodeTimeout)", "'agent.limits.commandTimeout is ' + self.commandTimeout + ', longer than episodeTimeout ' + self.episodeTimeout + ': no command could run so long; lower the one or raise the other'"),
+    validation = cel::rule("!has(self.promptTokens) || !has(self.contextTokens) || self.promptTokens < self.contextTokens", "'agent.limits.promptTokens is ' + string(self.promptTokens) + ', but contextTokens only ' + string(self.contextTokens) + ': the answers need room beside the prompt'")
+)]
 pub struct Limits {
-    /// Turns of one episode.
+    /// Turns of one episode: answers of the policy.
     #[serde(default = "default_turns")]
     #[schemars(range(min = 1, max = 10000))]
     pub turns: u32,
@@ -107,6 +248,14 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub context_tokens: Option<u32>,
+    /// Tokens of the first prompt. A task whose prompt is longer is left out and counted. Default: no limit but the context's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000000))]
+    pub prompt_tokens: Option<u32>,
+    /// Tokens of one episode after its first prompt, answers and observations together. Default: no limit but the context's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100000000))]
+    pub episode_tokens: Option<u32>,
 }
 
 impl Default for Limits {
@@ -116,6 +265,8 @@ impl Default for Limits {
             command_timeout: default_command_timeout(),
             episode_timeout: default_episode_timeout(),
             context_tokens: None,
+            prompt_tokens: None,
+            episode_tokens: None,
         }
     }
 }

@@ -1,12 +1,27 @@
 //! The objective and the optimizer of a run. Read by the trainer only.
+//!
+//! Of all of it only the learning rate may ever change, while the run is suspended or Failed: see [`crate::grpo_run`].
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cel;
+
 /// Group relative policy optimisation: how rewards become advantages, advantages a loss, and the loss a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::rule("!has(self.aggregationLength) || self.aggregation == 'SequenceSum'", "'algorithm.aggregationLength divides token sums, but algorithm.aggregation is ' + self.aggregation + ': set aggregation: SequenceSum or leave aggregationLength out'"),
+    validation = cel::immutable(
+        &[
+            "advantage", "clip", "kl?", "entropyCoefficient", "aggregation", "aggregationLength?", "denominator", "maskOverlong",
+            "oldLogprobs", "correction?", "miniBatches", "epochs", "weightDecay", "betas", "gradientClip", "schedule", "allowFrozenSampler",
+            "routerReplay?", "control?",
+        ],
+        "algorithm is immutable but for learningRate: make another run",
+    )
+)]
 pub struct Algorithm {
     /// Advantages of a group's episodes.
     #[serde(default)]
@@ -14,9 +29,42 @@ pub struct Algorithm {
     /// Clipping of the probability ratio.
     #[serde(default)]
     pub clip: Clip,
+    /// A penalty on the distance from the base model. Left out: none, and no base model is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl: Option<Kl>,
+    /// Weight of the policy's entropy, which is added to the objective. 0: off.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub entropy_coefficient: f64,
     /// How token losses are put together.
     #[serde(default)]
     pub aggregation: Aggregation,
+    /// With SequenceSum: each episode's token sum is divided by this number of tokens, the same for all (Dr. GRPO). Left out: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000000))]
+    pub aggregation_length: Option<u32>,
+    /// What counts as a sequence where an episode has several rows. Episode: its rows together, so that long episodes weigh no more than
+    /// short ones. Row: every row.
+    #[serde(default)]
+    pub denominator: Denominator,
+    /// Episodes cut by a limit are not trained on, but stay in their group's baseline.
+    #[serde(default)]
+    pub mask_overlong: bool,
+    /// The probabilities that new ones are compared with. Engine: those recorded when the tokens were sampled. Recompute: the trainer's own,
+    /// under the version that sampled.
+    #[serde(default)]
+    pub old_logprobs: OldLogprobs,
+    /// Weighs or leaves out tokens whose probability differs between engine and trainer. Left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction: Option<Correction>,
+    /// Optimizer steps that one batch is divided into.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub mini_batches: u32,
+    /// Passes over one batch.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub epochs: u32,
     /// Step size of AdamW.
     #[serde(default = "default_learning_rate")]
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -33,6 +81,15 @@ pub struct Algorithm {
     #[serde(default = "default_gradient_clip")]
     #[schemars(range(min = 0.0, max = 1000000.0))]
     pub gradient_clip: f64,
+    /// How the learning rate goes over the run's steps.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// Train although the engine cannot take new weights: every iteration then samples from the base. The run says so in a condition.
+    #[serde(default)]
+    pub allow_frozen_sampler: bool,
+    /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. Default: on for such models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router_replay: Option<bool>,
     /// For experiments only: a run that must not learn, to compare one that does with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
@@ -50,11 +107,23 @@ impl Default for Algorithm {
         Self {
             advantage: Advantage::default(),
             clip: Clip::default(),
+            kl: None,
+            entropy_coefficient: 0.0,
             aggregation: Aggregation::default(),
+            aggregation_length: None,
+            denominator: Denominator::default(),
+            mask_overlong: false,
+            old_logprobs: OldLogprobs::default(),
+            correction: None,
+            mini_batches: one(),
+            epochs: one(),
             learning_rate: default_learning_rate(),
             weight_decay: 0.0,
             betas: default_betas(),
             gradient_clip: default_gradient_clip(),
+            schedule: Schedule::default(),
+            allow_frozen_sampler: false,
+            router_replay: None,
             control: None,
         }
     }
@@ -72,13 +141,29 @@ fn default_gradient_clip() -> f64 {
     1.0
 }
 
-/// Reward minus the mean of its group, divided by a standard deviation.
+fn one() -> u32 {
+    1
+}
+
+/// What a reward is compared with, and what the difference is divided by.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Advantage {
+    /// Group: reward minus the mean of its group. LeaveOneOut: minus the mean of the others. StepWise: rewards of single turns, compared
+    /// within the group's turns of the same number; needs `reward.process`.
+    #[serde(default)]
+    pub estimator: Estimator,
     /// Which standard deviation of the group's rewards divides: None (no division), Population (n) or Unbiased (n - 1).
     #[serde(default)]
     pub std: StandardDeviation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Estimator {
+    #[default]
+    Group,
+    LeaveOneOut,
+    StepWise,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -129,4 +214,118 @@ pub enum Aggregation {
     TokenMean,
     SequenceMean,
     SequenceSum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Denominator {
+    #[default]
+    Episode,
+    Row,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum OldLogprobs {
+    #[default]
+    Engine,
+    Recompute,
+}
+
+/// A penalty on the distance from the base model, per token, with x = log p(policy) - log p(base).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Kl {
+    /// Its weight.
+    #[serde(default = "default_kl")]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub coefficient: f64,
+    /// K1: x. K2: x squared, halved. K3: exp(-x) - 1 + x.
+    #[serde(default)]
+    pub estimator: KlEstimator,
+    /// Loss: added to the loss. Reward: taken from the reward before advantages are computed.
+    #[serde(default)]
+    pub placement: KlPlacement,
+}
+
+fn default_kl() -> f64 {
+    0.001
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum KlEstimator {
+    K1,
+    K2,
+    #[default]
+    K3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum KlPlacement {
+    #[default]
+    Loss,
+    Reward,
+}
+
+/// What is done about the engine's arithmetic. The ratio is the trainer's probability of a token, under the weights that sampled it, over the
+/// engine's.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(has(self.truncatedImportance) && has(self.icePop))").message("algorithm.correction has both truncatedImportance and icePop: they weigh the same ratio; leave one of them out"),
+    validation = Rule::new("has(self.truncatedImportance) || has(self.icePop) || has(self.sequenceMask)").message("algorithm.correction is empty: give truncatedImportance, icePop or sequenceMask, or leave it out")
+)]
+pub struct Correction {
+    /// TIS: a token's loss is multiplied by its ratio, held in the band.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated_importance: Option<Band>,
+    /// IcePop: a token whose ratio lies outside the band is left out, the others' losses are multiplied by their ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ice_pop: Option<Band>,
+    /// A sequence with a negative advantage is left out when its mean log ratio is further from 0 than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub sequence_mask: Option<f64>,
+}
+
+/// A band of ratios.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("self.low < self.high", "'the band from low ' + string(self.low) + ' to high ' + string(self.high) + ' is empty: low is less than high'"))]
+pub struct Band {
+    /// Lower end.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub low: f64,
+    /// Upper end.
+    #[serde(default = "default_band")]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub high: f64,
+}
+
+fn default_band() -> f64 {
+    2.0
+}
+
+/// How the learning rate goes over the run's steps.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Schedule {
+    /// Constant, or down to `finalRatio` in a line or a half cosine.
+    #[serde(default)]
+    pub decay: Decay,
+    /// Steps over which it rises from 0 before.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1000000))]
+    pub warmup_steps: u32,
+    /// Of Linear and Cosine: the last step's share of `learningRate`.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub final_ratio: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Decay {
+    #[default]
+    Constant,
+    Linear,
+    Cosine,
 }

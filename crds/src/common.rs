@@ -1,11 +1,12 @@
-//! What several kinds share: periods, references, volumes, the partial pod overlay.
+//! What several kinds share: periods, references, the partial pod overlay. Where files come from is in [`crate::sources`].
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use k8s_openapi::api::core::v1::{LocalObjectReference, ResourceRequirements, Toleration};
-use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use crate::sources::{ClaimSource, ImageSource, ModelSource};
 
 /// A length of time as people write it in manifests: `90s`, `30m`, `1h30m`, `500ms`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -130,6 +131,31 @@ pub struct ObjectRef {
     pub name: String,
 }
 
+/// Another object, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespacedRef {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its namespace. Default: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: Option<String>,
+}
+
+/// One value of a ConfigMap of the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapKeyRef {
+    /// Name of the ConfigMap.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Which of its values.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
+    pub key: String,
+}
+
 /// One value of a Secret of the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -140,68 +166,6 @@ pub struct SecretKeyRef {
     /// Which of its values.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
     pub key: String,
-}
-
-/// Files that lie in an OCI image, mounted as an image volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ImageSource {
-    /// Reference of the image, as for a container.
-    #[schemars(length(min = 1, max = 512))]
-    pub reference: String,
-    /// Path inside the image, without a leading slash. For a model the folder that holds `config.json`; for a dataset the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/].*$"))]
-    pub path: Option<String>,
-}
-
-/// Files that lie on a volume of the same namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClaimSource {
-    /// Name of the PersistentVolumeClaim. It is mounted read-only.
-    #[schemars(length(min = 1, max = 253))]
-    pub claim_name: String,
-    /// Path on the volume, without a leading slash. For a model the folder that holds `config.json`; for a dataset the file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/].*$"))]
-    pub path: Option<String>,
-}
-
-/// Where a model comes from: exactly one of the fields.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.image) != has(self.persistentVolumeClaim)").message("give exactly one of image and persistentVolumeClaim"))]
-pub struct ModelSource {
-    /// An image that holds the model's files (`config.json`, `tokenizer.json`, `model.safetensors`, ...).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<ImageSource>,
-    /// A volume that holds the model's files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub persistent_volume_claim: Option<ClaimSource>,
-}
-
-impl ModelSource {
-    /// Where the source is mounted in every process that needs it.
-    pub const MOUNT: &'static str = "/model";
-
-    /// The folder with the model's files, as seen in a container.
-    pub fn directory(&self) -> String {
-        let path = match (&self.image, &self.persistent_volume_claim) {
-            (Some(image), _) => image.path.as_deref(),
-            (None, Some(claim)) => claim.path.as_deref(),
-            (None, None) => None,
-        };
-        joined(Self::MOUNT, path)
-    }
-}
-
-/// A path below a mount.
-pub(crate) fn joined(mount: &str, path: Option<&str>) -> String {
-    match path {
-        Some(path) => format!("{mount}/{}", path.trim_matches('/')),
-        None => mount.to_owned(),
-    }
 }
 
 /// One environment variable.

@@ -6,10 +6,12 @@
 //! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`.
 //!
 //! The types are the source of everything derived from them: the CRD YAML in the chart ([`crd::documents`]), its descriptions, bounds,
-//! defaults and CEL rules. Everything a manifest can get wrong by itself is refused there, with the field's path.
+//! defaults and CEL rules, and the API's reference page. Everything a manifest can get wrong by itself is refused there, with the field's
+//! path. What this version's processes do not execute yet is refused by [`support`] when a run starts: nothing is ignored in silence.
 
 pub mod agent;
 pub mod algorithm;
+mod cel;
 pub mod common;
 pub mod crd;
 pub mod grpo_run;
@@ -17,6 +19,8 @@ pub mod inference_pool;
 pub mod progress;
 pub mod run_config;
 pub mod sandbox_pool;
+pub mod sources;
+pub mod support;
 
 pub use grpo_run::{GrpoRun, GrpoRunSpec, GrpoRunStatus};
 pub use inference_pool::{InferencePool, InferencePoolSpec, InferencePoolStatus};

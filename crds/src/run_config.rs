@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    common::joined,
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
+    sources::joined,
 };
 
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
@@ -75,10 +75,10 @@ impl RunConfig {
     pub fn of(run: &GrpoRun) -> Self {
         let name = run.metadata.name.clone().unwrap_or_default();
         let namespace = run.metadata.namespace.clone().unwrap_or_default();
-        let pool =
-            |reference: Option<&crate::common::ObjectRef>| reference.map_or(name.clone(), |pool| pool.name.clone());
-        let engines = pool(run.spec.inference.pool_ref.as_ref());
-        let sandboxes = pool(run.spec.sandboxes.pool_ref.as_ref());
+        let engines = run.spec.inference.pool_ref.as_ref().map_or(&name, |pool| &pool.name);
+        let sandboxes = run.spec.sandboxes.pool_ref.as_ref();
+        let sandboxes_namespace = sandboxes.and_then(|pool| pool.namespace.as_ref()).unwrap_or(&namespace);
+        let sandboxes = sandboxes.map_or(&name, |pool| &pool.name);
         Self {
             uid: run.metadata.uid.clone().unwrap_or_default(),
             store_path: run
@@ -87,10 +87,13 @@ impl RunConfig {
                 .path
                 .clone()
                 .unwrap_or_else(|| format!("{namespace}/{name}")),
-            model_path: run.spec.model.directory(),
+            model_path: run.spec.model.source().directory(),
             datasets: mounts(&run.spec),
             endpoints: Endpoints {
-                gateway: format!("http://{sandboxes}-gateway.{namespace}.svc:{}", Self::GATEWAY_PORT),
+                gateway: format!(
+                    "http://{sandboxes}-gateway.{sandboxes_namespace}.svc:{}",
+                    Self::GATEWAY_PORT
+                ),
                 engines_host: format!("{engines}-engines.{namespace}.svc"),
                 engines_port: Self::AGENT_PORT,
                 trainer: format!("http://{name}-trainer.{namespace}.svc:{}", Self::TRAINER_PORT),

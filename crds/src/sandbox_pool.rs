@@ -7,7 +7,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Period, PodOverlay, ProcessOptions};
+use crate::{
+    cel,
+    common::{Period, PodOverlay, ProcessOptions},
+};
 
 /// Sandboxes that are leased by episodes and graders and deleted after use.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -30,7 +33,7 @@ use crate::common::{Period, PodOverlay, ProcessOptions};
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.warm.max) || self.warm.max <= self.max").message("warm.max is at most max"))]
+#[x_kube(validation = cel::rule("!has(self.warm.max) || self.warm.max <= self.max", "'warm.max is ' + string(self.warm.max) + ', more than max ' + string(self.max) + ': warm sandboxes count as well; lower it or raise max'"))]
 pub struct SandboxPoolSpec {
     /// Sandboxes at the same time, leased and warm together.
     #[schemars(range(min = 1, max = 10000))]
@@ -58,6 +61,14 @@ pub struct SandboxPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub image_rewrites: Vec<ImageRewrite>,
+    /// Namespaces whose runs may lease sandboxes, besides the pool's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub allowed_namespaces: Vec<String>,
+    /// Root inside a sandbox is nobody outside (`hostUsers: false`). False where nodes cannot do that: root is then root, within the bounds of
+    /// the baseline Pod Security level.
+    #[serde(default = "yes")]
+    pub user_namespaces: bool,
     /// Laid over the sandbox pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
@@ -70,10 +81,18 @@ pub struct SandboxPoolSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Warm {
+    /// Groups of episodes whose sandboxes are started before their turn comes. Default: as many episodes as run at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub ahead: Option<u32>,
     /// At most so many that nobody has leased. 0 keeps none warm. Default: as many as `max` leaves room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Caps on what a lease may ask for.

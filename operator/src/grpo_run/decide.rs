@@ -386,7 +386,7 @@ fn inference_blocker(seen: &Seen) -> Option<(&'static str, String)> {
             ),
         ));
     }
-    if pool.spec.model != seen.run.spec.model {
+    if pool.spec.model != seen.run.spec.model.source() {
         return Some((
             "InferencePoolServesAnotherModel",
             format!(

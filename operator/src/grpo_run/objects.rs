@@ -1,6 +1,6 @@
 //! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools described in place.
 
-use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool, grpo_run::Mode};
+use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool, grpo_run::Mode, inference_pool::LoraLimits};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
@@ -125,7 +125,10 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
 fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
     let labels = labels([(names::RUN, owner.name.as_str())]);
     let inference = run.spec.inference.pool.as_ref().map(|pool| {
-        let spec = pool.serving(&run.spec.model);
+        let mut spec = pool.serving(&run.spec.model.source());
+        if let Some(lora) = &run.spec.model.lora {
+            spec.lora.get_or_insert_with(|| LoraLimits::for_rank(lora.rank));
+        }
         owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}))
     });
     let sandboxes = run.spec.sandboxes.pool.as_ref();

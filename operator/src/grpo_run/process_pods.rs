@@ -117,7 +117,7 @@ fn common_volumes(seen: &Seen, settings: &Settings) -> (Vec<Value>, Vec<Value>) 
         mount("store", RunConfig::STORE_MOUNT, false),
         mount("tmp", "/tmp", false),
     ];
-    if let Some((volume, at)) = model(&seen.run.spec.model, settings) {
+    if let Some((volume, at)) = model(&seen.run.spec.model.source(), settings) {
         volumes.push(volume);
         mounts.push(at);
     }

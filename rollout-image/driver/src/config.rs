@@ -7,6 +7,7 @@ use crate::tasks::{Order, Selection};
 use grpo_crds::RunConfig;
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, Mode, Resume};
+use grpo_crds::support;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,6 +125,10 @@ impl Default for Patience {
 impl Settings {
     pub fn of(config: &RunConfig) -> Result<Self, Fault> {
         let spec = &config.spec;
+        let unsupported = support::unsupported(spec);
+        if !unsupported.is_empty() {
+            return Err(Fault::new(support::REASON, support::in_words(&unsupported)));
+        }
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, Fault>(Training {
@@ -181,7 +186,10 @@ impl Settings {
             },
             trainer: config.endpoints.trainer.clone(),
             driver: config.endpoints.driver.clone(),
-            patience: Patience::default(),
+            patience: Patience {
+                void_retries: spec.failure_policy.void_retries,
+                ..Patience::default()
+            },
         })
     }
 }
@@ -195,7 +203,7 @@ fn selection(config: &RunConfig, dataset: &grpo_run::Dataset, select: &grpo_run:
     })?;
     Ok(Selection {
         file,
-        instances: select.instance_ids.clone(),
+        instances: select.instance_ids.as_ref().and_then(|ids| ids.inline.clone()).unwrap_or_default(),
         repo: select.repo.clone(),
         limit: select.limit.map(|limit| limit as usize),
     })
@@ -209,10 +217,6 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, Fault> {
             "spec.agent names no agent that this driver has; give agent: {bash: {}}",
         ));
     };
-    if bash.edit_tool {
-        let message = "spec.agent.bash.editTool is not supported by this driver; leave it out";
-        return Err(Fault::new("AgentUnsupported", message));
-    }
     Ok(AgentSettings {
         prompts: Prompts {
             system: bash.system.clone(),

@@ -22,6 +22,7 @@ use crate::tasks::{self, Task};
 use crate::trainer::TrainerClient;
 use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::Stage;
+use grpo_crds::support;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::StepRequest;
 use grpo_records::{Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths};
@@ -56,6 +57,10 @@ impl Run {
         match self.settings.mode {
             Mode::Train => self.train().await?,
             Mode::Evaluate => self.evaluate_only().await?,
+            // Refused where the settings are read.
+            mode @ (Mode::Validate | Mode::Finetune) => {
+                return Err(Fault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
+            }
         }
         self.ledger
             .record_if(|state| {

@@ -105,7 +105,7 @@ pub fn sandbox(template: &Template, name: &str, image: &str, slot: Option<u32>) 
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             // Root inside is nobody outside: SWE-bench images run as root.
-            "hostUsers": false,
+            "hostUsers": !template.spec.user_namespaces,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
             "containers": [{

@@ -72,6 +72,10 @@ fn run(command: Command) -> Result<(), TrainError> {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
             let config: RunConfig = serde_json::from_slice(&bytes)
                 .map_err(|e| TrainError::Start(format!("{} is not a run's config: {e}", config.display())))?;
+            let unsupported = grpo_crds::support::unsupported(&config.spec);
+            if !unsupported.is_empty() {
+                return Err(TrainError::Start(grpo_crds::support::in_words(&unsupported)));
+            }
             let attempt = number("GRPO_ATTEMPT", Some(1))?;
             grpo_trainer::serve::serve(config, rendezvous()?, attempt, listen)
         }

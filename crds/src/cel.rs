@@ -1,0 +1,62 @@
+//! CEL rules of the CRDs: the shapes that come back again and again.
+//!
+//! A rule's message is a CEL expression too, so that it can say which value was found; the API server puts the path before it. Fields
+//! that may be left out are compared by [`unchanged`], because CEL has no word for "equal or both missing".
+
+use kube::core::{Message, Rule};
+
+/// A rule, and the expression that makes its message.
+pub(crate) fn rule(rule: impl Into<String>, message: &str) -> Rule {
+    Rule {
+        message: Some(Message::Expression(message.to_owned())),
+        ..Rule::new(rule)
+    }
+}
+
+/// Of these optional fields exactly one is given.
+pub(crate) fn exactly_one(fields: &[&str]) -> Rule {
+    let given = |field: &&str| format!("(has(self.{field}) ? 1 : 0)");
+    let count: Vec<String> = fields.iter().map(given).collect();
+    Rule::new(format!("{} == 1", count.join(" + "))).message(format!("give exactly one of {}", listed(fields)).as_str())
+}
+
+/// Of these optional fields at most one is given.
+pub(crate) fn at_most_one(fields: &[&str]) -> Rule {
+    let given = |field: &&str| format!("(has(self.{field}) ? 1 : 0)");
+    let count: Vec<String> = fields.iter().map(given).collect();
+    Rule::new(format!("{} <= 1", count.join(" + "))).message(format!("give at most one of {}", listed(fields)).as_str())
+}
+
+/// A transition rule: these fields, seen from `self`, stay as they are. A field with a question mark at the end may be left out.
+pub(crate) fn immutable(fields: &[&str], message: &str) -> Rule {
+    Rule::new(unchanged("self", "oldSelf", fields)).message(message)
+}
+
+/// The expression that is true where none of these fields differs.
+pub(crate) fn unchanged(new: &str, old: &str, fields: &[&str]) -> String {
+    let same = |field: &&str| match field.strip_suffix('?') {
+        None => format!("{new}.{field} == {old}.{field}"),
+        Some(field) => format!(
+            "has({new}.{field}) == has({old}.{field}) && (!has({new}.{field}) || {new}.{field} == {old}.{field})"
+        ),
+    };
+    fields.iter().map(same).collect::<Vec<_>>().join(" && ")
+}
+
+/// True where a run is, or is about to be, at rest: what is fixed while it runs may be changed then.
+const AT_REST: &str = "self.spec.suspend || oldSelf.spec.suspend || (has(self.status) && has(self.status.phase) && self.status.phase in ['Suspended', 'Failed'])";
+
+/// A transition rule of the whole GrpoRun: these fields of the spec stay as they are while the run is under way.
+pub(crate) fn fixed_while_running(fields: &[&str], message: &str) -> Rule {
+    let same = unchanged("self.spec", "oldSelf.spec", fields);
+    Rule::new(format!("{AT_REST} || ({same})")).message(message)
+}
+
+/// `a, b and c`
+fn listed(fields: &[&str]) -> String {
+    match fields.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,179 @@
+//! What fields of a GrpoRun's spec ask of each other, and what may change when.
+//!
+//! Each function is one CEL rule of [`super::GrpoRunSpec`] or, where it has to know whether the run is at rest, of the whole GrpoRun.
+//! Messages name path, value and remedy.
+
+use kube::core::Rule;
+
+use crate::cel;
+
+/// Is the mode one of those that roll out episodes?
+const ROLLS_OUT: &str = "self.mode in ['Train', 'Evaluate']";
+
+pub(super) fn train_needs_trainer_and_tasks() -> Rule {
+    Rule::new("self.mode != 'Train' || (has(self.trainer) && has(self.tasks.train))")
+        .message("mode Train needs trainer and tasks.train")
+}
+
+pub(super) fn evaluate_needs_sets() -> Rule {
+    Rule::new("self.mode != 'Evaluate' || (has(self.tasks.evaluate) && self.tasks.evaluate.size() > 0)")
+        .message("mode Evaluate needs at least one set in tasks.evaluate")
+}
+
+pub(super) fn validate_needs_tasks() -> Rule {
+    Rule::new("self.mode != 'Validate' || has(self.tasks.train) || (has(self.tasks.evaluate) && self.tasks.evaluate.size() > 0)")
+        .message("mode Validate needs the tasks it validates: give tasks.train or a set in tasks.evaluate")
+}
+
+pub(super) fn finetune_needs_trainer_and_episodes() -> Rule {
+    Rule::new("self.mode != 'Finetune' || (has(self.trainer) && has(self.finetune))")
+        .message("mode Finetune needs trainer and finetune.episodes")
+}
+
+pub(super) fn finetune_only_in_its_mode() -> Rule {
+    cel::rule(
+        "self.mode == 'Finetune' || !has(self.finetune)",
+        "'finetune is given, but mode is ' + self.mode + ': set mode: Finetune or leave finetune out'",
+    )
+}
+
+pub(super) fn rollouts_need_an_agent() -> Rule {
+    cel::rule(
+        format!("!({ROLLS_OUT}) || has(self.agent.bash) || has(self.agent.tools) || has(self.agent.cli)"),
+        "'mode ' + self.mode + ' needs an agent: give exactly one of agent.bash, agent.tools and agent.cli'",
+    )
+}
+
+pub(super) fn rollouts_need_engines() -> Rule {
+    cel::rule(
+        format!("!({ROLLS_OUT}) || has(self.inference.pool) || has(self.inference.poolRef)"),
+        "'mode ' + self.mode + ' needs engines: give exactly one of inference.pool and inference.poolRef'",
+    )
+}
+
+pub(super) fn all_but_finetune_need_sandboxes() -> Rule {
+    cel::rule(
+        "self.mode == 'Finetune' || has(self.sandboxes.pool) || has(self.sandboxes.poolRef)",
+        "'mode ' + self.mode + ' needs sandboxes: give exactly one of sandboxes.pool and sandboxes.poolRef'",
+    )
+}
+
+/// The trainer computes the probability of a token under the whole distribution.
+pub(super) fn train_samples_the_whole_distribution() -> Rule {
+    cel::rule(
+        "self.mode != 'Train' || (self.rollout.sampling.topP == 1.0 && self.rollout.sampling.topK == 0 && self.rollout.sampling.minP == 0.0 && self.rollout.sampling.presencePenalty == 0.0 && self.rollout.sampling.frequencyPenalty == 0.0 && self.rollout.sampling.repetitionPenalty == 1.0)",
+        "'mode Train samples from the whole distribution, but rollout.sampling has topP ' + string(self.rollout.sampling.topP) + ', topK ' + string(self.rollout.sampling.topK) + ', minP ' + string(self.rollout.sampling.minP) + ' or a penalty: the trainer could not reproduce what they cut; leave them out'",
+    )
+}
+
+pub(super) fn train_samples_at_a_temperature() -> Rule {
+    Rule::new("self.mode != 'Train' || self.rollout.sampling.temperature > 0.0").message(
+        "rollout.sampling.temperature is 0, so that all episodes of a group would be the same: mode Train needs more than 0",
+    )
+}
+
+pub(super) fn steps_need_rewards_of_their_own() -> Rule {
+    Rule::new("self.algorithm.advantage.estimator != 'StepWise' || has(self.reward.process)").message(
+        "algorithm.advantage.estimator is StepWise, but no turn has a reward: give reward.process, or set estimator: Group",
+    )
+}
+
+pub(super) fn the_judge_is_not_the_policy() -> Rule {
+    cel::rule(
+        "!has(self.reward.process) || !has(self.inference.poolRef) || self.reward.process.poolRef.name != self.inference.poolRef.name",
+        "'reward.process.poolRef and inference.poolRef are both ' + self.reward.process.poolRef.name + ': a judge that follows the policy would judge itself; name another InferencePool (grpo.dev)'",
+    )
+}
+
+pub(super) fn trimming_leaves_room_for_an_answer() -> Rule {
+    cel::rule(
+        "!has(self.agent.context.trim) || !has(self.agent.limits.contextTokens) || self.rollout.sampling.maxTokensPerCall < self.agent.limits.contextTokens",
+        "'rollout.sampling.maxTokensPerCall is ' + string(self.rollout.sampling.maxTokensPerCall) + ', which leaves nothing of agent.limits.contextTokens ' + string(self.agent.limits.contextTokens) + ' for the history that agent.context.trim keeps: lower it'",
+    )
+}
+
+pub(super) fn the_context_fits_vllm() -> Rule {
+    cel::rule(
+        "!has(self.agent.limits.contextTokens) || !has(self.inference.pool) || !has(self.inference.pool.engine.vllm) || !has(self.inference.pool.engine.vllm.maxModelLen) || self.agent.limits.contextTokens <= self.inference.pool.engine.vllm.maxModelLen",
+        "'agent.limits.contextTokens is ' + string(self.agent.limits.contextTokens) + ', but inference.pool.engine.vllm.maxModelLen only ' + string(self.inference.pool.engine.vllm.maxModelLen) + ': lower the one or raise the other'",
+    )
+}
+
+pub(super) fn the_context_fits_sglang() -> Rule {
+    cel::rule(
+        "!has(self.agent.limits.contextTokens) || !has(self.inference.pool) || !has(self.inference.pool.engine.sglang) || !has(self.inference.pool.engine.sglang.contextLength) || self.agent.limits.contextTokens <= self.inference.pool.engine.sglang.contextLength",
+        "'agent.limits.contextTokens is ' + string(self.agent.limits.contextTokens) + ', but inference.pool.engine.sglang.contextLength only ' + string(self.inference.pool.engine.sglang.contextLength) + ': lower the one or raise the other'",
+    )
+}
+
+pub(super) fn the_adapter_fits_the_engines() -> Rule {
+    cel::rule(
+        "!has(self.model.lora) || !has(self.inference.pool) || !has(self.inference.pool.lora) || self.model.lora.rank <= self.inference.pool.lora.maxRank",
+        "'model.lora.rank is ' + string(self.model.lora.rank) + ', but inference.pool.lora.maxRank only ' + string(self.inference.pool.lora.maxRank) + ': raise maxRank, or leave inference.pool.lora out'",
+    )
+}
+
+pub(super) fn a_frozen_sampler_is_asked_for() -> Rule {
+    Rule::new(
+        "self.mode != 'Train' || self.algorithm.allowFrozenSampler || !has(self.inference.pool) || !has(self.inference.pool.engine.external) || self.inference.pool.engine.external.weights != 'Frozen'",
+    )
+    .message(
+        "inference.pool.engine.external.weights is Frozen: the engine never samples what was trained; set algorithm.allowFrozenSampler: true if that is meant, or weights: Agent",
+    )
+}
+
+pub(super) fn colocation_takes_turns_with_a_pool_of_its_own() -> Rule {
+    cel::rule(
+        "!has(self.trainer) || !self.trainer.colocate || (has(self.inference.pool) && (has(self.inference.pool.engine.vllm) || has(self.inference.pool.engine.sglang)) && self.rollout.maxStaleness == 0)",
+        "'trainer.colocate takes turns with the engines of inference.pool (vllm or sglang) and needs rollout.maxStaleness 0, here ' + string(self.rollout.maxStaleness) + ': give such a pool and maxStaleness: 0, or leave colocate out'",
+    )
+}
+
+pub(super) fn the_sandboxes_hold_the_episodes() -> Rule {
+    cel::rule(
+        "!has(self.rollout.concurrency) || !has(self.sandboxes.pool) || self.rollout.concurrency <= self.sandboxes.pool.max",
+        "'rollout.concurrency is ' + string(self.rollout.concurrency) + ', but sandboxes.pool.max only ' + string(self.sandboxes.pool.max) + ': every episode has a sandbox of its own; raise max or lower concurrency'",
+    )
+}
+
+pub(super) fn another_runs_checkpoint_is_for_training() -> Rule {
+    cel::rule(
+        "!has(self.resumeFrom) || self.mode in ['Train', 'Finetune']",
+        "'resumeFrom is given, but mode ' + self.mode + ' has no trainer to load it: leave it out, or evaluate the weights as model'",
+    )
+}
+
+pub(super) fn identity_is_immutable() -> Rule {
+    cel::immutable(
+        &["mode", "seed", "resume", "resumeFrom?", "finetune?"],
+        "mode and seed, resume, resumeFrom and finetune are immutable: make another run",
+    )
+}
+
+pub(super) fn trainer_is_fixed_while_running() -> Rule {
+    cel::fixed_while_running(
+        &["trainer?"],
+        "the trainer's size and settings (spec.trainer) change only while the run is suspended or Failed: set suspend: true, change them, and set suspend: false",
+    )
+}
+
+pub(super) fn learning_rate_is_fixed_while_running() -> Rule {
+    cel::fixed_while_running(
+        &["algorithm.learningRate"],
+        "spec.algorithm.learningRate changes only while the run is suspended or Failed: set suspend: true, change it, and set suspend: false",
+    )
+}
+
+pub(super) fn processes_are_fixed_while_running() -> Rule {
+    cel::fixed_while_running(
+        &[
+            "driver?",
+            "failurePolicy",
+            "queueName?",
+            "priorityClassName?",
+            "imagePullSecrets?",
+            "rollout.concurrency?",
+        ],
+        "driver, failurePolicy, queueName, priorityClassName, imagePullSecrets and rollout.concurrency change only while the run is suspended or Failed: set suspend: true, change them, and set suspend: false",
+    )
+}

@@ -1,0 +1,92 @@
+//! Status of a run: what the operator owns of it. What the driver owns is [`crate::progress`].
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::progress::Progress;
+
+/// Where the run is.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GrpoRunStatus {
+    /// Coarse summary of the conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// The message of the condition that matters most now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32768))]
+    pub message: Option<String>,
+    /// The generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Provisioned, Succeeded, Failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Attempts of the pod groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<Attempts>,
+    /// What a running run is doing. Written by the driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+/// Coarse summary of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Seen, nothing made yet.
+    Pending,
+    /// Everything it needs is made and waits to be let in as a whole.
+    Queued,
+    /// Its objects are made; pods are scheduled, pull images, start.
+    Provisioning,
+    /// Everything runs.
+    Running,
+    /// Its pods are gone because the spec says so; its store stays.
+    Suspended,
+    /// Done.
+    Succeeded,
+    /// Ended by a fault.
+    Failed,
+    /// Deleted; its objects go.
+    Terminating,
+}
+
+/// Attempts of the pod groups of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempts {
+    #[serde(default)]
+    pub driver: AttemptStatus,
+    #[serde(default)]
+    pub trainer: AttemptStatus,
+}
+
+/// Attempts of one pod group.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptStatus {
+    /// The attempt that runs, counted from 1; 0 before the first.
+    #[serde(default)]
+    pub current: u32,
+    /// Whether its pods have all been made: one that is missing afterwards was lost.
+    #[serde(default)]
+    pub created: bool,
+    /// Attempts that failed since something was last finished.
+    #[serde(default)]
+    pub consecutive_failures: u32,
+    /// What had been finished when an attempt last failed. When it has changed at the next failure, the count begins anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub progress_mark: Option<String>,
+    /// The next attempt begins then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+    /// How the last failed attempt ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub last_failure: Option<String>,
+}

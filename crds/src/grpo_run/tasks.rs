@@ -1,0 +1,166 @@
+//! What the agent works on: datasets, and which of their rows.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cel,
+    common::{ClaimSource, ConfigMapKeyRef, ImageSource},
+    sources::{HubDataset, ObjectStoreSource},
+};
+
+/// What the agent works on.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::immutable(&["train?"], "tasks.train is immutable: make another run"),
+    validation = cel::rule("(has(self.evaluate) ? self.evaluate.size() : 0) == (has(oldSelf.evaluate) ? oldSelf.evaluate.size() : 0) && (!has(self.evaluate) || self.evaluate.all(set, oldSelf.evaluate.exists(old, old.name == set.name)))", "'tasks.evaluate keeps its sets, of which only every, atStart and atEnd may change; measure another set with a run of mode Evaluate'")
+)]
+pub struct Tasks {
+    /// Tasks that are trained on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train: Option<TaskSet>,
+    /// Named fixed sets that are only measured. A set is never evaluated twice for one version of the weights.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub evaluate: Vec<EvaluationSet>,
+}
+
+/// Tasks that are trained on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskSet {
+    /// Rows, one task each.
+    pub dataset: Dataset,
+    /// What the rows are; see `format` of a set in `evaluate`.
+    #[serde(default)]
+    pub format: RowFormat,
+    /// Which of the rows.
+    #[serde(default)]
+    pub select: Select,
+    /// Shuffled: another order in every pass, drawn from `seed`. InOrder: as in the file.
+    #[serde(default)]
+    pub order: Order,
+    /// Seed of the order. Default: the run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9007199254740991i64))]
+    pub seed: Option<u64>,
+}
+
+/// A named fixed set that is only measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::immutable(&["dataset", "format", "select", "samples", "seed?"], "of a set in tasks.evaluate only every, atStart and atEnd may change: give what differs another name in another run"))]
+pub struct EvaluationSet {
+    /// Its name, in status, store and metrics.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Rows, one task each.
+    pub dataset: Dataset,
+    /// What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E, KodCode: as those
+    /// datasets publish them; they are compiled once, and the compiled rows are kept in the store. Auto: told from the columns.
+    #[serde(default)]
+    pub format: RowFormat,
+    /// Which of the rows.
+    #[serde(default)]
+    pub select: Select,
+    /// Episodes per task; pass@k is reported for every k up to it.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 256))]
+    pub samples: u32,
+    /// Seed of the sampling. Default: the run's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9007199254740991i64))]
+    pub seed: Option<u64>,
+    /// After every so many iterations. Left out: only at start and end, as said below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub every: Option<u32>,
+    /// Before the first iteration, under the base weights.
+    #[serde(default)]
+    pub at_start: bool,
+    /// After the last iteration.
+    #[serde(default = "yes")]
+    pub at_end: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Order {
+    #[default]
+    Shuffled,
+    InOrder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum RowFormat {
+    #[default]
+    Auto,
+    Compiled,
+    SweBench,
+    SweGym,
+    R2E,
+    KodCode,
+}
+
+/// A file of rows, as JSON lines or Parquet: exactly one of the fields.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::exactly_one(&["image", "persistentVolumeClaim", "hub", "objectStore"]),
+    validation = Rule::new("(!has(self.image) || has(self.image.path)) && (!has(self.persistentVolumeClaim) || has(self.persistentVolumeClaim.path))").message("path is missing: it names the file with the rows, for example path: train.jsonl")
+)]
+pub struct Dataset {
+    /// The file lies in an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSource>,
+    /// The file lies on a volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A split of a dataset of the Hugging Face Hub. It is downloaded once, into the run's store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubDataset>,
+    /// A file of an object store. It is downloaded once, into the run's store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_store: Option<ObjectStoreSource>,
+}
+
+/// Which rows of a dataset. Everything given must hold; the limit is applied last.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Select {
+    /// Only these instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_ids: Option<InstanceIds>,
+    /// Only instances of this repository, for example `django/django`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 200))]
+    pub repo: Option<String>,
+    /// At most so many, the first of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000000))]
+    pub limit: Option<u32>,
+}
+
+/// Names of instances: exactly one of the fields.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::exactly_one(&["inline", "configMapRef"]))]
+pub struct InstanceIds {
+    /// The names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1000), inner(length(min = 1, max = 200)))]
+    pub inline: Option<Vec<String>>,
+    /// A text of a ConfigMap, one name a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapKeyRef>,
+}

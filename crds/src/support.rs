@@ -1,0 +1,388 @@
+//! What a GrpoRun may ask for and the driver and trainer of this version do not execute yet.
+//!
+//! Both call [`unsupported`] before anything else and end the run with a fault that names field, value and remedy: a field is executed or
+//! refused, never ignored. Whoever teaches a process one of them removes its line here and its case in the tests.
+
+use serde::Serialize;
+
+use crate::{
+    agent::{Agent, Rows, Thinking},
+    algorithm::{Algorithm, Decay, Denominator, Estimator, OldLogprobs, Schedule},
+    common::ClaimSource,
+    grpo_run::{
+        Dataset, Deadlines, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
+        Trainer,
+    },
+    sandbox_pool::SandboxPoolSpec,
+    sources::ImageSource,
+};
+
+/// A field that nobody executes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Below `spec`.
+    pub path: String,
+    /// As in the manifest.
+    pub value: String,
+    /// What to write instead.
+    pub remedy: &'static str,
+}
+
+/// The reason of the fault that ends such a run.
+pub const REASON: &str = "NotSupported";
+
+/// Everything that a run asks for and nobody executes, in the order of the spec.
+pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
+    let mut found = Found::default();
+    let modes = [Mode::Train, Mode::Evaluate];
+    found.unless(
+        modes.contains(&spec.mode),
+        "mode",
+        &spec.mode,
+        "this version has Train and Evaluate",
+    );
+    operator(&mut found, spec);
+    model(&mut found, spec);
+    tasks(&mut found, spec);
+    agent(&mut found, &spec.agent);
+    rollout(&mut found, spec);
+    found.given(
+        "reward.process",
+        &spec.reward.process,
+        "leave it out: only verdicts are rewards",
+    );
+    algorithm(&mut found, &spec.algorithm);
+    found.given("finetune", &spec.finetune, "leave it out");
+    if let Some(spec) = &spec.trainer {
+        trainer(&mut found, spec);
+    }
+    if let Some(pool) = &spec.sandboxes.pool {
+        sandboxes(&mut found, pool);
+    }
+    let namespace = spec
+        .sandboxes
+        .pool_ref
+        .as_ref()
+        .and_then(|pool| pool.namespace.as_ref());
+    found.given(
+        "sandboxes.poolRef.namespace",
+        &namespace,
+        "name a pool of the run's own namespace",
+    );
+    found.given(
+        "store.objectStore",
+        &spec.store.object_store,
+        "use volumeClaimTemplate or persistentVolumeClaim",
+    );
+    found.given(
+        "resumeFrom",
+        &spec.resume_from,
+        "leave it out: a run goes on from its own store only",
+    );
+    found.0
+}
+
+/// All of it in one message.
+pub fn in_words(unsupported: &[Unsupported]) -> String {
+    let words = |one: &Unsupported| {
+        format!(
+            "spec.{}: {} is not executed by this version: {}",
+            one.path, one.value, one.remedy
+        )
+    };
+    unsupported.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// What the operator does not do yet. It is here until it does, because a run that asks for it must not seem to have it.
+fn operator(found: &mut Found, spec: &GrpoRunSpec) {
+    found.unless(
+        !spec.suspend,
+        "suspend",
+        &spec.suspend,
+        "delete the run instead: another one on the same store goes on",
+    );
+    found.given(
+        "ttlSecondsAfterFinished",
+        &spec.ttl_seconds_after_finished,
+        "delete the run when it has ended",
+    );
+    found.given("queueName", &spec.queue_name, "leave it out");
+    found.given(
+        "priorityClassName",
+        &spec.priority_class_name,
+        "use podTemplate.spec.priorityClassName",
+    );
+    let secrets = (!spec.image_pull_secrets.is_empty()).then_some(&spec.image_pull_secrets);
+    found.given("imagePullSecrets", &secrets, "use podTemplate.spec.imagePullSecrets");
+    let retain = spec.store.retain;
+    found.unless(
+        !retain,
+        "store.retain",
+        &retain,
+        "make the volume yourself, and name it in store.persistentVolumeClaim",
+    );
+}
+
+fn model(found: &mut Found, spec: &GrpoRunSpec) {
+    let remedy = "put the model's files into an image or on a volume";
+    found.given("model.hub", &spec.model.hub, remedy);
+    found.given("model.objectStore", &spec.model.object_store, remedy);
+    found.given("model.lora", &spec.model.lora, "leave it out: all weights are trained");
+}
+
+fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
+    if let Some(set) = &spec.tasks.train {
+        rows(found, "tasks.train", &set.dataset, set.format, &set.select);
+    }
+    for set in &spec.tasks.evaluate {
+        rows(
+            found,
+            &format!("tasks.evaluate[{}]", set.name),
+            &set.dataset,
+            set.format,
+            &set.select,
+        );
+    }
+}
+
+fn rows(found: &mut Found, path: &str, dataset: &Dataset, format: RowFormat, select: &Select) {
+    let remedy = "compile the rows into JSON lines, and put them into an image or on a volume";
+    found.given(&format!("{path}.dataset.hub"), &dataset.hub, remedy);
+    found.given(&format!("{path}.dataset.objectStore"), &dataset.object_store, remedy);
+    let image = dataset
+        .image
+        .as_ref()
+        .and_then(|ImageSource { path, .. }| path.as_deref());
+    let claim = dataset
+        .persistent_volume_claim
+        .as_ref()
+        .and_then(|ClaimSource { path, .. }| path.as_deref());
+    if let Some(file) = image.or(claim).filter(|file| file.ends_with(".parquet")) {
+        found.unless(false, &format!("{path}.dataset"), file, remedy);
+    }
+    let read = matches!(format, RowFormat::Auto | RowFormat::Compiled);
+    found.unless(read, &format!("{path}.format"), &format, remedy);
+    let ids = select
+        .instance_ids
+        .as_ref()
+        .and_then(|InstanceIds { config_map_ref, .. }| config_map_ref.as_ref());
+    found.given(
+        &format!("{path}.select.instanceIds.configMapRef"),
+        &ids,
+        "give the names in instanceIds.inline",
+    );
+}
+
+fn agent(found: &mut Found, agent: &Agent) {
+    let remedy = "use agent.bash";
+    found.given("agent.tools", &agent.tools, remedy);
+    found.given("agent.cli", &agent.cli, remedy);
+    if let Some(bash) = &agent.bash {
+        found.unless(!bash.edit_tool, "agent.bash.editTool", &bash.edit_tool, "leave it out");
+    }
+    found.given(
+        "agent.limits.promptTokens",
+        &agent.limits.prompt_tokens,
+        "use contextTokens",
+    );
+    found.given(
+        "agent.limits.episodeTokens",
+        &agent.limits.episode_tokens,
+        "use contextTokens",
+    );
+    let context = &agent.context;
+    found.unless(
+        context.thinking == Thinking::Keep,
+        "agent.context.thinking",
+        &context.thinking,
+        "use Keep",
+    );
+    found.given(
+        "agent.context.trim",
+        &context.trim,
+        "leave it out: an episode ends where its context is full",
+    );
+    let whole = context.rows != Some(Rows::PerTurn);
+    found.unless(whole, "agent.context.rows", &context.rows, "use PerEpisode");
+}
+
+fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
+    let rollout = &spec.rollout;
+    found.unless(
+        rollout.on_sync == OnSync::Drain,
+        "rollout.onSync",
+        &rollout.on_sync,
+        "use Drain",
+    );
+    found.given(
+        "rollout.dynamic",
+        &rollout.dynamic,
+        "leave it out: every group is trained on",
+    );
+    let Sampling {
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        ..
+    } = rollout.sampling;
+    for (name, value, off) in [
+        ("minP", min_p, 0.0),
+        ("presencePenalty", presence_penalty, 0.0),
+        ("frequencyPenalty", frequency_penalty, 0.0),
+        ("repetitionPenalty", repetition_penalty, 1.0),
+    ] {
+        found.unless(
+            value == off,
+            &format!("rollout.sampling.{name}"),
+            &value,
+            "leave it out",
+        );
+    }
+}
+
+fn algorithm(found: &mut Found, algorithm: &Algorithm) {
+    let estimator = algorithm.advantage.estimator;
+    found.unless(
+        estimator == Estimator::Group,
+        "algorithm.advantage.estimator",
+        &estimator,
+        "use Group",
+    );
+    found.given("algorithm.kl", &algorithm.kl, "leave it out");
+    let entropy = algorithm.entropy_coefficient;
+    found.unless(entropy == 0.0, "algorithm.entropyCoefficient", &entropy, "leave it out");
+    found.given(
+        "algorithm.aggregationLength",
+        &algorithm.aggregation_length,
+        "leave it out and divide learningRate by it",
+    );
+    let denominator = algorithm.denominator;
+    found.unless(
+        denominator == Denominator::Episode,
+        "algorithm.denominator",
+        &denominator,
+        "use Episode",
+    );
+    found.unless(
+        !algorithm.mask_overlong,
+        "algorithm.maskOverlong",
+        &algorithm.mask_overlong,
+        "leave it out",
+    );
+    let old = algorithm.old_logprobs;
+    found.unless(old == OldLogprobs::Engine, "algorithm.oldLogprobs", &old, "use Engine");
+    found.given("algorithm.correction", &algorithm.correction, "leave it out");
+    let one_step = "use 1: a batch is one step";
+    found.unless(
+        algorithm.mini_batches == 1,
+        "algorithm.miniBatches",
+        &algorithm.mini_batches,
+        one_step,
+    );
+    found.unless(algorithm.epochs == 1, "algorithm.epochs", &algorithm.epochs, one_step);
+    let Schedule {
+        decay, warmup_steps, ..
+    } = algorithm.schedule;
+    found.unless(
+        decay == Decay::Constant,
+        "algorithm.schedule.decay",
+        &decay,
+        "use Constant",
+    );
+    found.unless(
+        warmup_steps == 0,
+        "algorithm.schedule.warmupSteps",
+        &warmup_steps,
+        "use 0",
+    );
+    let frozen = algorithm.allow_frozen_sampler;
+    found.unless(
+        !frozen,
+        "algorithm.allowFrozenSampler",
+        &frozen,
+        "leave it out, and use an engine that takes new weights",
+    );
+    let replay = algorithm.router_replay;
+    found.unless(
+        replay != Some(true),
+        "algorithm.routerReplay",
+        &replay,
+        "leave it out: no mixture of experts is trained",
+    );
+}
+
+fn trainer(found: &mut Found, trainer: &Trainer) {
+    found.unless(
+        trainer.gpus_per_node == 0,
+        "trainer.gpusPerNode",
+        &trainer.gpus_per_node,
+        "use 0: the trainer computes on the CPU",
+    );
+    for (name, value) in [
+        ("sequenceParallel", trainer.sequence_parallel),
+        ("expertParallel", trainer.expert_parallel),
+    ] {
+        found.unless(value == 1, &format!("trainer.{name}"), &value, "use 1");
+    }
+    found.given("trainer.maxTokensPerGpu", &trainer.max_tokens_per_gpu, "leave it out");
+    let Offload {
+        optimizer,
+        parameters,
+        activations,
+    } = trainer.offload;
+    for (name, value) in [
+        ("optimizer", optimizer),
+        ("parameters", parameters),
+        ("activations", activations),
+    ] {
+        found.unless(!value, &format!("trainer.offload.{name}"), &value, "leave it out");
+    }
+    found.unless(trainer.shard == Shard::All, "trainer.shard", &trainer.shard, "use All");
+    found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
+    found.given("trainer.network", &trainer.network, "leave it out: ranks talk over TCP");
+    let Deadlines {
+        start,
+        step,
+        collective,
+    } = &trainer.deadlines;
+    for (name, value) in [("start", start), ("step", step), ("collective", collective)] {
+        found.given(&format!("trainer.deadlines.{name}"), value, "leave it out");
+    }
+    found.given("trainer.image", &trainer.image, "leave it out");
+}
+
+fn sandboxes(found: &mut Found, pool: &SandboxPoolSpec) {
+    found.given(
+        "sandboxes.pool.warm.ahead",
+        &pool.warm.ahead,
+        "leave it out, or limit warm.max",
+    );
+    let namespaces = (!pool.allowed_namespaces.is_empty()).then_some(&pool.allowed_namespaces);
+    found.given(
+        "sandboxes.pool.allowedNamespaces",
+        &namespaces,
+        "leave it out: a pool serves its own namespace",
+    );
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Found(Vec<Unsupported>);
+
+impl Found {
+    fn unless(&mut self, executed: bool, path: &str, value: &(impl Serialize + ?Sized), remedy: &'static str) {
+        if !executed {
+            // A field of the spec always is JSON.
+            let value = serde_json::to_string(value).unwrap_or_default();
+            let path = path.to_owned();
+            self.0.push(Unsupported { path, value, remedy });
+        }
+    }
+
+    fn given(&mut self, path: &str, value: &Option<impl Serialize>, remedy: &'static str) {
+        if let Some(value) = value {
+            self.unless(false, path, value, remedy);
+        }
+    }
+}
