@@ -11,7 +11,7 @@ use k8s_openapi::{
         apis::meta::v1::{Condition, Time},
     },
 };
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, core::Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +47,8 @@ use crate::common::{EnvVariable, ModelSource, Period, PodOverlay};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.model == oldSelf.model").message("model is immutable: make another pool"),
-    validation = Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))").message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to"),
-    validation = Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message("engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang")
+    validation = external_runs_elsewhere(),
+    validation = embedded_is_plain()
 )]
 pub struct InferencePoolSpec {
     /// What is served as version `base`.
@@ -89,12 +89,23 @@ pub struct InferencePoolSpec {
     pub pod_template: Option<PodOverlay>,
 }
 
+fn external_runs_elsewhere() -> Rule {
+    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))")
+        .message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to")
+}
+
+fn embedded_is_plain() -> Rule {
+    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message(
+        "engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang",
+    )
+}
+
 /// A pool described in a GrpoRun: as an InferencePool, whose model is the run's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))").message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to"),
-    validation = Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message("engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang")
+    validation = external_runs_elsewhere(),
+    validation = embedded_is_plain()
 )]
 pub struct InferencePoolTemplate {
     /// The engine.
@@ -131,6 +142,17 @@ pub struct InferencePoolTemplate {
     /// Laid over the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
+}
+
+impl InferencePoolSpec {
+    /// The same pool with room for adapters of this rank, if its engine has adapters.
+    pub fn with_room_for(mut self, rank: u32) -> Self {
+        if self.engine.vllm.is_some() || self.engine.sglang.is_some() {
+            let lora = self.lora.get_or_insert_with(|| LoraLimits::for_rank(rank));
+            lora.max_rank = lora.max_rank.max(rank);
+        }
+        self
+    }
 }
 
 impl InferencePoolTemplate {

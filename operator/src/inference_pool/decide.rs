@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     flags,
     labels::selector,
+    launch::model_refusal,
     objects::{objects, url},
     plan::{Plan, Wanted, counts, plan},
     read::Seen,
@@ -45,8 +46,8 @@ pub struct Decision {
 
 pub fn decide(seen: &Seen, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
-    let refusal = flags::refusal(&seen.pool.spec.engine);
     let spec = &seen.pool.spec;
+    let refusal = flags::refusal(&spec.engine).or_else(|| model_refusal(spec));
     let previous = seen.pool.status.as_ref();
     let wanted = Wanted {
         replicas: spec.replicas,
@@ -131,7 +132,7 @@ fn status(seen: &Seen, plan: &Plan, refusal: Option<&str>) -> (InferencePoolStat
             if refusal.is_none() {
                 "SpecIsSound"
             } else {
-                "FlagRefused"
+                "SpecRefused"
             },
             refusal.unwrap_or("the spec can be made true"),
         )
@@ -280,11 +281,12 @@ fn probe_in_words(seen: &Seen, passed: bool) -> String {
 
 fn model_in_words(seen: &Seen) -> Option<String> {
     let model = &seen.pool.spec.model;
-    let image = model.image.as_ref().map(|image| image.reference.clone());
-    image.or_else(|| {
-        model
-            .persistent_volume_claim
-            .as_ref()
-            .map(|claim| format!("persistentVolumeClaim {}", claim.claim_name))
-    })
+    let claim = model.persistent_volume_claim.as_ref();
+    let words = [
+        model.image.as_ref().map(|image| image.reference.clone()),
+        claim.map(|claim| format!("persistentVolumeClaim {}", claim.claim_name)),
+        model.hub.as_ref().map(|hub| hub.repo.clone()),
+        model.object_store.as_ref().map(|store| store.url.clone()),
+    ];
+    words.into_iter().flatten().next()
 }

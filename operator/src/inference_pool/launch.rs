@@ -31,14 +31,37 @@ pub struct ModelAt {
 }
 
 impl ModelAt {
-    /// Where a source is once it is mounted.
+    /// Where a source is once it is mounted, or how the engine downloads it.
     pub fn of(source: &ModelSource) -> Self {
-        Self {
-            argument: source.directory(),
-            revision: None,
-            token: None,
-            mounted: true,
+        match &source.hub {
+            Some(hub) => Self {
+                argument: hub.repo.clone(),
+                revision: hub.revision.clone(),
+                token: hub.token_secret_ref.clone(),
+                mounted: false,
+            },
+            None => Self {
+                argument: source.directory(),
+                revision: None,
+                token: None,
+                mounted: true,
+            },
         }
+    }
+}
+
+/// Why the engine cannot get at the model, if it cannot.
+pub fn model_refusal(spec: &InferencePoolSpec) -> Option<String> {
+    let engine = spec.engine.name();
+    match (&spec.model.hub, &spec.model.object_store) {
+        (_, Some(_)) if spec.engine.external.is_none() => Some(format!(
+            "spec.model.objectStore: engine.{engine} cannot read an object store; bring the files to a volume or into an image, and use \
+             model.persistentVolumeClaim or model.image"
+        )),
+        (Some(_), _) if spec.engine.embedded.is_some() => Some(
+            "spec.model.hub: engine.embedded downloads nothing; use model.image or model.persistentVolumeClaim, or vllm or sglang".to_owned(),
+        ),
+        _ => None,
     }
 }
 

@@ -206,6 +206,30 @@ fn a_flag_that_the_operator_sets_itself_leaves_everything_as_it_is_and_is_named(
 }
 
 #[test]
+fn a_model_that_the_engine_cannot_get_at_is_named_with_what_to_do() {
+    for (engine, model, words) in [
+        (
+            "{embedded: {}}",
+            "{hub: {repo: a/b}}",
+            "engine.embedded downloads nothing",
+        ),
+        (
+            "{vllm: {}}",
+            "{objectStore: {url: 's3://a/b'}}",
+            "model.persistentVolumeClaim",
+        ),
+    ] {
+        let pool = seeing(&format!(
+            "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, spec: {{model: {model}, engine: {engine}}}}}"
+        ));
+        let decision = decided(&pool);
+        assert!(decision.create.is_empty());
+        let (status, message) = condition(&decision, "Accepted");
+        assert!(status == "False" && message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn what_agents_say_is_shown_as_weights_and_updated() {
     let mut pool = seen(2);
     pool.pods = vec![current(&pool, 0, running()), current(&pool, 1, running())];
