@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate lint
+.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm lint
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,9 @@ bench-learning: ## learning over several seeds, with controls
 
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
+
+check-vllm: ## a real vLLM (CPU build, 3 GB to install) reads our command lines and swaps adapters; not part of make test
+	@e2e/engines/vllm.sh
 
 lint: ## formatting and clippy
 	@e2e/setup/setup.sh build

@@ -111,3 +111,22 @@ fn every_flag_that_the_operator_sets_is_refused_in_extra_args_in_any_spelling() 
         assert_eq!(said(&accepted), "accepted");
     }
 }
+
+/// The pools of which the operator's tests show what is made.
+#[test]
+fn the_operators_golden_pools_are_accepted() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/src/inference_pool/golden");
+    let mut read = 0;
+    for case in std::fs::read_dir(folder).unwrap() {
+        let file = case.unwrap().path().join("pool.yaml");
+        let pool: InferencePool = serde_yaml_ng::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert!(
+            validate_cel(&pool).is_ok(),
+            "{}: {:?}",
+            file.display(),
+            validate_cel(&pool)
+        );
+        read += 1;
+    }
+    assert!(read >= 8);
+}

@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use crate::{
     cluster::{Cluster, Note},
     error::Error,
+    inference_pool::agents::Agents,
     memory::Memory,
     metrics::Metrics,
     settings::Settings,
@@ -48,6 +49,7 @@ pub struct Context {
     pub pods: Arc<PodIndex>,
     pub ledgers: Arc<Ledgers>,
     pub memory: Memory,
+    pub agents: Agents,
     pub metrics: Metrics,
     failures: Mutex<HashMap<String, u32>>,
 }
@@ -66,6 +68,7 @@ impl Context {
             pods,
             ledgers,
             memory: Memory::default(),
+            agents: Agents::default(),
             metrics,
             failures: Mutex::default(),
         }

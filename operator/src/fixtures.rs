@@ -30,12 +30,8 @@ pub fn object<K: DeserializeOwned>(yaml: &str) -> K {
 
 pub fn pod(name: &str, attempt: u32, rank: u32, state: PodState) -> PodFacts {
     PodFacts {
-        name: name.into(),
-        attempt,
-        rank,
-        deleting: false,
         state,
-        template: None,
+        ..PodFacts::just_made(name.into(), attempt, rank)
     }
 }
 
@@ -49,6 +45,7 @@ pub fn ended(exit_code: i32, last_words: &str) -> PodState {
         disrupted: false,
         message: format!("ended with exit code {exit_code}"),
         last_words: Some(last_words.into()),
+        at: None,
     })
 }
 

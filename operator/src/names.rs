@@ -14,6 +14,8 @@ pub const SANDBOX_POOL: &str = "grpo.dev/sandbox-pool";
 pub const ROLE: &str = "grpo.dev/role";
 pub const ATTEMPT: &str = "grpo.dev/attempt";
 pub const RANK: &str = "grpo.dev/rank";
+/// Which of the pods of an engine's replica it is; the agent is in number 0.
+pub const NODE: &str = "grpo.dev/node";
 /// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
 pub const STORE: &str = "grpo.dev/store";
 /// Annotation of engine pods: what they were made from.
@@ -74,6 +76,14 @@ pub fn group_pod(run: &str, role: &str, attempt: u32, rank: u32) -> String {
 
 pub fn engine(pool: &str, replica: u32) -> String {
     format!("{pool}-engine-{replica}")
+}
+
+/// A pod of a replica. The first has the replica's own name.
+pub fn engine_node(pool: &str, replica: u32, node: u32) -> String {
+    match node {
+        0 => engine(pool, replica),
+        _ => format!("{pool}-engine-{replica}-{node}"),
+    }
 }
 
 pub fn engines(pool: &str) -> String {

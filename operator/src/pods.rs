@@ -1,5 +1,6 @@
 //! What a pod's status means, in the words of a person who wants to know why a run is not moving.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 
@@ -14,8 +15,13 @@ pub struct PodFacts {
     pub name: String,
     pub attempt: u32,
     pub rank: u32,
+    /// Which of the pods of its replica it is, where an engine has several.
+    pub node: u32,
     /// It is being deleted.
     pub deleting: bool,
+    /// When it is being deleted: by then its processes have ended, unless its node is lost.
+    pub gone_by: Option<Timestamp>,
+    pub ip: Option<String>,
     pub state: PodState,
     /// What it was made from, when it says so.
     pub template: Option<String>,
@@ -44,6 +50,8 @@ pub struct Failure {
     pub message: String,
     /// What the process wrote as its termination message.
     pub last_words: Option<String>,
+    /// When the process ended, if one did.
+    pub at: Option<Timestamp>,
 }
 
 impl PodFacts {
@@ -58,7 +66,10 @@ impl PodFacts {
             name: pod.name_any(),
             attempt: number(names::ATTEMPT),
             rank: number(names::RANK),
+            node: number(names::NODE),
             deleting: pod.metadata.deletion_timestamp.is_some(),
+            gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            ip: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
             state: state(&pod.name_any(), pod.status.as_ref()),
             template: pod.annotations().get(names::TEMPLATE).cloned(),
         }
@@ -74,7 +85,10 @@ impl PodFacts {
             name,
             attempt,
             rank,
+            node: 0,
             deleting: false,
+            gone_by: None,
+            ip: None,
             template: None,
         }
     }
@@ -237,6 +251,7 @@ fn failure(name: &str, status: &PodStatus) -> Failure {
         disrupted: disruption.is_some() || lost,
         message: format!("pod {name}{cause}{end}"),
         last_words: ended.and_then(|(_, ended)| ended.message.clone()),
+        at: ended.and_then(|(_, ended)| ended.finished_at.as_ref().map(|time| time.0)),
     }
 }
 

@@ -14,6 +14,12 @@ pub struct Settings {
     /// Image of the embedded engine.
     #[arg(long, env = "GRPO_ENGINE_IMAGE", default_value = "grpo.dev/engine:dev")]
     pub engine_image: String,
+    /// Where vLLM's image is pulled from when a pool names none; the tag is `v` and the pool's version.
+    #[arg(long, env = "GRPO_VLLM_REPOSITORY", default_value = "docker.io/vllm/vllm-openai")]
+    pub vllm_repository: String,
+    /// Where SGLang's image is pulled from when a pool names none; the tag is `v` and the pool's version.
+    #[arg(long, env = "GRPO_SGLANG_REPOSITORY", default_value = "docker.io/lmsysorg/sglang")]
+    pub sglang_repository: String,
     /// Image of the engine agent.
     #[arg(long, env = "GRPO_AGENT_IMAGE", default_value = "grpo.dev/engine-agent:dev")]
     pub agent_image: String,

@@ -3,11 +3,14 @@
 //! A field is here when it changes what the operator makes (devices, pods, volumes) or when most pools set it. Everything else goes through
 //! `extraArgs`, but never what the rest of the system rests on: [`OWNED_VLLM_FLAGS`] and [`OWNED_SGLANG_FLAGS`].
 
-use kube::KubeSchema;
+use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Period, SecretKeyRef};
+use crate::{
+    cel,
+    common::{Period, SecretKeyRef},
+};
 
 /// Flags of vLLM that a manifest may not give: the field that stands for each, or why it has one value only.
 pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
@@ -89,7 +92,6 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
     ),
     ("weight-version", "the agent says which version serves"),
     ("random-seed", "the operator sets it, so that replicas can be repeated"),
-    ("skip-tokenizer-init", "the operator sets it where it is needed"),
     ("tp-size", "engine.sglang.tensorParallel"),
     ("tensor-parallel-size", "engine.sglang.tensorParallel"),
     ("pp-size", "engine.sglang.pipelineParallel"),
@@ -115,6 +117,32 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
     ),
     ("lora-paths", "adapters come from the run's store, through the agent"),
 ];
+
+/// Short forms of owned flags, which a beginning does not give away.
+const VLLM_SHORT_FLAGS: &[&str] = &["tp", "pp", "dp", "dp[a-z]", "n", "r", "q"];
+
+/// Of these arguments none is a flag that the operator sets itself.
+fn no_owned_flag(owned: &[(&str, &str)], short: &[&str], engine: &str) -> Rule {
+    let long = owned.iter().map(|(flag, _)| flag.replace('-', "[-_]"));
+    let names: Vec<String> = long.chain(short.iter().map(|flag| (*flag).to_owned())).collect();
+    let pattern = format!("^--?({})(=.*)?$", names.join("|"));
+    cel::rule(
+        format!("!self.exists(arg, arg.matches('{pattern}'))"),
+        &format!(
+            "self.filter(arg, arg.matches('{pattern}'))[0] + ' is a flag that the operator sets itself: use the field of engine.{engine}, \
+             spec.model, spec.modelCache or spec.lora that stands for it, or leave it out'"
+        ),
+    )
+}
+
+/// Every pod of a replica has the same number of GPUs.
+fn nodes_divide() -> Rule {
+    cel::rule(
+        "(self.tensorParallel * self.pipelineParallel) % self.nodes == 0",
+        "'nodes does not divide tensorParallel x pipelineParallel: ' + string(self.nodes) + ' pods cannot share ' + \
+         string(self.tensorParallel * self.pipelineParallel) + ' GPUs evenly; change one of the three'",
+    )
+}
 
 /// The engine of a pool: exactly one of the fields.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
@@ -183,7 +211,7 @@ pub struct EmbeddedEngine {}
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("(self.tensorParallel * self.pipelineParallel) % self.nodes == 0").message("nodes does not divide tensorParallel x pipelineParallel: every pod of a replica has the same number of GPUs; change one of the three"),
+    validation = nodes_divide(),
     validation = Rule::new("!has(self.dataParallel) || self.dataParallel == 1 || self.nodes == 1").message("dataParallel needs nodes: 1; for more of them raise replicas instead"),
     validation = Rule::new("self.device == 'Gpu' || self.nodes == 1").message("device Cpu needs nodes: 1"),
     validation = Rule::new("!(has(self.image) && has(self.version))").message("give image or version, not both: version is a tag of vLLM's own image")
@@ -201,7 +229,8 @@ pub struct VllmEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
+    /// to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -230,8 +259,8 @@ pub struct VllmEngine {
     pub device: Device,
     /// More flags of `vllm serve`, each as one or two items. Those that the operator sets itself are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
-    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|uds|api[-_]key|root[-_]path|ssl[-_]keyfile|ssl[-_]certfile|api[-_]server[-_]count|config|model|revision|tokenizer[-_]revision|download[-_]dir|served[-_]model[-_]name|generation[-_]config|override[-_]generation[-_]config|logprobs[-_]mode|max[-_]logprobs|seed|tensor[-_]parallel[-_]size|pipeline[-_]parallel[-_]size|data[-_]parallel[-_]size|tp|pp|dp|dp[a-z]|nnodes|n|node[-_]rank|r|master[-_]addr|master[-_]port|headless|distributed[-_]executor[-_]backend|max[-_]model[-_]len|gpu[-_]memory[-_]utilization|max[-_]num[-_]seqs|enable[-_]prefix[-_]caching|no[-_]enable[-_]prefix[-_]caching|quantization|q|enable[-_]lora|max[-_]loras|max[-_]cpu[-_]loras|max[-_]lora[-_]rank|lora[-_]modules|weight[-_]transfer[-_]config)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.vllm, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 512)))]
+    #[x_kube(validation = no_owned_flag(OWNED_VLLM_FLAGS, VLLM_SHORT_FLAGS, "vllm"))]
     pub extra_args: Vec<String>,
     /// Image with the `vllm` command, of version 0.33 or near it. Default: vLLM's own of `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,7 +311,7 @@ pub enum Device {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("(self.tensorParallel * self.pipelineParallel) % self.nodes == 0").message("nodes does not divide tensorParallel x pipelineParallel: every pod of a replica has the same number of GPUs; change one of the three"),
+    validation = nodes_divide(),
     validation = Rule::new("!has(self.dataParallel) || self.dataParallel == 1 || self.nodes == 1").message("dataParallel needs nodes: 1; for more of them raise replicas instead"),
     validation = Rule::new("!(has(self.image) && has(self.version))").message("give image or version, not both: version is a tag of SGLang's own image")
 )]
@@ -299,7 +328,8 @@ pub struct SglangEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica, each on a node of its own. They start, fail and end together. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
+    /// to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -325,8 +355,8 @@ pub struct SglangEngine {
     pub quantization: Option<String>,
     /// More flags of `sglang.launch_server`, each as one or two items. Those that the operator sets itself are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
-    #[x_kube(validation = Rule::new("self.all(arg, !arg.matches('^--?(host|port|api[-_]key|admin[-_]api[-_]key|ssl[-_]keyfile|ssl[-_]certfile|config|model[-_]path|model|revision|download[-_]dir|served[-_]model[-_]name|sampling[-_]defaults|preferred[-_]sampling[-_]params|weight[-_]version|random[-_]seed|skip[-_]tokenizer[-_]init|tp[-_]size|tensor[-_]parallel[-_]size|pp[-_]size|pipeline[-_]parallel[-_]size|dp[-_]size|data[-_]parallel[-_]size|tp|pp|dp|nnodes|node[-_]rank|dist[-_]init[-_]addr|nccl[-_]init[-_]addr|context[-_]length|mem[-_]fraction[-_]static|max[-_]running[-_]requests|disable[-_]radix[-_]cache|quantization|enable[-_]lora|max[-_]lora[-_]rank|max[-_]loras[-_]per[-_]batch|max[-_]loaded[-_]loras|lora[-_]target[-_]modules|lora[-_]paths)(=.*)?$'))").message("an item is a flag that the operator sets itself: use the field of engine.sglang, spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 512)))]
+    #[x_kube(validation = no_owned_flag(OWNED_SGLANG_FLAGS, &["tp", "pp", "dp"], "sglang"))]
     pub extra_args: Vec<String>,
     /// Image with `python3 -m sglang.launch_server`, of version 0.5.23 or near it. Default: SGLang's own of `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,9 +6,12 @@ pub mod engines;
 
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{Condition, Time},
+    },
 };
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, core::Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +47,8 @@ use crate::common::{EnvVariable, ModelSource, Period, PodOverlay};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.model == oldSelf.model").message("model is immutable: make another pool"),
-    validation = Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))").message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to"),
-    validation = Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message("engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang")
+    validation = external_runs_elsewhere(),
+    validation = embedded_is_plain()
 )]
 pub struct InferencePoolSpec {
     /// What is served as version `base`.
@@ -86,12 +89,23 @@ pub struct InferencePoolSpec {
     pub pod_template: Option<PodOverlay>,
 }
 
+fn external_runs_elsewhere() -> Rule {
+    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))")
+        .message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to")
+}
+
+fn embedded_is_plain() -> Rule {
+    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message(
+        "engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang",
+    )
+}
+
 /// A pool described in a GrpoRun: as an InferencePool, whose model is the run's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))").message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to"),
-    validation = Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message("engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang")
+    validation = external_runs_elsewhere(),
+    validation = embedded_is_plain()
 )]
 pub struct InferencePoolTemplate {
     /// The engine.
@@ -128,6 +142,17 @@ pub struct InferencePoolTemplate {
     /// Laid over the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
+}
+
+impl InferencePoolSpec {
+    /// The same pool with room for adapters of this rank, if its engine has adapters.
+    pub fn with_room_for(mut self, rank: u32) -> Self {
+        if self.engine.vllm.is_some() || self.engine.sglang.is_some() {
+            let lora = self.lora.get_or_insert_with(|| LoraLimits::for_rank(rank));
+            lora.max_rank = lora.max_rank.max(rank);
+        }
+        self
+    }
 }
 
 impl InferencePoolTemplate {
@@ -228,7 +253,8 @@ pub struct ModelCache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
-    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be `privileged`.
+    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be `privileged`, and
+    /// the folder writable for user 65532.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 512), regex(pattern = r"^/[A-Za-z0-9]"))]
     pub host_path: Option<String>,
@@ -287,6 +313,9 @@ pub struct InferencePoolStatus {
     /// Replicas that serve the newest ordered weights.
     #[serde(default)]
     pub updated_replicas: u32,
+    /// How often replicas failed by themselves since all of them were ready, and when last: new ones wait longer each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     /// Selects the pod of each replica that its agent is in, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -294,6 +323,16 @@ pub struct InferencePoolStatus {
     /// The GrpoRun whose weights the pool follows, until that run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claim>,
+}
+
+/// How often replicas failed by themselves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failures {
+    /// Since all replicas were ready.
+    pub consecutive: u32,
+    /// The latest of them.
+    pub last: Time,
 }
 
 /// The GrpoRun whose weights a pool follows.

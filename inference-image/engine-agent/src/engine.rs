@@ -1,19 +1,50 @@
 //! What the agent needs from an engine, whichever it guards.
 //!
-//! The rest of the agent (orders, pulling, status, the proxy) is the same for every engine; only how an engine is asked what it serves and
-//! told to load a folder differs. [`embedded`] is the one that exists so far.
+//! The rest of the agent (orders, pulling, status, the door) is the same for every engine. What differs is here, a module each: how an engine
+//! is asked what it serves, how it is given a version, and how a request to sample is put to it.
+//!
+//! | kind | versions | proof that a version serves |
+//! |---|---|---|
+//! | [`embedded`] | folders | the checksum of the tensors in its memory |
+//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; the label, and that the weights' checksums changed |
+//! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with |
+//! | [`openai`] | none: frozen | a probe |
+//! | [`remote`] | orders, passed on | what the other agent says |
 
+pub mod adapters;
 pub mod embedded;
+pub mod openai;
+pub mod remote;
+pub mod sglang;
+pub mod vllm;
+pub mod wire;
 
 use std::path::Path;
 use std::time::Duration;
+
+use axum::body::Bytes;
+use grpo_engine_protocol::{ErrorBody, ErrorCode, WeightsOrder};
+
+use wire::Answered;
 
 /// What an engine says it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
     pub version: String,
-    /// Checksum of the tensors in its memory.
-    pub sha256: String,
+    /// Checksum of the tensors it serves, where that is known.
+    pub sha256: Option<String>,
+}
+
+/// A version that an engine is to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    pub order: &'a WeightsOrder,
+    /// The folder with its files; of no meaning to engines that do not read folders.
+    pub dir: &'a Path,
+    /// What its manifest says of its tensors.
+    pub sha256: &'a str,
+    /// The files are an adapter to the model the engine booted with.
+    pub adapter: bool,
 }
 
 /// Why an engine did not do what it was asked to.
@@ -25,20 +56,110 @@ pub enum EngineFault {
     Refused { url: String, message: String },
     #[error("the engine at {url} answered what this agent does not understand: {cause}; are both of the same release?")]
     Misunderstood { url: String, cause: String },
+    #[error("this engine cannot be given {version}: {why}")]
+    Unable { version: String, why: String },
+    #[error("{url} is not fit for training: {why}")]
+    Unfit { url: String, why: String },
 }
 
-/// An engine's admin side.
+impl EngineFault {
+    /// As an answer to somebody who wanted to sample.
+    pub fn refusal(self) -> ErrorBody {
+        let code = match &self {
+            Self::Misunderstood { .. } => ErrorCode::EngineMisbehaved,
+            _ => ErrorCode::EngineUnavailable,
+        };
+        ErrorBody::new(
+            code,
+            format!("{self}; use another replica until this one is ready again"),
+        )
+    }
+}
+
+/// An engine, as the agent sees it.
 pub trait Engine: Clone + Send + Sync + 'static {
+    /// Whether versions are pulled to local disk before they are loaded.
+    fn reads_folders(&self) -> bool {
+        true
+    }
+
     /// What it serves right now.
     fn serving(&self) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
-    /// Makes it serve what is in `dir` as `version`, if its tensors have the checksum `sha256`; returns what it says it holds then.
-    /// Where an engine can check before it switches, a wrong checksum leaves the earlier version serving.
+    /// Makes it serve these weights; returns what it says it holds then. Where an engine can check before it switches, wrong weights leave the
+    /// earlier version serving.
     fn load(
         &self,
-        dir: &Path,
-        version: &str,
-        sha256: &str,
+        weights: Weights<'_>,
         deadline: Duration,
     ) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
+
+    /// Samples from `version`. The answer says for itself and for each row which version it was sampled from.
+    fn complete(&self, body: Bytes, version: Option<&str>) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
+
+    /// One of the engine's own pages, as it is.
+    fn page(&self, page: Page) -> impl Future<Output = Result<Answered, EngineFault>> + Send;
+}
+
+/// Pages that every engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    Models,
+    Health,
+    Metrics,
+}
+
+impl Page {
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Models => "/v1/models",
+            Self::Health => "/health",
+            Self::Metrics => "/metrics",
+        }
+    }
+}
+
+/// The engine that an agent guards.
+#[derive(Clone, Debug)]
+pub enum Guarded {
+    Embedded(embedded::Embedded),
+    Vllm(vllm::Vllm),
+    Sglang(sglang::Sglang),
+    OpenAi(openai::OpenAi),
+    Remote(remote::Remote),
+}
+
+/// The same call on whichever engine it is.
+macro_rules! on_each {
+    ($guarded:expr, $engine:ident => $call:expr) => {
+        match $guarded {
+            Guarded::Embedded($engine) => $call,
+            Guarded::Vllm($engine) => $call,
+            Guarded::Sglang($engine) => $call,
+            Guarded::OpenAi($engine) => $call,
+            Guarded::Remote($engine) => $call,
+        }
+    };
+}
+
+impl Engine for Guarded {
+    fn reads_folders(&self) -> bool {
+        on_each!(self, engine => engine.reads_folders())
+    }
+
+    async fn serving(&self) -> Result<Serving, EngineFault> {
+        on_each!(self, engine => engine.serving().await)
+    }
+
+    async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
+        on_each!(self, engine => engine.load(weights, deadline).await)
+    }
+
+    async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
+        on_each!(self, engine => engine.complete(body, version).await)
+    }
+
+    async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
+        on_each!(self, engine => engine.page(page).await)
+    }
 }

@@ -1,34 +1,39 @@
 //! The door of an engine pod: orders and status for the driver, sampling for whoever asks, health for the kubelet.
 //!
-//! Sampling passes through unread but for two things: how much of it there is, and which weights it is about. A request that names a version
-//! gets an answer sampled from that version or a 409, checked before the engine is asked and again on what it answered.
+//! Sampling passes through, in whichever words the engine understands. A request that names a version gets an answer sampled from that version
+//! or a 409, checked before the engine is asked and again on what it answered.
+//!
+//! The kubelet asks here too, since it cannot reach the engine: whether the replica serves (`/readyz`), whether the engine's process answers
+//! (`/engine/healthz`), and, before it ends a replica, that requests in progress come to their end first (`/agent/v1/drain`).
 
-use crate::engine::embedded::causes;
+use crate::engine::{Engine, Guarded, Page};
 use crate::metrics::Metrics;
 use crate::worker::Orders;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection};
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use futures::StreamExt;
 use grpo_engine_protocol::{AgentStatus, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
-use reqwest::{Client, Url};
+use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Semaphore, watch};
 
 /// What the handlers share.
 pub struct Door {
-    pub client: Client,
-    pub completions: Url,
-    pub models: Url,
+    pub engine: Guarded,
     pub orders: watch::Sender<Orders>,
     pub status: watch::Receiver<AgentStatus>,
     /// Requests at the engine at one time.
     pub places: Semaphore,
+    /// How many places there are.
+    pub max_inflight: u32,
+    /// No new requests are let in.
+    pub draining: Arc<AtomicBool>,
     pub limits: Limits,
     pub metrics: Metrics,
 }
@@ -47,7 +52,10 @@ pub fn router(door: Arc<Door>) -> Router {
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/status", get(status))
+        .route("/agent/v1/drain", get(drain))
         .route("/healthz", get(|| async { "ok" }))
+        .route("/engine/healthz", get(engine_health))
+        .route("/engine/metrics", get(engine_metrics))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { refusal(ErrorBody::new(ErrorCode::NotFound, "the engine agent has no such path")) })
@@ -79,9 +87,31 @@ async fn complete(State(door): State<Arc<Door>>, headers: HeaderMap, body: Resul
 }
 
 async fn models(State(door): State<Arc<Door>>) -> Response {
-    door.forward(door.client.get(door.models.clone()))
-        .await
-        .map_or_else(refusal, IntoResponse::into_response)
+    page(&door, Page::Models).await
+}
+
+async fn engine_metrics(State(door): State<Arc<Door>>) -> Response {
+    page(&door, Page::Metrics).await
+}
+
+async fn engine_health(State(door): State<Arc<Door>>) -> Response {
+    page(&door, Page::Health).await
+}
+
+async fn page(door: &Door, page: Page) -> Response {
+    match door.engine.page(page).await {
+        Ok(answer) => answer.into_response(),
+        Err(fault) => refusal(fault.refusal()),
+    }
+}
+
+/// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its successor lets in again.
+async fn drain(State(door): State<Arc<Door>>) -> Response {
+    door.draining.store(true, Ordering::Relaxed);
+    tracing::info!("no new requests; those in progress come to their end");
+    let everybody = door.places.acquire_many(door.max_inflight).await;
+    drop(everybody);
+    "drained".into_response()
 }
 
 async fn order(State(door): State<Arc<Door>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
@@ -123,6 +153,9 @@ async fn status(State(door): State<Arc<Door>>) -> Json<AgentStatus> {
 }
 
 async fn ready(State(door): State<Arc<Door>>) -> Response {
+    if door.draining.load(Ordering::Relaxed) {
+        return refusal(ends());
+    }
     let status = door.status.borrow().clone();
     match status.serving {
         Some(serving) => format!("serves {serving}").into_response(),
@@ -149,22 +182,11 @@ async fn metrics(State(door): State<Arc<Door>>) -> Response {
     }
 }
 
-/// What the engine answered, whole.
-struct Answered {
-    status: StatusCode,
-    content_type: Option<HeaderValue>,
-    body: Bytes,
-}
-
-impl IntoResponse for Answered {
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::from(self.body));
-        *response.status_mut() = self.status;
-        if let Some(content_type) = self.content_type {
-            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        }
-        response
-    }
+fn ends() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::EngineUnavailable,
+        "this replica ends, or its engine is started again; use another replica",
+    )
 }
 
 impl Door {
@@ -189,20 +211,20 @@ impl Door {
                 return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
             }
         }
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ends());
+        }
         let _place = self.places.try_acquire().map_err(|_| {
             ErrorBody::new(
                 ErrorCode::QueueFull,
                 "as many requests as this replica takes are at its engine; try again later or use another replica",
             )
         })?;
-        let mut call = self
-            .client
-            .post(self.completions.clone())
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(wanted) = &wanted {
-            call = call.header(WEIGHTS_HEADER, wanted);
-        }
-        let answer = self.forward(call.body(body)).await?;
+        let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
+        let answer = self
+            .engine
+            .complete(body, version.as_deref().filter(|_| self.names_versions(&wanted)))
+            .await?;
         if let Some(wanted) = &wanted
             && answer.status.is_success()
         {
@@ -211,38 +233,9 @@ impl Door {
         Ok(answer.into_response())
     }
 
-    async fn forward(&self, call: reqwest::RequestBuilder) -> Result<Answered, ErrorBody> {
-        let unavailable = |error: reqwest::Error| {
-            ErrorBody::new(
-                ErrorCode::EngineUnavailable,
-                format!(
-                    "the engine does not answer: {}; use another replica until this one is ready again",
-                    causes(&error)
-                ),
-            )
-        };
-        let answer = call.send().await.map_err(unavailable)?;
-        let status = answer.status();
-        let content_type = answer.headers().get(header::CONTENT_TYPE).cloned();
-        let mut body = Vec::new();
-        let mut stream = answer.bytes_stream();
-        while let Some(piece) = stream.next().await {
-            body.extend_from_slice(&piece.map_err(unavailable)?);
-            if body.len() > self.limits.answer_bytes {
-                return Err(ErrorBody::new(
-                    ErrorCode::EngineMisbehaved,
-                    format!(
-                        "the engine's answer exceeds {} bytes; ask for fewer rows",
-                        self.limits.answer_bytes
-                    ),
-                ));
-            }
-        }
-        Ok(Answered {
-            status,
-            content_type,
-            body: body.into(),
-        })
+    /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they begin with it.
+    fn names_versions(&self, wanted: &Option<String>) -> bool {
+        wanted.is_some() || !matches!(self.engine, Guarded::Embedded(_) | Guarded::Remote(_))
     }
 }
 

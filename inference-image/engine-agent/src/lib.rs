@@ -12,13 +12,21 @@ pub mod pull;
 pub mod worker;
 
 use cache::Cache;
-use engine::embedded::{Embedded, at};
+use engine::Guarded;
+use engine::embedded::Embedded;
+use engine::openai::{OpenAi, Probe};
+use engine::remote::Remote;
+use engine::sglang::Sglang;
+use engine::vllm::Vllm;
+use engine::wire::Server;
 use grpo_engine_protocol::{AgentState, AgentStatus};
 use http::{Door, Limits};
 use metrics::Metrics;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
 use reqwest::{Client, Url};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -27,18 +35,40 @@ use worker::{Orders, Pace, Worker};
 /// What an agent is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The engine's address on loopback.
+    /// The engine's address: on loopback, unless it is somebody else's.
     pub engine: Url,
+    pub kind: Kind,
+    /// What is sent to it as `Authorization: Bearer`.
+    pub api_key: Option<String>,
     /// Where versions are pulled to. The engine must see it under the same path.
     pub cache_dir: PathBuf,
     /// Requests at the engine at one time; more are refused with 429.
-    pub max_inflight: usize,
+    pub max_inflight: u32,
     pub limits: Limits,
     /// For one completion, from first byte to last.
     pub request_deadline: Duration,
     /// Told apart from every other process that served at this address.
     pub instance: String,
     pub pace: Pace,
+}
+
+/// Which engine it is, and what is particular to it.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Embedded,
+    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `adapters_only` why only adapters can.
+    Vllm {
+        no_folders: Option<String>,
+        adapters_only: Option<String>,
+    },
+    Sglang {
+        no_folders: Option<String>,
+    },
+    OpenAi {
+        model: Option<String>,
+        probe: Probe,
+    },
+    Agent,
 }
 
 /// Why an agent could not start or stopped.
@@ -48,6 +78,8 @@ pub enum AgentError {
     CacheDir { path: String, cause: std::io::Error },
     #[error("cannot make an HTTP client: {0}")]
     Client(#[from] reqwest::Error),
+    #[error("the API key cannot be sent as a header: {0}; look at the Secret for a line break at its end")]
+    ApiKey(#[from] InvalidHeaderValue),
     #[error("serving HTTP failed: {0}")]
     Http(std::io::Error),
     #[error("the weights worker ended by itself; the container should be restarted")]
@@ -70,6 +102,7 @@ pub async fn serve(
         path: options.cache_dir.display().to_string(),
         cause,
     })?;
+    let engine = guarded(&options)?;
     let (orders, ordered) = watch::channel(Orders::default());
     let (status, seen) = watch::channel(AgentStatus {
         instance: options.instance,
@@ -80,23 +113,23 @@ pub async fn serve(
         loaded_sha256: None,
         changed: None,
     });
-    let loopback = Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy();
+    let draining = Arc::new(AtomicBool::new(false));
     let worker = Worker {
-        engine: Embedded::new(loopback.build()?, &options.engine),
+        engine: engine.clone(),
         cache: Cache::new(options.cache_dir),
         client: pull::client()?,
         orders: ordered,
         status,
+        draining: draining.clone(),
         pace: options.pace,
     };
-    let loopback = Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy();
     let door = Door {
-        client: loopback.timeout(options.request_deadline).build()?,
-        completions: at(&options.engine, "/v1/completions"),
-        models: at(&options.engine, "/v1/models"),
+        engine,
         orders,
         status: seen,
-        places: Semaphore::new(options.max_inflight.max(1)),
+        places: Semaphore::new(options.max_inflight.max(1) as usize),
+        max_inflight: options.max_inflight.max(1),
+        draining,
         limits: options.limits,
         metrics: Metrics::default(),
     };
@@ -109,4 +142,35 @@ pub async fn serve(
     };
     stop.abort();
     outcome
+}
+
+/// The engine with a client of its own, which alone carries the key.
+fn guarded(options: &Options) -> Result<Guarded, AgentError> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = &options.api_key {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.trim()))?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    let client = Client::builder()
+        .connect_timeout(Duration::from_secs(5))
+        .no_proxy()
+        .default_headers(headers)
+        .build()?;
+    let server = Server {
+        client,
+        url: options.engine.clone(),
+        completion_deadline: options.request_deadline,
+        answer_bytes: options.limits.answer_bytes,
+    };
+    Ok(match options.kind.clone() {
+        Kind::Embedded => Guarded::Embedded(Embedded(server)),
+        Kind::Vllm {
+            no_folders,
+            adapters_only,
+        } => Guarded::Vllm(Vllm::new(server, no_folders, adapters_only)),
+        Kind::Sglang { no_folders } => Guarded::Sglang(Sglang::new(server, no_folders)),
+        Kind::OpenAi { model, probe } => Guarded::OpenAi(OpenAi::new(server, model, probe)),
+        Kind::Agent => Guarded::Remote(Remote(server)),
+    })
 }

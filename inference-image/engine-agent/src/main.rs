@@ -1,9 +1,10 @@
 //! `grpo-engine-agent`: the door of an engine pod as a process.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::worker::Pace;
-use grpo_engine_agent::{Options, new_instance, serve};
+use grpo_engine_agent::{Kind, Options, new_instance, serve};
 use reqwest::Url;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,15 +20,38 @@ use tracing_subscriber::EnvFilter;
 struct Flags {
     #[arg(long, default_value = "0.0.0.0:8000")]
     listen: SocketAddr,
-    /// The engine, on loopback.
+    /// The engine, on loopback unless it is somebody else's.
     #[arg(long, default_value = "http://127.0.0.1:8001")]
     engine: Url,
+    #[arg(long, value_enum, default_value_t = KindFlag::Embedded)]
+    kind: KindFlag,
+    /// Pods of the engine's replica.
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
+    /// The engine computes on the CPU.
+    #[arg(long)]
+    cpu: bool,
+    /// The name of the model at an engine of kind openai. Default: the first of those it lists.
+    #[arg(long)]
+    model: Option<String>,
+    /// What is sent to the engine as `Authorization: Bearer`.
+    #[arg(long, env = "ENGINE_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Token ids that an engine of kind openai is asked to continue before it counts as fit.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6,7,8")]
+    probe_tokens: Vec<u32>,
+    /// How often that is done.
+    #[arg(long, default_value_t = 60)]
+    probe_seconds: u64,
+    /// How long it may take.
+    #[arg(long, default_value_t = 300)]
+    probe_timeout_seconds: u64,
     /// Where versions are pulled to; the engine sees it under the same path.
     #[arg(long, default_value = "/cache")]
     cache_dir: PathBuf,
     /// Requests at the engine at one time; more are answered 429.
     #[arg(long, default_value_t = 1024)]
-    max_inflight: usize,
+    max_inflight: u32,
     #[arg(long, default_value_t = 64)]
     max_request_mib: usize,
     #[arg(long, default_value_t = 256)]
@@ -37,6 +61,50 @@ struct Flags {
     request_seconds: u64,
     #[arg(long, env = "POD_NAME", default_value = "agent")]
     pod_name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KindFlag {
+    Embedded,
+    Vllm,
+    Sglang,
+    /// Somebody else's server that cannot be given weights.
+    #[value(name = "openai")]
+    OpenAi,
+    /// Another engine agent.
+    Agent,
+}
+
+impl Flags {
+    fn kind(&self) -> Kind {
+        let no_folders = (self.nodes > 1).then(|| {
+            format!(
+                "its replica has {} pods, and versions reach the disk of the first only; use nodes: 1",
+                self.nodes
+            )
+        });
+        match self.kind {
+            KindFlag::Embedded => Kind::Embedded,
+            KindFlag::Vllm => Kind::Vllm {
+                no_folders,
+                adapters_only: self.cpu.then(|| {
+                    "vLLM's CPU build says that it has loaded other weights and then serves neither the old nor the new; \
+                     give the run model.lora, or the pool another engine"
+                        .to_owned()
+                }),
+            },
+            KindFlag::Sglang => Kind::Sglang { no_folders },
+            KindFlag::OpenAi => Kind::OpenAi {
+                model: self.model.clone(),
+                probe: Probe {
+                    tokens: self.probe_tokens.clone(),
+                    period: Duration::from_secs(self.probe_seconds),
+                    timeout: Duration::from_secs(self.probe_timeout_seconds),
+                },
+            },
+            KindFlag::Agent => Kind::Agent,
+        }
+    }
 }
 
 #[tokio::main]
@@ -61,7 +129,9 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("cannot listen on {}: {error}; choose another --listen", flags.listen))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let options = Options {
+        kind: flags.kind(),
         engine: flags.engine,
+        api_key: flags.api_key,
         cache_dir: flags.cache_dir,
         max_inflight: flags.max_inflight,
         limits: Limits {

@@ -5,7 +5,7 @@
 //! not fetched again.
 
 use crate::cache::{BadName, Cache, PARTIAL, checked_name};
-use crate::engine::embedded::causes;
+use crate::engine::wire::causes;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use grpo_engine_protocol::WeightsOrder;

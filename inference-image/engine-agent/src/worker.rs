@@ -5,13 +5,19 @@
 //! loop mends it. Failures are retried with growing pauses a bounded number of times; a repeated order begins anew.
 
 use crate::cache::{BadName, Cache};
-use crate::engine::{Engine, EngineFault, Serving};
+use crate::engine::{Engine, EngineFault, Serving, Weights};
 use crate::pull::{PullError, Pulled, pull};
 use grpo_engine_protocol::{AgentState, AgentStatus, WeightsOrder};
 use reqwest::Client;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+
+/// A version with this file is an adapter to the model the engine booted with.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Attempts for one order before a person, or the next order, is waited for.
 const ATTEMPTS: u32 = 10;
@@ -76,6 +82,8 @@ pub struct Worker<E> {
     pub client: Client,
     pub orders: watch::Receiver<Orders>,
     pub status: watch::Sender<AgentStatus>,
+    /// The replica is being taken away, or its engine restarted: no new requests.
+    pub draining: Arc<AtomicBool>,
     pub pace: Pace,
 }
 
@@ -127,7 +135,11 @@ impl<E: Engine> Worker<E> {
     async fn turn(&self, attempts: &mut Attempts) {
         let serving = match self.engine.serving().await {
             Ok(serving) => serving,
-            Err(fault) => return self.say(AgentState::Booting, None, Some(fault.to_string())),
+            Err(fault) => {
+                // What was drained for is over: the engine that comes next takes requests.
+                self.draining.store(false, Ordering::Relaxed);
+                return self.say(AgentState::Booting, None, Some(fault.to_string()));
+            }
         };
         let Some(order) = attempts
             .order
@@ -147,7 +159,7 @@ impl<E: Engine> Worker<E> {
             Ok((loaded, changed)) => {
                 tracing::info!(
                     version = loaded.version,
-                    sha256 = loaded.sha256,
+                    sha256 = loaded.sha256.as_deref().unwrap_or("not told"),
                     changed,
                     "ordered weights serve"
                 );
@@ -177,34 +189,51 @@ impl<E: Engine> Worker<E> {
 
     /// Pull, load, verify. Also says whether the tensors differ from those that served before.
     async fn fulfil(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
+        if !self.engine.reads_folders() {
+            self.loading(order, before);
+            let weights = Weights {
+                order,
+                dir: Path::new(""),
+                sha256: "",
+                adapter: false,
+            };
+            self.engine.load(weights, self.pace.load_deadline).await?;
+            return self.verified(order, before).await;
+        }
         self.say(
             AgentState::Pulling,
             Some(before),
             Some(format!("pulling {} from {}", order.version, order.source)),
         );
         let Pulled { folder, manifest } = pull(&self.client, &self.cache, order).await?;
-        self.say(
-            AgentState::Loading,
-            Some(before),
-            Some(format!("the engine loads {}", order.version)),
-        );
-        let loaded = self
-            .engine
-            .load(
-                &folder,
-                &order.version,
-                &manifest.tensors_sha256,
-                self.pace.load_deadline,
-            )
-            .await?;
-        if !loaded.sha256.eq_ignore_ascii_case(&manifest.tensors_sha256) {
+        self.loading(order, before);
+        let weights = Weights {
+            order,
+            dir: &folder,
+            sha256: &manifest.tensors_sha256,
+            adapter: manifest.files.iter().any(|file| file.name == ADAPTER_CONFIG),
+        };
+        let loaded = self.engine.load(weights, self.pace.load_deadline).await?;
+        if let Some(found) = loaded
+            .sha256
+            .filter(|found| !found.eq_ignore_ascii_case(&manifest.tensors_sha256))
+        {
             return Err(Setback::OtherTensors {
                 version: order.version.clone(),
                 expected: manifest.tensors_sha256,
-                found: loaded.sha256,
+                found,
             });
         }
-        // What an answer to `load` says is a promise; what the engine says it serves is the fact.
+        self.verified(order, before).await
+    }
+
+    fn loading(&self, order: &WeightsOrder, before: &Serving) {
+        let message = format!("the engine loads {}", order.version);
+        self.say(AgentState::Loading, Some(before), Some(message));
+    }
+
+    /// What an answer to `load` says is a promise; what the engine says it serves is the fact.
+    async fn verified(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
         let serving = self.engine.serving().await?;
         if serving.version != order.version {
             return Err(Setback::OtherVersion {
@@ -212,7 +241,10 @@ impl<E: Engine> Worker<E> {
                 found: serving.version,
             });
         }
-        let changed = serving.sha256 != before.sha256;
+        let changed = match (&serving.sha256, &before.sha256) {
+            (Some(now), Some(before)) => now != before,
+            _ => serving.version != before.version,
+        };
         Ok((serving, changed))
     }
 
@@ -221,7 +253,7 @@ impl<E: Engine> Worker<E> {
         self.status.send_if_modified(|status| {
             let next = AgentStatus {
                 serving: serving.map(|serving| serving.version.clone()),
-                loaded_sha256: serving.map(|serving| serving.sha256.clone()),
+                loaded_sha256: serving.and_then(|serving| serving.sha256.clone()),
                 wanted,
                 state,
                 message,

@@ -1,6 +1,6 @@
 //! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools described in place.
 
-use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool, grpo_run::Mode, inference_pool::LoraLimits};
+use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool, grpo_run::Mode};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
@@ -125,10 +125,11 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
 fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
     let labels = labels([(names::RUN, owner.name.as_str())]);
     let inference = run.spec.inference.pool.as_ref().map(|pool| {
-        let mut spec = pool.serving(&run.spec.model.source());
-        if let Some(lora) = &run.spec.model.lora {
-            spec.lora.get_or_insert_with(|| LoraLimits::for_rank(lora.rank));
-        }
+        let spec = pool.serving(&run.spec.model.source());
+        let spec = match &run.spec.model.lora {
+            Some(lora) => spec.with_room_for(lora.rank),
+            None => spec,
+        };
         owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}))
     });
     let sandboxes = run.spec.sandboxes.pool.as_ref();

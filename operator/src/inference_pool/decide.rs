@@ -1,23 +1,34 @@
 //! What is to be done about an InferencePool (`grpo.dev`). Pure.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use grpo_crds::InferencePoolStatus;
-use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::Time};
-use serde_json::json;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    engine_pod::{engine, pool_labels, selector},
+    flags,
+    labels::selector,
+    launch::model_refusal,
+    objects::{objects, url},
+    plan::{Plan, Wanted, counts, plan},
     read::Seen,
+    replica_pods::{replica, template},
 };
 use crate::{
     child::Child,
     cluster::Note,
-    conditions::{Conditions, Holds, shortened},
-    names,
+    conditions::{Conditions, Holds, holds, shortened},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
 
 pub const READY: &str = "Ready";
+pub const ACCEPTED: &str = "Accepted";
+pub const UPDATED: &str = "Updated";
+pub const PROBED: &str = "Probed";
+
+/// How often agents are asked while what they say may change without a pod's doing.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Everything that is to be done.
 #[derive(Debug)]
@@ -29,104 +40,129 @@ pub struct Decision {
     /// The operator's part of the status; the claim is the run's.
     pub status: InferencePoolStatus,
     pub notes: Vec<Note>,
+    /// Look again after this time even if nothing happens.
+    pub again: Option<Duration>,
 }
 
 pub fn decide(seen: &Seen, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
-    let wanted: Vec<Child> = (0..seen.pool.spec.replicas)
-        .map(|replica| engine(seen, settings, replica))
+    let spec = &seen.pool.spec;
+    let refusal = flags::refusal(&spec.engine).or_else(|| model_refusal(spec));
+    let previous = seen.pool.status.as_ref();
+    let wanted = Wanted {
+        replicas: spec.replicas,
+        nodes: spec.engine.nodes(),
+        template: &template(seen, settings),
+        update: &spec.update,
+    };
+    let failures = previous.and_then(|status| status.failures.as_ref());
+    // What cannot be made true changes nothing: replicas of the earlier spec go on.
+    let idle = deleted || refusal.is_some();
+    let plan = match idle {
+        true => Plan {
+            failures: failures.cloned(),
+            ..Plan::default()
+        },
+        false => plan(&wanted, &seen.pods, failures, seen.now),
+    };
+    let create = plan
+        .create
+        .iter()
+        .flat_map(|number| made(seen, settings, *number, &plan))
         .collect();
-    let mut create = Vec::new();
-    let mut delete: Vec<String> = surplus(seen, &wanted);
-    if !deleted {
-        for pod in wanted {
-            match seen.pods.iter().find(|existing| existing.name == pod.name) {
-                None => {
-                    let facts = PodFacts {
-                        template: template(&pod),
-                        ..PodFacts::just_made(pod.name.clone(), 1, 0)
-                    };
-                    create.push((pod, facts));
-                }
-                // Its name is free only when it is gone.
-                Some(existing) if existing.deleting => {}
-                Some(existing) if existing.is_finished() || existing.template != template(&pod) => {
-                    delete.push(existing.name.clone())
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    let (status, notes) = status(seen);
+    let (status, notes) = status(seen, &plan, refusal.as_deref());
+    let waits = plan.again_at.map(|at| {
+        let wait = at.duration_since(seen.now);
+        Duration::try_from(wait).unwrap_or_default() + Duration::from_millis(100)
+    });
+    let looks = is_in_motion(seen, &status).then_some(LOOK);
     Decision {
-        children: if deleted { Vec::new() } else { vec![service(seen)] },
+        children: if deleted { Vec::new() } else { objects(seen) },
         create,
-        delete: if deleted { Vec::new() } else { delete },
+        delete: plan.delete,
         release_claim: seen.claim_is_void,
         status,
         notes,
+        again: waits.into_iter().chain(looks).min(),
     }
 }
 
-fn template(pod: &Child) -> Option<String> {
-    pod.object["metadata"]["annotations"][names::TEMPLATE]
-        .as_str()
-        .map(str::to_owned)
+/// Whether agents may come to say something else although no pod changes.
+fn is_in_motion(seen: &Seen, status: &InferencePoolStatus) -> bool {
+    let spec = &seen.pool.spec;
+    let claimed = seen
+        .pool
+        .status
+        .as_ref()
+        .is_some_and(|status| status.claimed_by.is_some());
+    let unsettled = status.ready_replicas > 0 && status.updated_replicas < spec.replicas;
+    let runs = !seen.pods.is_empty() && spec.replicas > 0;
+    runs && (claimed || unsettled || spec.engine.external.is_some())
 }
 
-/// Replicas that are not wanted any more.
-fn surplus(seen: &Seen, wanted: &[Child]) -> Vec<String> {
-    seen.pods
-        .iter()
-        .filter(|pod| !pod.deleting && !wanted.iter().any(|wanted| wanted.name == pod.name))
-        .map(|pod| pod.name.clone())
+/// The pods of a new replica, and what is known of them before the watch shows them.
+fn made(seen: &Seen, settings: &Settings, number: u32, plan: &Plan) -> Vec<(Child, PodFacts)> {
+    let attempt = 1 + plan.failures.as_ref().map_or(0, |failures| failures.consecutive);
+    let mark = template(seen, settings);
+    let pods = replica(seen, settings, number, attempt);
+    (0..)
+        .zip(pods)
+        .map(|(node, pod)| {
+            let facts = PodFacts {
+                node,
+                template: Some(mark.clone()),
+                ..PodFacts::just_made(pod.name.clone(), attempt, number)
+            };
+            (pod, facts)
+        })
         .collect()
 }
 
-/// Its name resolves to every replica, ready or not: the driver asks each how it is.
-fn service(seen: &Seen) -> Child {
-    let port = grpo_crds::RunConfig::AGENT_PORT;
-    seen.owner.child::<Service>(
-        names::engines(&seen.owner.name),
-        &pool_labels(seen),
-        json!({"spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": true,
-            "selector": selector(seen),
-            "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
-        }}),
-    )
-}
-
-fn status(seen: &Seen) -> (InferencePoolStatus, Vec<Note>) {
+fn status(seen: &Seen, plan: &Plan, refusal: Option<&str>) -> (InferencePoolStatus, Vec<Note>) {
+    let spec = &seen.pool.spec;
     let previous = seen.pool.status.clone().unwrap_or_default();
-    let (wanted, pods) = (seen.pool.spec.replicas, &seen.pods);
-    let ready = u32::try_from(pods.iter().filter(|pod| pod.is_ready()).count()).unwrap_or(u32::MAX);
-    let problem = pods.iter().find_map(|pod| match &pod.state {
-        PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
-        PodState::Failed(failure) => Some(failure.message.clone()),
-        _ => None,
-    });
-    let (holds, reason, message) = if ready >= wanted {
-        (
-            Holds::Yes,
-            "AllReplicasServe",
-            format!("{ready} of {wanted} replicas serve"),
+    let wanted = spec.replicas;
+    let (exist, ready) = counts(&seen.pods, spec.engine.nodes());
+    let (weights, updated) = weights(seen);
+    let ready_now = readiness(seen, plan, refusal, ready);
+    let mut conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now))
+        .set(
+            ACCEPTED,
+            Holds::of(refusal.is_none()),
+            if refusal.is_none() {
+                "SpecIsSound"
+            } else {
+                "SpecRefused"
+            },
+            refusal.unwrap_or("the spec can be made true"),
         )
-    } else {
-        let why = problem.unwrap_or_else(|| "engines are loading the model".to_owned());
-        (
-            Holds::No,
-            "ReplicasNotReady",
-            format!("{ready} of {wanted} replicas serve; {why}"),
-        )
-    };
-    let conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now))
-        .set(READY, holds.clone(), reason, &message)
-        .done();
-    let was_ready = crate::conditions::holds(&previous.conditions, READY);
-    let turned = was_ready != (holds == Holds::Yes) && (was_ready || holds == Holds::Yes);
-    let notes = turned.then(|| Note {
+        .set(READY, ready_now.0.clone(), ready_now.1, &ready_now.2)
+        .set(
+            UPDATED,
+            Holds::of(updated >= wanted),
+            if updated >= wanted {
+                "WeightsServe"
+            } else {
+                "WeightsOnTheirWay"
+            },
+            &updates_in_words(seen, updated),
+        );
+    if spec.engine.external.is_some() {
+        let passed = !seen.agents.is_empty() && seen.agents.values().all(|agent| agent.serving.is_some());
+        conditions = conditions.set(
+            PROBED,
+            match (passed, seen.agents.is_empty()) {
+                (true, _) => Holds::Yes,
+                (false, true) => Holds::Unknown,
+                (false, false) => Holds::No,
+            },
+            if passed { "ProbePassed" } else { "ProbeNotPassed" },
+            &probe_in_words(seen, passed),
+        );
+    }
+    let (holds_now, reason, message) = ready_now;
+    let was_ready = holds(&previous.conditions, READY);
+    let note = (was_ready != (holds_now == Holds::Yes)).then(|| Note {
         warning: was_ready,
         reason: reason.to_owned(),
         action: "Reconcile",
@@ -138,26 +174,119 @@ fn status(seen: &Seen) -> (InferencePoolStatus, Vec<Note>) {
         .collect();
     let status = InferencePoolStatus {
         observed_generation: seen.pool.metadata.generation,
-        conditions,
+        conditions: conditions.done(),
         message: Some(shortened(&message)),
-        engine: Some(seen.pool.spec.engine.name().to_owned()),
+        engine: Some(spec.engine.name().to_owned()),
         model: model_in_words(seen),
         ready: Some(format!("{ready}/{wanted}")),
-        replicas: u32::try_from(pods.iter().filter(|pod| !pod.deleting).count()).unwrap_or(u32::MAX),
+        updated: Some(format!("{updated}/{wanted}")),
+        weights,
+        url: Some(url(seen)),
+        replicas: exist,
         ready_replicas: ready,
+        updated_replicas: updated,
+        failures: plan.failures.clone(),
         selector: Some(selector.join(",")),
-        ..InferencePoolStatus::default()
+        claimed_by: None,
     };
-    (status, notes.into_iter().collect())
+    (status, note.into_iter().collect())
+}
+
+fn readiness(seen: &Seen, plan: &Plan, refusal: Option<&str>, ready: u32) -> (Holds, &'static str, String) {
+    let wanted = seen.pool.spec.replicas;
+    if let Some(refusal) = refusal {
+        return (Holds::No, "NotAccepted", refusal.to_owned());
+    }
+    if ready >= wanted {
+        let outdated = match plan.outdated {
+            0 => String::new(),
+            n => format!("; {n} of an earlier spec are being replaced"),
+        };
+        let serve = format!("{ready} of {wanted} replicas serve{outdated}");
+        return (Holds::Yes, "AllReplicasServe", serve);
+    }
+    let problem = seen.pods.iter().find_map(|pod| match &pod.state {
+        PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
+        PodState::Failed(failure) => Some(failure.message.clone()),
+        _ => None,
+    });
+    let agents = || {
+        let unserved = seen.agents.iter().find(|(_, agent)| agent.serving.is_none());
+        unserved.and_then(|(pod, agent)| Some(format!("pod {pod}: {}", agent.message.as_deref()?)))
+    };
+    let pause = plan
+        .failures
+        .as_ref()
+        .filter(|_| plan.again_at.is_some())
+        .map(|failures| {
+            format!(
+                "replicas failed {} times in a row; the next is made after a pause",
+                failures.consecutive
+            )
+        });
+    let why = problem.or_else(agents).or(pause);
+    let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
+    (
+        Holds::No,
+        "ReplicasNotReady",
+        format!("{ready} of {wanted} replicas serve; {why}"),
+    )
+}
+
+/// The versions that serve, and how many replicas serve the newest that any of them was ordered to.
+fn weights(seen: &Seen) -> (Option<String>, u32) {
+    let serving: BTreeSet<&str> = seen
+        .agents
+        .values()
+        .filter_map(|agent| agent.serving.as_deref())
+        .collect();
+    let shown: Vec<&str> = serving.into_iter().take(3).collect();
+    let updated = seen
+        .agents
+        .values()
+        .filter(|agent| agent.serving.is_some() && (agent.wanted.is_none() || agent.wanted == agent.serving))
+        .count();
+    (
+        (!shown.is_empty()).then(|| shown.join(",")),
+        u32::try_from(updated).unwrap_or(u32::MAX),
+    )
+}
+
+fn updates_in_words(seen: &Seen, updated: u32) -> String {
+    let behind = seen
+        .agents
+        .iter()
+        .find(|(_, agent)| agent.wanted.is_some() && agent.wanted != agent.serving);
+    let why = match behind {
+        Some((pod, agent)) => format!(
+            "; pod {pod} is to serve {}: {}",
+            agent.wanted.as_deref().unwrap_or_default(),
+            agent.message.as_deref().unwrap_or("on its way")
+        ),
+        None => String::new(),
+    };
+    format!(
+        "{updated} of {} replicas serve the ordered weights{why}",
+        seen.pool.spec.replicas
+    )
+}
+
+fn probe_in_words(seen: &Seen, passed: bool) -> String {
+    if passed {
+        return "the server takes token ids, and returns token ids with their logprobs".to_owned();
+    }
+    let said = seen.agents.values().find_map(|agent| agent.message.clone());
+    said.unwrap_or_else(|| "the agent has not been asked yet".to_owned())
 }
 
 fn model_in_words(seen: &Seen) -> Option<String> {
     let model = &seen.pool.spec.model;
-    let image = model.image.as_ref().map(|image| image.reference.clone());
-    image.or_else(|| {
-        model
-            .persistent_volume_claim
-            .as_ref()
-            .map(|claim| format!("persistentVolumeClaim {}", claim.claim_name))
-    })
+    let claim = model.persistent_volume_claim.as_ref();
+    let words = [
+        model.image.as_ref().map(|image| image.reference.clone()),
+        claim.map(|claim| format!("persistentVolumeClaim {}", claim.claim_name)),
+        model.hub.as_ref().map(|hub| hub.repo.clone()),
+        model.object_store.as_ref().map(|store| store.url.clone()),
+    ];
+    words.into_iter().flatten().next()
 }

@@ -1,11 +1,23 @@
-//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods, [`decide`], [`apply`], write the [`status`].
+//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`], [`apply`], write the [`status`].
+//!
+//! Which replicas come and go is [`plan`]; what they are made of is [`replica_pods`], with the command lines of [`vllm`] and [`sglang`].
 
+pub mod agents;
 mod apply;
 mod decide;
-mod engine_pod;
+mod flags;
+mod labels;
+mod launch;
+mod objects;
+mod plan;
 mod read;
+mod replica_pods;
+mod sglang;
 mod status;
+mod vllm;
 
+#[cfg(test)]
+mod golden_tests;
 #[cfg(test)]
 mod tests;
 
@@ -79,7 +91,7 @@ impl Kind for InferencePool {
         apply::apply(&seen, &decision, context).await?;
         status::write(&seen, &decision, context).await?;
         let claimed = self.status.as_ref().is_some_and(|status| status.claimed_by.is_some());
-        Ok(claimed.then_some(CLAIM_CHECK))
+        Ok(decision.again.into_iter().chain(claimed.then_some(CLAIM_CHECK)).min())
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

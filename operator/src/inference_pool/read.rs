@@ -4,6 +4,7 @@ use grpo_crds::{GrpoRun, InferencePool, grpo_run::Phase};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::agents::Statuses;
 use crate::{
     child::Owner,
     controller::Context,
@@ -19,6 +20,8 @@ pub struct Seen {
     pub pool: InferencePool,
     pub owner: Owner,
     pub pods: Vec<PodFacts>,
+    /// What the agents in them say.
+    pub agents: Statuses,
     /// The run the pool was made for.
     pub run: Option<String>,
     /// The claim is one of a run that has ended or does not exist any more.
@@ -40,8 +43,10 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<Seen, Error
         .filter(|pod| pod.owner.as_deref() == Some(&owner.uid))
         .map(|pod| pod.facts)
         .collect();
+    let pods = context.memory.with_made(&owner.uid, pods);
     Ok(Seen {
-        pods: context.memory.with_made(&owner.uid, pods),
+        agents: context.agents.statuses(&pods).await,
+        pods,
         run: pool.labels().get(RUN).cloned(),
         claim_is_void: claim_is_void(pool, &owner.namespace, context).await?,
         now: Timestamp::now(),

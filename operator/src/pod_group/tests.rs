@@ -16,12 +16,8 @@ fn group(size: u32) -> Group {
 
 fn pod(attempt: u32, rank: u32, state: PodState) -> PodFacts {
     PodFacts {
-        name: format!("demo-trainer-{attempt}-{rank}"),
-        attempt,
-        rank,
-        deleting: false,
         state,
-        template: None,
+        ..PodFacts::just_made(format!("demo-trainer-{attempt}-{rank}"), attempt, rank)
     }
 }
 
@@ -32,9 +28,8 @@ fn running() -> PodState {
 fn crashed(exit_code: i32) -> PodState {
     PodState::Failed(Failure {
         exit_code: Some(exit_code),
-        disrupted: false,
         message: format!("exit code {exit_code}"),
-        last_words: None,
+        ..Failure::default()
     })
 }
 
@@ -43,7 +38,7 @@ fn preempted() -> PodState {
         exit_code: Some(137),
         disrupted: true,
         message: "preempted".into(),
-        last_words: None,
+        ..Failure::default()
     })
 }
 

@@ -2,6 +2,7 @@
 
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine;
+pub mod fake;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,7 +15,7 @@ use grpo_engine::model::Model;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_agent::worker::Pace;
-use grpo_engine_agent::{Options, new_instance, serve};
+use grpo_engine_agent::{Kind, Options, new_instance, serve};
 use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER, WeightsOrder,
 };
@@ -49,12 +50,19 @@ impl Agent {
     }
 
     /// An agent that lets `places` requests at a time through.
-    pub async fn with_places(engine: &str, places: usize) -> Self {
+    pub async fn with_places(engine: &str, places: u32) -> Self {
+        Self::guarding(Kind::Embedded, engine, None, places).await
+    }
+
+    /// An agent that guards an engine of this kind.
+    pub async fn guarding(kind: Kind, engine: &str, api_key: Option<&str>, places: u32) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let options = Options {
             engine: engine.parse().unwrap(),
+            kind,
+            api_key: api_key.map(str::to_owned),
             cache_dir: cache.path().join("weights"),
             max_inflight: places,
             limits: Limits {
@@ -185,9 +193,31 @@ impl Source {
 
     pub fn publish_with(&self, version: &str, seed: u64, change: impl FnOnce(&mut WeightsManifest)) -> WeightsOrder {
         let dir = model_of(seed);
+        let files =
+            ["config.json", "model.safetensors"].map(|name| (name, std::fs::read(dir.path().join(name)).unwrap()));
+        let tensors = Model::load(dir.path(), version, None).unwrap().sha256;
+        self.publish_files(version, files.into(), &tensors, change)
+    }
+
+    /// Publishes an adapter, of which nobody here reads more than that it is one.
+    pub fn publish_adapter(&self, version: &str) -> WeightsOrder {
+        let files = vec![
+            ("adapter_config.json", b"{}".to_vec()),
+            ("adapter_model.safetensors", version.as_bytes().to_vec()),
+        ];
+        self.publish_files(version, files, &sha256(version.as_bytes()), |_| {})
+    }
+
+    /// Publishes these files as a version whose manifest says `tensors` of them.
+    pub fn publish_files(
+        &self,
+        version: &str,
+        files: Vec<(&str, Vec<u8>)>,
+        tensors: &str,
+        change: impl FnOnce(&mut WeightsManifest),
+    ) -> WeightsOrder {
         let mut content = self.content.lock().unwrap();
-        let files = ["config.json", "model.safetensors"].map(|name| {
-            let bytes = std::fs::read(dir.path().join(name)).unwrap();
+        let files = files.into_iter().map(|(name, bytes)| {
             let file = WeightsFile {
                 name: name.to_owned(),
                 bytes: bytes.len() as u64,
@@ -201,8 +231,8 @@ impl Source {
             lineage: "a".to_owned(),
             step: 1,
             parent: None,
-            files: files.into(),
-            tensors_sha256: Model::load(dir.path(), version, None).unwrap().sha256,
+            files: files.collect(),
+            tensors_sha256: tensors.to_owned(),
         };
         change(&mut manifest);
         let bytes = serde_json::to_vec(&manifest).unwrap();

@@ -1,0 +1,164 @@
+//! Somebody else's server that speaks OpenAI's completions with vLLM's extensions. It keeps the weights it has, which are called `base`.
+//!
+//! It serves as far as this agent is concerned when a probe was passed: one completion of token ids that comes back as token ids with a logprob
+//! each. The probe is asked again now and then, because such a server may be replaced by another behind the same URL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use grpo_engine_protocol::{BASE_VERSION, CompletionRequest, CompletionResponse, ErrorBody};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::vllm::{Completion, Proof, answered, completion};
+use super::wire::{Answered, Server, read_request};
+use super::{Engine, EngineFault, Page, Serving, Weights};
+
+/// Tokens that the probe has sampled.
+const PROBED_TOKENS: u32 = 4;
+
+/// How it is found out that a server is fit for training.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    pub tokens: Vec<u32>,
+    pub period: Duration,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct OpenAi {
+    server: Server,
+    /// The name of its model, unless it is the first of those it lists.
+    model: Option<String>,
+    probe: Probe,
+    probed: Arc<Mutex<Probed>>,
+}
+
+#[derive(Debug, Default)]
+struct Probed {
+    at: Option<Instant>,
+    model: Option<String>,
+    outcome: Option<Result<(), EngineFault>>,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<ModelName>,
+}
+
+#[derive(Deserialize)]
+struct ModelName {
+    id: String,
+}
+
+impl OpenAi {
+    pub fn new(server: Server, model: Option<String>, probe: Probe) -> Self {
+        Self {
+            server,
+            model,
+            probe,
+            probed: Arc::default(),
+        }
+    }
+
+    async fn name(&self) -> Result<String, EngineFault> {
+        if let Some(model) = &self.model {
+            return Ok(model.clone());
+        }
+        let url = self.server.at(Page::Models.path());
+        let call = self.server.client.get(url.clone()).timeout(self.probe.timeout);
+        let models: Models = super::wire::ask(call, &url).await?;
+        let first = models.data.into_iter().next();
+        first.map(|model| model.id).ok_or_else(|| EngineFault::Unfit {
+            url: url.to_string(),
+            why: "it lists no model; name one in engine.external.model".to_owned(),
+        })
+    }
+
+    /// One completion, and whether it is what a trainer can use.
+    async fn try_once(&self) -> Result<String, EngineFault> {
+        let model = self.name().await?;
+        let unfit = |why: String| EngineFault::Unfit {
+            url: self.server.url.to_string(),
+            why,
+        };
+        let request = CompletionRequest {
+            ignore_eos: true,
+            ..CompletionRequest::of_tokens(BASE_VERSION, self.probe.tokens.clone(), PROBED_TOKENS, 0)
+        };
+        let asked = completion(&request, std::slice::from_ref(&self.probe.tokens), &model);
+        let answer = self.server.sample("/v1/completions", &asked, BASE_VERSION);
+        let answer: Completion = tokio::time::timeout(self.probe.timeout, answer)
+            .await
+            .map_err(|_| {
+                unfit(format!(
+                    "it did not answer the probe within {} s",
+                    self.probe.timeout.as_secs()
+                ))
+            })?
+            .map_err(|error| unfit(error.message))?;
+        let answer = answered(answer, &request, Proof::Named(BASE_VERSION)).map_err(|error| unfit(error.message))?;
+        let answer: CompletionResponse =
+            serde_json::from_slice(&answer.body).map_err(|error| unfit(error.to_string()))?;
+        let row = answer
+            .choices
+            .first()
+            .ok_or_else(|| unfit("its answer to the probe has no rows".to_owned()))?;
+        let logprobs = row
+            .logprobs
+            .as_ref()
+            .map(|said| said.token_logprobs.as_slice())
+            .unwrap_or_default();
+        match logprobs.iter().find(|logprob| !logprob.is_finite() || **logprob > 0.0) {
+            Some(odd) => Err(unfit(format!("it returned {odd}, which is no logprob"))),
+            None if row.token_ids.is_empty() => Err(unfit("it sampled nothing".to_owned())),
+            None => Ok(model),
+        }
+    }
+}
+
+impl Engine for OpenAi {
+    async fn serving(&self) -> Result<Serving, EngineFault> {
+        let mut probed = self.probed.lock().await;
+        if probed.at.is_none_or(|at| at.elapsed() >= self.probe.period) {
+            let outcome = self.try_once().await;
+            probed.at = Some(Instant::now());
+            probed.model = outcome.as_ref().ok().cloned();
+            probed.outcome = Some(outcome.map(|_| ()));
+        }
+        match &probed.outcome {
+            Some(Err(fault)) => Err(fault.clone()),
+            _ => Ok(Serving {
+                version: BASE_VERSION.to_owned(),
+                sha256: None,
+            }),
+        }
+    }
+
+    async fn load(&self, weights: Weights<'_>, _: Duration) -> Result<Serving, EngineFault> {
+        Err(EngineFault::Unable {
+            version: weights.order.version.clone(),
+            why: "engine.external.weights is Frozen, so it serves base for ever. A run that trains on its samples nevertheless \
+                  does so with a frozen sampler"
+                .to_owned(),
+        })
+    }
+
+    async fn complete(&self, body: Bytes, _: Option<&str>) -> Result<Answered, ErrorBody> {
+        let (request, prompts) = read_request(&body)?;
+        let model = self.probed.lock().await.model.clone();
+        let model = match model {
+            Some(model) => model,
+            None => self.name().await.map_err(EngineFault::refusal)?,
+        };
+        let asked = completion(&request, &prompts, &model);
+        let answer: Completion = self.server.sample("/v1/completions", &asked, BASE_VERSION).await?;
+        answered(answer, &request, Proof::Named(BASE_VERSION))
+    }
+
+    async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
+        self.server.page(page).await
+    }
+}

@@ -1,0 +1,92 @@
+//! Another engine agent, perhaps of another cluster: orders are passed on to it, and it pulls the versions itself.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use grpo_engine_protocol::{AgentState, AgentStatus, ErrorBody};
+use tokio::time::{Instant, sleep};
+
+use super::wire::{Answered, STATE_DEADLINE, Server, successful};
+use super::{Engine, EngineFault, Page, Serving, Weights};
+
+/// Between two looks at an agent that is at work on an order.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug)]
+pub struct Remote(pub Server);
+
+impl Remote {
+    async fn status(&self) -> Result<AgentStatus, EngineFault> {
+        self.0.ask("/agent/v1/status").await
+    }
+}
+
+impl Engine for Remote {
+    fn reads_folders(&self) -> bool {
+        false
+    }
+
+    async fn serving(&self) -> Result<Serving, EngineFault> {
+        let status = self.status().await?;
+        match status.serving {
+            Some(version) => Ok(Serving {
+                version,
+                sha256: status.loaded_sha256,
+            }),
+            None => Err(EngineFault::Refused {
+                url: self.0.url.to_string(),
+                message: status
+                    .message
+                    .unwrap_or_else(|| "its engine serves nothing yet".to_owned()),
+            }),
+        }
+    }
+
+    async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
+        let until = Instant::now() + deadline;
+        let url = self.0.at("/agent/v1/weights");
+        let call = self
+            .0
+            .client
+            .put(url.clone())
+            .timeout(STATE_DEADLINE)
+            .json(weights.order);
+        successful(self.0.fetch(call, &url).await?, &url)?;
+        let version = &weights.order.version;
+        loop {
+            let status = self.status().await?;
+            if status.serving.as_ref() == Some(version) {
+                return Ok(Serving {
+                    version: version.clone(),
+                    sha256: status.loaded_sha256,
+                });
+            }
+            let failed = status.state == AgentState::Failed && status.wanted.as_ref() == Some(version);
+            if failed || Instant::now() >= until {
+                return Err(EngineFault::Refused {
+                    url: url.to_string(),
+                    message: status
+                        .message
+                        .unwrap_or_else(|| format!("{version} does not serve in time")),
+                });
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
+        self.0.pass_on(body, version).await
+    }
+
+    async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
+        match page {
+            Page::Health => {
+                let url = self.0.at("/readyz");
+                self.0
+                    .fetch(self.0.client.get(url.clone()).timeout(STATE_DEADLINE), &url)
+                    .await
+            }
+            _ => self.0.page(page).await,
+        }
+    }
+}

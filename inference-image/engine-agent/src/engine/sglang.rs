@@ -1,0 +1,240 @@
+//! SGLang 0.5.23, over its native server: `generate` takes and returns token ids, which its OpenAI-compatible completions do not.
+//!
+//! Full weights are read from a folder by `update_weights_from_disk`, which waits for running requests, and drops the prefix cache.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use grpo_engine_protocol::{
+    BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody, Usage,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::adapters::{Adapters, version_of_label};
+use super::vllm::{Span, finish_reason, sampled_from};
+use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
+use super::{Engine, EngineFault, Page, Serving, Weights};
+
+#[derive(Clone, Debug)]
+pub struct Sglang {
+    pub server: Server,
+    pub adapters: Adapters,
+    /// Why folders cannot be loaded, if they cannot.
+    pub no_folders: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ModelInfo {
+    weight_version: String,
+}
+
+#[derive(Deserialize)]
+struct Updated {
+    success: bool,
+    #[serde(default)]
+    message: String,
+}
+
+impl Sglang {
+    pub fn new(server: Server, no_folders: Option<String>) -> Self {
+        Self {
+            adapters: Adapters::new(server.clone(), ""),
+            server,
+            no_folders,
+        }
+    }
+}
+
+impl Engine for Sglang {
+    async fn serving(&self) -> Result<Serving, EngineFault> {
+        if let Some(adapter) = self.adapters.serving().await? {
+            return Ok(adapter);
+        }
+        let info: ModelInfo = self.server.ask("/model_info").await?;
+        Ok(Serving {
+            version: version_of_label(&info.weight_version).to_owned(),
+            sha256: None,
+        })
+    }
+
+    async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
+        let version = &weights.order.version;
+        if let Some(why) = &self.no_folders {
+            return Err(EngineFault::Unable {
+                version: version.clone(),
+                why: why.clone(),
+            });
+        }
+        if weights.adapter {
+            return self.adapters.load(weights, deadline).await;
+        }
+        let url = self.server.at("/update_weights_from_disk");
+        let update = json!({"model_path": weights.dir, "weight_version": version, "flush_cache": true});
+        let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
+        let updated: Updated = ask(call, &url).await?;
+        if !updated.success {
+            return Err(EngineFault::Refused {
+                url: url.to_string(),
+                message: updated.message,
+            });
+        }
+        self.adapters.set(None);
+        self.serving().await
+    }
+
+    async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
+        let (request, prompts) = read_request(&body)?;
+        let version = version.unwrap_or(BASE_VERSION);
+        let adapter = self.adapters.current().filter(|adapter| adapter.version == version);
+        let asked = generate(
+            &request,
+            &prompts,
+            adapter.as_ref().map(|adapter| adapter.version.as_str()),
+        );
+        let rows: Vec<Generated> = self.server.sample("/generate", &asked, version).await?;
+        if rows.len() != prompts.len() * request.n as usize {
+            return Err(misbehaved(format!(
+                "asked for {} rows, the engine returned {}",
+                prompts.len() * request.n as usize,
+                rows.len()
+            )));
+        }
+        let named = adapter.map(|adapter| adapter.version);
+        answered(rows, &request, named.as_deref())
+    }
+
+    async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
+        self.server.page(page).await
+    }
+}
+
+/// The request in SGLang's words: a row for each sample, because each has a seed of its own.
+fn generate(request: &CompletionRequest, prompts: &[Vec<u32>], adapter: Option<&str>) -> Value {
+    let rows = prompts
+        .iter()
+        .flat_map(|prompt| std::iter::repeat_n(prompt, request.n as usize));
+    let input_ids: Vec<&Vec<u32>> = rows.collect();
+    let sampling: Vec<Value> = (0..input_ids.len() as u64)
+        .map(|row| {
+            let mut sampling = json!({
+                "max_new_tokens": request.max_tokens,
+                "temperature": request.temperature,
+                "top_p": request.top_p,
+                "top_k": if request.top_k <= 0 { -1 } else { request.top_k },
+                "stop_token_ids": request.stop_token_ids,
+                "ignore_eos": request.ignore_eos,
+            });
+            if let Some(seed) = request.seed {
+                sampling["sampling_seed"] = json!(engine_seed(seed.wrapping_add(row)));
+            }
+            sampling
+        })
+        .collect();
+    let mut asked = json!({
+        "input_ids": input_ids,
+        "sampling_params": sampling,
+        "return_logprob": true,
+        "logprob_start_len": -1,
+        "top_logprobs_num": 0,
+    });
+    if let Some(adapter) = adapter {
+        asked["lora_path"] = json!(vec![adapter; sampling.len()]);
+    }
+    asked
+}
+
+#[derive(Debug, Deserialize)]
+struct Generated {
+    #[serde(default)]
+    text: String,
+    meta_info: MetaInfo,
+}
+
+#[derive(Debug, Deserialize)]
+struct MetaInfo {
+    id: String,
+    finish_reason: Finished,
+    #[serde(default)]
+    prompt_tokens: u64,
+    /// Logprob and id of each sampled token; what follows them is its text.
+    output_token_logprobs: Vec<(f32, u32, Value)>,
+    /// Of the last token.
+    weight_version: String,
+    #[serde(default)]
+    weight_versions: Option<Vec<Span>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Finished {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    matched: Option<Value>,
+}
+
+fn answered(rows: Vec<Generated>, request: &CompletionRequest, adapter: Option<&str>) -> Result<Answered, ErrorBody> {
+    let id = rows.first().map(|row| row.meta_info.id.clone()).unwrap_or_default();
+    let prompt_tokens = rows.iter().map(|row| row.meta_info.prompt_tokens).sum();
+    let mut choices = Vec::new();
+    for (index, row) in (0..).zip(rows) {
+        let meta = row.meta_info;
+        let last = [Span {
+            version: meta.weight_version,
+        }];
+        let weights_version = match adapter {
+            Some(adapter) => adapter.to_owned(),
+            None => sampled_from(
+                meta.weight_versions
+                    .as_deref()
+                    .filter(|spans| !spans.is_empty())
+                    .unwrap_or(&last),
+            )?,
+        };
+        let (token_logprobs, ids): (Vec<f32>, Vec<u32>) = meta
+            .output_token_logprobs
+            .iter()
+            .map(|(logprob, id, _)| (*logprob, *id))
+            .unzip();
+        choices.push(CompletionChoice {
+            index,
+            text: row.text,
+            token_ids: if request.return_token_ids { ids } else { Vec::new() },
+            finish_reason: finish_reason(&meta.finish_reason.kind)?,
+            stop_reason: meta
+                .finish_reason
+                .matched
+                .as_ref()
+                .and_then(Value::as_u64)
+                .and_then(|id| u32::try_from(id).ok()),
+            logprobs: request.logprobs.map(|_| ChoiceLogprobs {
+                token_logprobs: token_logprobs.clone(),
+            }),
+            weights_version,
+        });
+    }
+    let weights_version = choices
+        .first()
+        .map(|choice: &CompletionChoice| choice.weights_version.clone());
+    let completion_tokens = choices
+        .iter()
+        .filter_map(|choice| choice.logprobs.as_ref())
+        .map(|said| said.token_logprobs.len() as u64)
+        .sum();
+    let response = CompletionResponse {
+        id,
+        object: "text_completion".to_owned(),
+        created: 0,
+        model: request.model.clone(),
+        weights_version: weights_version.ok_or_else(|| misbehaved("the engine's answer has no rows"))?,
+        choices,
+        usage: Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        },
+    };
+    serde_json::to_vec(&response)
+        .map(Answered::json)
+        .map_err(|error| misbehaved(error.to_string()))
+}

@@ -1,0 +1,309 @@
+//! HTTP to engines: one place where an answer is read, bounded, and where what went wrong gets its words.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER};
+use reqwest::{Client, RequestBuilder, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{EngineFault, Page};
+
+/// A state that takes longer than this to say is no state.
+pub const STATE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What an engine answered, whole.
+#[derive(Debug)]
+pub struct Answered {
+    pub status: StatusCode,
+    pub content_type: Option<HeaderValue>,
+    pub body: Bytes,
+}
+
+impl Answered {
+    pub fn json(body: Vec<u8>) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: Some(HeaderValue::from_static("application/json")),
+            body: body.into(),
+        }
+    }
+}
+
+impl IntoResponse for Answered {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.body));
+        *response.status_mut() = self.status;
+        if let Some(content_type) = self.content_type {
+            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        }
+        response
+    }
+}
+
+/// An engine's server: its address, and the client that goes there.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub client: Client,
+    pub url: Url,
+    /// For one completion, from first byte to last.
+    pub completion_deadline: Duration,
+    /// Beyond this an answer is refused.
+    pub answer_bytes: usize,
+}
+
+impl Server {
+    pub fn at(&self, path: &str) -> Url {
+        at(&self.url, path)
+    }
+
+    /// A short question, with an answer in JSON.
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineFault> {
+        let url = self.at(path);
+        ask(self.client.get(url.clone()).timeout(STATE_DEADLINE), &url).await
+    }
+
+    /// Tells it something; what it answers has to be a success and is not looked at.
+    pub async fn tell(&self, path: &str, body: &Value, deadline: Duration) -> Result<(), EngineFault> {
+        let url = self.at(path);
+        let call = self.client.post(url.clone()).timeout(deadline).json(body);
+        successful(self.fetch(call, &url).await?, &url).map(|_| ())
+    }
+
+    /// The answer to a call, whatever its status.
+    pub async fn fetch(&self, call: RequestBuilder, url: &Url) -> Result<Answered, EngineFault> {
+        let unreachable = |error: reqwest::Error| EngineFault::Unreachable {
+            url: url.to_string(),
+            cause: causes(&error),
+        };
+        let answer = call.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let content_type = answer.headers().get(header::CONTENT_TYPE).cloned();
+        let mut body = Vec::new();
+        let mut stream = answer.bytes_stream();
+        while let Some(piece) = stream.next().await {
+            body.extend_from_slice(&piece.map_err(unreachable)?);
+            if body.len() > self.answer_bytes {
+                return Err(EngineFault::Misunderstood {
+                    url: url.to_string(),
+                    cause: format!("it exceeds {} bytes; ask for fewer rows", self.answer_bytes),
+                });
+            }
+        }
+        Ok(Answered {
+            status,
+            content_type,
+            body: body.into(),
+        })
+    }
+
+    pub async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
+        let url = self.at(page.path());
+        self.fetch(self.client.get(url.clone()).timeout(STATE_DEADLINE), &url)
+            .await
+    }
+
+    /// A request for a completion passed on as it is, to an engine that speaks our protocol.
+    pub async fn pass_on(&self, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
+        let url = self.at("/v1/completions");
+        let mut call = self
+            .client
+            .post(url.clone())
+            .timeout(self.completion_deadline)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(wanted) = wanted {
+            call = call.header(WEIGHTS_HEADER, wanted);
+        }
+        self.fetch(call.body(body), &url).await.map_err(EngineFault::refusal)
+    }
+
+    /// Puts a request for a completion, in whichever words, and reads the answer to it.
+    pub async fn sample<T: DeserializeOwned>(&self, path: &str, body: &Value, version: &str) -> Result<T, ErrorBody> {
+        let url = self.at(path);
+        let call = self
+            .client
+            .post(url.clone())
+            .timeout(self.completion_deadline)
+            .json(body);
+        let answer = self.fetch(call, &url).await.map_err(EngineFault::refusal)?;
+        if !answer.status.is_success() {
+            return Err(not_sampled(&answer, version));
+        }
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            misbehaved(format!(
+                "the engine at {url} answered what this agent does not understand: {error}"
+            ))
+        })
+    }
+}
+
+/// What an engine's refusal to sample means for the one who asked.
+fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
+    let said = words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status));
+    match answer.status {
+        // The name of an adapter that is not there (any more).
+        StatusCode::NOT_FOUND => ErrorBody::wrong_weights(None, version),
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY if said.contains("context length") => {
+            ErrorBody::new(ErrorCode::ContextTooLong, said)
+        }
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => ErrorBody::new(ErrorCode::InvalidRequest, said),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorBody::new(
+            ErrorCode::EngineUnavailable,
+            format!("the engine does not let this agent in: {said}; look at the pool's apiKeySecretRef"),
+        ),
+        StatusCode::TOO_MANY_REQUESTS => ErrorBody::new(ErrorCode::QueueFull, said),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            ErrorBody::new(ErrorCode::EngineUnavailable, said)
+        }
+        _ => misbehaved(said),
+    }
+}
+
+pub fn misbehaved(message: impl Into<String>) -> ErrorBody {
+    ErrorBody::new(ErrorCode::EngineMisbehaved, message)
+}
+
+/// A request to sample, as far as engines other than ours can be asked it: token ids only.
+pub fn read_request(body: &[u8]) -> Result<(CompletionRequest, Vec<Vec<u32>>), ErrorBody> {
+    let request: CompletionRequest =
+        serde_json::from_slice(body).map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
+    let prompts = match &request.prompt {
+        Prompt::Tokens(tokens) => vec![tokens.clone()],
+        Prompt::Batch(prompts) => prompts.clone(),
+        Prompt::Text(_) | Prompt::Texts(_) => {
+            return Err(ErrorBody::new(
+                ErrorCode::TextPromptUnsupported,
+                "prompt: text is not taken, give token ids",
+            ));
+        }
+    };
+    if prompts.iter().any(Vec::is_empty) || prompts.is_empty() {
+        return Err(ErrorBody::new(
+            ErrorCode::InvalidRequest,
+            "prompt: there are no token ids in it",
+        ));
+    }
+    Ok((request, prompts))
+}
+
+/// Engines take seeds as signed 64-bit numbers.
+pub fn engine_seed(seed: u64) -> i64 {
+    i64::try_from(seed & (u64::MAX >> 1)).unwrap_or_default()
+}
+
+/// A path below a server's address, with the query that follows it.
+pub fn at(server: &Url, path: &str) -> Url {
+    let (path, query) = match path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path, None),
+    };
+    let mut url = server.clone();
+    url.set_path(&format!("{}{path}", server.path().trim_end_matches('/')));
+    url.set_query(query);
+    url
+}
+
+/// A success of an engine, or its refusal in its own words.
+pub fn successful(answer: Answered, url: &Url) -> Result<Answered, EngineFault> {
+    if answer.status.is_success() {
+        return Ok(answer);
+    }
+    Err(EngineFault::Refused {
+        url: url.to_string(),
+        message: words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status)),
+    })
+}
+
+pub async fn ask<T: DeserializeOwned>(call: RequestBuilder, url: &Url) -> Result<T, EngineFault> {
+    let unreachable = |error: reqwest::Error| EngineFault::Unreachable {
+        url: url.to_string(),
+        cause: causes(&error),
+    };
+    let answer = call.send().await.map_err(unreachable)?;
+    let status = answer.status();
+    let body = answer.bytes().await.map_err(unreachable)?;
+    if !status.is_success() {
+        return Err(EngineFault::Refused {
+            url: url.to_string(),
+            message: words(&body).unwrap_or_else(|| format!("HTTP {status}")),
+        });
+    }
+    serde_json::from_slice(&body).map_err(|error| EngineFault::Misunderstood {
+        url: url.to_string(),
+        cause: error.to_string(),
+    })
+}
+
+/// What a refusal says, in each of the shapes that engines have for it.
+fn words(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Said {
+        Wrapped { error: Inner },
+        Error { error: String },
+        Message { message: String },
+        Detail { detail: Value },
+    }
+    #[derive(Deserialize)]
+    struct Inner {
+        message: String,
+    }
+    Some(match serde_json::from_slice(body).ok()? {
+        Said::Wrapped { error } => error.message,
+        Said::Error { error } => error,
+        Said::Message { message } => message,
+        Said::Detail { detail } => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
+    })
+}
+
+/// An error with what caused it: reqwest's own text stops at "error sending request".
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_read_in_every_shape_engines_have_for_it() {
+        for body in [
+            r#"{"error": {"message": "no", "type": "BadRequestError", "code": 400}}"#,
+            r#"{"error": "no"}"#,
+            r#"{"code": "LoadFailed", "message": "no", "fault": "Infrastructure"}"#,
+            r#"{"success": false, "message": "no"}"#,
+            r#"{"detail": "no"}"#,
+        ] {
+            assert_eq!(words(body.as_bytes()).as_deref(), Some("no"), "{body}");
+        }
+        assert_eq!(words(b"Bad Gateway"), None);
+    }
+
+    #[test]
+    fn a_path_goes_below_the_path_of_the_server() {
+        let server = |url: &str| Url::parse(url).unwrap();
+        assert_eq!(at(&server("http://a:1"), "/v1/models").as_str(), "http://a:1/v1/models");
+        assert_eq!(at(&server("https://a/b/"), "/health").as_str(), "https://a/b/health");
+        assert_eq!(
+            at(&server("http://a"), "/pause?mode=wait").as_str(),
+            "http://a/pause?mode=wait"
+        );
+    }
+
+    #[test]
+    fn seeds_are_what_engines_take() {
+        assert_eq!(engine_seed(7), 7);
+        assert!(engine_seed(u64::MAX) > 0);
+    }
+}

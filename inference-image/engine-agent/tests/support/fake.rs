@@ -1,0 +1,315 @@
+//! Servers that speak as vLLM 0.33 and SGLang 0.5.23 do, as far as an agent speaks with them, and write down what they were told.
+//!
+//! Shapes of requests and answers are those of the two projects' documentation and sources. Tokens are made up: token j of a row is `100 + j`,
+//! with the logprob `-0.5 - j`.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+/// An engine that can be told to misbehave.
+#[derive(Clone, Default)]
+pub struct Fake {
+    pub url: String,
+    state: Arc<Mutex<Told>>,
+    /// While this is set, completions wait for `go`.
+    go: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Told {
+    calls: Vec<(String, Value)>,
+    keys: Vec<String>,
+    adapters: Vec<String>,
+    label: String,
+    weights: u64,
+    lies: bool,
+    holds: bool,
+    running: u32,
+    no_token_ids: bool,
+    spans: Option<Value>,
+}
+
+impl Fake {
+    pub async fn vllm() -> Self {
+        Self::start(
+            "default",
+            Router::new()
+                .route("/v1/completions", post(completions))
+                .route("/weight_info", get(weight_info))
+                .route("/weight_checker", post(weight_checker))
+                .route("/collective_rpc", post(reload))
+                .route("/pause", post(fine))
+                .route("/resume", post(fine))
+                .route("/reset_prefix_cache", post(fine))
+                .route("/update_weight_version", post(set_label))
+                .route("/v1/load_lora_adapter", post(load_adapter))
+                .route("/v1/unload_lora_adapter", post(unload_adapter)),
+        )
+        .await
+    }
+
+    pub async fn sglang() -> Self {
+        Self::start(
+            "base",
+            Router::new()
+                .route("/generate", post(generate))
+                .route("/model_info", get(weight_info))
+                .route("/update_weights_from_disk", post(update_from_disk))
+                .route("/load_lora_adapter", post(load_adapter))
+                .route("/unload_lora_adapter", post(unload_adapter)),
+        )
+        .await
+    }
+
+    async fn start(label: &str, routes: Router<Self>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let fake = Self {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            ..Self::default()
+        };
+        fake.told().label = label.to_owned();
+        let router = routes
+            .route("/v1/models", get(models))
+            .route("/health", get(|| async { "" }))
+            .route("/metrics", get(|| async { "engine_metric 1\n" }))
+            .layer(middleware::from_fn_with_state(fake.clone(), remember_key))
+            .with_state(fake.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        fake
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.state.lock().unwrap()
+    }
+
+    fn note(&self, path: &str, body: &Value) {
+        self.told().calls.push((path.to_owned(), body.clone()));
+    }
+
+    /// Paths it was called at since the last time this was asked, but for questions.
+    pub fn calls(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut self.told().calls)
+    }
+
+    pub fn paths(&self) -> Vec<String> {
+        self.calls().into_iter().map(|(path, _)| path).collect()
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.told().keys.clone()
+    }
+
+    pub fn adapters(&self) -> Vec<String> {
+        self.told().adapters.clone()
+    }
+
+    /// As a process that begins anew: with the weights it booted with, and without adapters.
+    pub fn restart(&self, label: &str) {
+        let mut told = self.told();
+        told.adapters.clear();
+        told.label = label.to_owned();
+        told.weights = 0;
+    }
+
+    /// Reports success of a reload and keeps its weights.
+    pub fn lie(&self) {
+        self.told().lies = true;
+    }
+
+    /// Says of every row that it was sampled from these.
+    pub fn say_spans(&self, spans: Value) {
+        self.told().spans = Some(spans);
+    }
+
+    /// As a server that does not know vLLM's `return_token_ids`.
+    pub fn keep_token_ids(&self, keep: bool) {
+        self.told().no_token_ids = keep;
+    }
+
+    /// Completions wait until they are let go.
+    pub fn hold(&self) {
+        self.told().holds = true;
+    }
+
+    pub fn let_go(&self) {
+        self.told().holds = false;
+        self.go.notify_waiters();
+    }
+
+    pub fn running(&self) -> u32 {
+        self.told().running
+    }
+
+    async fn work(&self) {
+        let held = {
+            let mut told = self.told();
+            told.running += 1;
+            told.holds.then(|| self.go.notified())
+        };
+        if let Some(held) = held {
+            held.await;
+        }
+        self.told().running -= 1;
+    }
+}
+
+async fn remember_key(State(fake): State<Fake>, request: Request, next: Next) -> Response {
+    if let Some(key) = request.headers().get(header::AUTHORIZATION) {
+        let key = key.to_str().unwrap().to_owned();
+        fake.told().keys.push(key);
+    }
+    next.run(request).await
+}
+
+async fn fine(State(fake): State<Fake>, request: Request) -> Response {
+    let uri = request.uri().to_string();
+    fake.note(&uri, &Value::Null);
+    Json(json!({"status": "ok"})).into_response()
+}
+
+async fn models(State(fake): State<Fake>) -> Json<Value> {
+    let mut data = vec![json!({"id": "policy", "object": "model"})];
+    data.extend(
+        fake.told()
+            .adapters
+            .iter()
+            .map(|name| json!({"id": name, "object": "model"})),
+    );
+    Json(json!({"object": "list", "data": data}))
+}
+
+async fn weight_info(State(fake): State<Fake>) -> Json<Value> {
+    Json(json!({"weight_version": fake.told().label}))
+}
+
+async fn weight_checker(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+    assert_eq!(body["action"], "checksum");
+    Json(json!({"checksums": {"model.layers.0": format!("{:064x}", fake.told().weights)}}))
+}
+
+async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+    fake.note("/collective_rpc", &body);
+    let mut told = fake.told();
+    if !told.lies {
+        told.weights += 1;
+    }
+    Json(json!({"results": [null]}))
+}
+
+async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+    fake.note("/update_weight_version", &body);
+    fake.told().label = body["new_version"].as_str().unwrap().to_owned();
+    Json(json!({"success": true}))
+}
+
+async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    fake.note("/update_weights_from_disk", &body);
+    if fake.told().lies {
+        let refused =
+            json!({"success": false, "message": "Failed to update weights: no such file", "num_paused_requests": 0});
+        return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
+    }
+    fake.told().label = body["weight_version"].as_str().unwrap().to_owned();
+    Json(json!({"success": true, "message": "Succeeded to update model weights.", "num_paused_requests": 0}))
+        .into_response()
+}
+
+async fn load_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    fake.note("/load_lora_adapter", &body);
+    let name = body["lora_name"].as_str().unwrap().to_owned();
+    assert!(body["lora_path"].as_str().unwrap().ends_with(&name), "{body}");
+    let mut told = fake.told();
+    if told.adapters.contains(&name) {
+        let refused =
+            json!({"error": {"message": format!("The lora adapter '{name}' has already been loaded."), "code": 400}});
+        return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
+    }
+    told.adapters.push(name);
+    "Success: LoRA adapter added successfully.".into_response()
+}
+
+async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'static str {
+    fake.note("/unload_lora_adapter", &body);
+    fake.told().adapters.retain(|name| body["lora_name"] != *name);
+    "Success: LoRA adapter removed successfully."
+}
+
+async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    fake.note("/v1/completions", &body);
+    fake.work().await;
+    let told = fake.told();
+    let model = body["model"].as_str().unwrap();
+    if model != "policy" && !told.adapters.iter().any(|name| name == model) {
+        let missing = json!({"error": {"message": format!("The model `{model}` does not exist."), "type": "NotFoundError", "code": 404}});
+        return (StatusCode::NOT_FOUND, Json(missing)).into_response();
+    }
+    let prompts = match body["prompt"][0].is_array() {
+        true => body["prompt"].as_array().unwrap().len(),
+        false => 1,
+    };
+    let tokens = body["max_tokens"].as_u64().unwrap();
+    let rows = prompts as u64 * body["n"].as_u64().unwrap();
+    let choices: Vec<Value> = (0..rows)
+        .map(|index| {
+            let mut choice = json!({
+                "index": index, "text": "x", "finish_reason": "length", "stop_reason": null,
+                "logprobs": {
+                    "text_offset": [], "tokens": [], "top_logprobs": [],
+                    "token_logprobs": (0..tokens).map(|j| -0.5 - j as f64).collect::<Vec<_>>(),
+                },
+                "prompt_logprobs": null,
+            });
+            if body["return_token_ids"] == true && !told.no_token_ids {
+                choice["token_ids"] = json!((0..tokens).map(|j| 100 + j).collect::<Vec<_>>());
+                choice["prompt_token_ids"] = json!([1]);
+            }
+            if body["return_weight_versions"] == true {
+                let whole = json!([{"version": told.label, "start": 0, "end": tokens}]);
+                choice["weight_versions"] = told.spans.clone().unwrap_or(whole);
+            }
+            choice
+        })
+        .collect();
+    Json(json!({
+        "id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": model, "choices": choices,
+        "usage": {"prompt_tokens": 3, "total_tokens": 3 + rows * tokens, "completion_tokens": rows * tokens, "prompt_tokens_details": null},
+        "system_fingerprint": "vllm-0.33.0-tp1-00000000",
+    }))
+    .into_response()
+}
+
+async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+    fake.note("/generate", &body);
+    fake.work().await;
+    let told = fake.told();
+    let rows = body["input_ids"].as_array().unwrap();
+    let sampling = body["sampling_params"].as_array().unwrap();
+    assert_eq!(
+        (rows.len(), body["return_logprob"].as_bool()),
+        (sampling.len(), Some(true))
+    );
+    let answers = rows.iter().zip(sampling).enumerate().map(|(n, (prompt, sampling))| {
+        let tokens = sampling["max_new_tokens"].as_u64().unwrap();
+        let mut meta = json!({
+            "id": format!("row-{n}"), "finish_reason": {"type": "stop", "matched": 100 + tokens - 1},
+            "prompt_tokens": prompt.as_array().unwrap().len(), "completion_tokens": tokens, "cached_tokens": 0,
+            "weight_version": told.label,
+            "output_token_logprobs": (0..tokens).map(|j| json!([-0.5 - j as f64, 100 + j, null])).collect::<Vec<_>>(),
+        });
+        if let Some(spans) = &told.spans {
+            meta["weight_versions"] = spans.clone();
+        }
+        json!({"text": "", "output_ids": [], "meta_info": meta})
+    });
+    Json(answers.collect())
+}

@@ -1,0 +1,71 @@
+//! Flags of an engine that a manifest may not give. The CRD refuses their full spellings; what Python's parsers take besides (a beginning that
+//! fits one flag only, underscores) is refused here.
+
+use grpo_crds::inference_pool::{
+    Engine,
+    engines::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
+};
+
+/// The first item of `extraArgs` that stands for a flag of the operator's, in words.
+pub fn refusal(engine: &Engine) -> Option<String> {
+    let (kind, arguments, owned) = match (&engine.vllm, &engine.sglang) {
+        (Some(vllm), _) => ("vllm", &vllm.extra_args, OWNED_VLLM_FLAGS),
+        (None, Some(sglang)) => ("sglang", &sglang.extra_args, OWNED_SGLANG_FLAGS),
+        (None, None) => return None,
+    };
+    arguments.iter().enumerate().find_map(|(n, argument)| {
+        let (flag, instead) = owned.iter().find(|(flag, _)| stands_for(argument, flag))?;
+        Some(format!(
+            "spec.engine.{kind}.extraArgs[{n}]: {argument:?} stands for --{flag}, which the operator sets itself ({instead}); remove it"
+        ))
+    })
+}
+
+/// Whether an argument is this flag, or a beginning of it that a parser would take for it.
+fn stands_for(argument: &str, flag: &str) -> bool {
+    let Some(name) = argument.strip_prefix("--") else {
+        return false;
+    };
+    let name = name.split(['=', '.']).next().unwrap_or_default().replace('_', "-");
+    // Shorter beginnings fit more than one flag, and the parser refuses them itself.
+    name.len() >= 4 && flag.starts_with(&name) || name == flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_crds::inference_pool::VllmEngine;
+
+    fn with(argument: &str) -> Option<String> {
+        refusal(&Engine {
+            vllm: Some(VllmEngine {
+                extra_args: vec!["--trust-remote-code".into(), argument.into()],
+                ..VllmEngine::default()
+            }),
+            ..Engine::default()
+        })
+    }
+
+    #[test]
+    fn spellings_that_a_parser_takes_for_an_owned_flag_are_refused_by_name() {
+        for argument in [
+            "--port=1",
+            "--served_model_name",
+            "--tensor-par=4",
+            "--logprobs-mode=raw_logprobs",
+            "--headl",
+        ] {
+            let said = with(argument).unwrap_or_else(|| panic!("{argument} was let through"));
+            assert!(said.contains("spec.engine.vllm.extraArgs[1]"), "{said}");
+        }
+        for argument in [
+            "--enforce-eager",
+            "--ho",
+            "8000",
+            "--kv-cache-dtype=fp8",
+            "--max-num-batched-tokens",
+        ] {
+            assert_eq!(with(argument), None, "{argument}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What a command line is made from, whichever the engine: where the model is, which part of the replica this is, which adapters are held.
+//!
+//! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the spec.
+
+use grpo_crds::{
+    InferencePoolSpec,
+    common::{ModelSource, SecretKeyRef},
+    inference_pool::LoraLimits,
+};
+
+/// The engine listens here, on loopback: the agent beside it is the only door.
+pub const ENGINE_PORT: u16 = 8001;
+
+/// Where the first pod of a replica takes the others' processes, open to the pods of the pool only.
+pub const RENDEZVOUS_PORT: u16 = 29500;
+
+/// Under this name the engine serves the model it booted with. Requests say `policy` whatever the version; the agent knows which.
+pub const SERVED_NAME: &str = "policy";
+
+/// Where an engine finds the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelAt {
+    /// A folder, or the name of a repository that the engine downloads itself.
+    pub argument: String,
+    /// Of the repository.
+    pub revision: Option<String>,
+    /// With which the repository is read.
+    pub token: Option<SecretKeyRef>,
+    /// The files are mounted: nothing is downloaded, and nobody outside is asked.
+    pub mounted: bool,
+}
+
+impl ModelAt {
+    /// Where a source is once it is mounted, or how the engine downloads it.
+    pub fn of(source: &ModelSource) -> Self {
+        match &source.hub {
+            Some(hub) => Self {
+                argument: hub.repo.clone(),
+                revision: hub.revision.clone(),
+                token: hub.token_secret_ref.clone(),
+                mounted: false,
+            },
+            None => Self {
+                argument: source.directory(),
+                revision: None,
+                token: None,
+                mounted: true,
+            },
+        }
+    }
+}
+
+/// Why the engine cannot get at the model, if it cannot.
+pub fn model_refusal(spec: &InferencePoolSpec) -> Option<String> {
+    let engine = spec.engine.name();
+    match (&spec.model.hub, &spec.model.object_store) {
+        (_, Some(_)) if spec.engine.external.is_none() => Some(format!(
+            "spec.model.objectStore: engine.{engine} cannot read an object store; bring the files to a volume or into an image, and use \
+             model.persistentVolumeClaim or model.image"
+        )),
+        (Some(_), _) if spec.engine.embedded.is_some() => Some(
+            "spec.model.hub: engine.embedded downloads nothing; use model.image or model.persistentVolumeClaim, or vllm or sglang".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// What a command line is made from besides the engine's own settings.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    pub model: ModelAt,
+    pub lora: Option<&'a LoraLimits>,
+    /// Which pod of the replica this is.
+    pub node: u32,
+    pub nodes: u32,
+    /// A name of the replica's first pod that its other pods resolve.
+    pub leader: String,
+}
+
+impl<'a> Launch<'a> {
+    pub fn of(spec: &'a InferencePoolSpec, node: u32, leader: String) -> Self {
+        Self {
+            model: ModelAt::of(&spec.model),
+            lora: spec.lora.as_ref(),
+            node,
+            nodes: spec.engine.nodes(),
+            leader,
+        }
+    }
+}
+
+/// A command line under construction: flags with values, in the order they were given.
+#[derive(Debug, Default)]
+pub struct Arguments(Vec<String>);
+
+impl Arguments {
+    pub fn of(first: impl IntoIterator<Item = String>) -> Self {
+        Self(first.into_iter().collect())
+    }
+
+    pub fn flag(&mut self, name: &str) -> &mut Self {
+        self.0.push(name.to_owned());
+        self
+    }
+
+    pub fn set(&mut self, name: &str, value: impl ToString) -> &mut Self {
+        self.0.extend([name.to_owned(), value.to_string()]);
+        self
+    }
+
+    pub fn maybe(&mut self, name: &str, value: Option<impl ToString>) -> &mut Self {
+        if let Some(value) = value {
+            self.set(name, value);
+        }
+        self
+    }
+
+    pub fn extend(&mut self, more: &[String]) -> &mut Self {
+        self.0.extend_from_slice(more);
+        self
+    }
+
+    pub fn done(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.0)
+    }
+}

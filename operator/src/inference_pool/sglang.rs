@@ -1,0 +1,90 @@
+//! The command line and environment of SGLang 0.5.23.
+//!
+//! | flag | why |
+//! |---|---|
+//! | `--model-path` | a mounted folder, or a repository that SGLang downloads into the model cache |
+//! | `--served-model-name policy` | requests do not depend on where the model came from |
+//! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door: whoever reaches the server can change its weights |
+//! | `--tp-size`, `--pp-size`, `--dp-size` | the pool's parallelism; the pod asks for as many GPUs |
+//! | `--context-length`, `--mem-fraction-static`, `--max-running-requests`, `--quantization` | fields of the pool |
+//! | `--disable-radix-cache` | only where the pool switches prefix caching off |
+//! | `--sampling-defaults openai` | otherwise the model's `generation_config.json` decides about what a request does not name, and the recorded logprobs are of a distribution that the trainer does not know |
+//! | `--weight-version base` | the version that answers carry until the agent brings another |
+//! | `--random-seed 0` | replicas that are started alike are alike |
+//! | `--enable-metrics` | the agent passes them on |
+//! | `--enable-lora --max-lora-rank --lora-target-modules all` | adapters come later, so nothing can be inferred from those given at the start |
+//! | `--max-loras-per-batch`, `--max-loaded-loras` | one more than adapters: requests for the model itself count as one |
+//! | `--nnodes --node-rank --dist-init-addr` | several pods: each starts the same command |
+//!
+//! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to `0`.
+//!
+//! Checked against the fields of `ServerArgs` (`python/sglang/srt/server_args.py`, from which the flags are derived) at a commit of the months
+//! around 0.5.23, not at its tag: the spelling of `--tp-size`, `--pp-size`, `--dp-size`, `--nnodes`, `--node-rank`, `--dist-init-addr`,
+//! `--random-seed`, `--mem-fraction-static`, `--max-running-requests`, `--quantization`, `--disable-radix-cache`, `--served-model-name`,
+//! `--weight-version`, `--sampling-defaults`, `--enable-metrics` and all of LoRA's. Not read, and as SGLang's documentation has them:
+//! `--model-path`, `--revision`, `--host`, `--port`, `--context-length`. A request's seed is honoured only where `extraArgs` has
+//! `--enable-deterministic-inference`.
+
+use grpo_crds::inference_pool::SglangEngine;
+
+use super::launch::{Arguments, ENGINE_PORT, Launch, RENDEZVOUS_PORT, SERVED_NAME};
+
+/// The version the command line is made for.
+pub const VERSION: &str = "0.5.23";
+
+pub const COMMAND: [&str; 3] = ["python3", "-m", "sglang.launch_server"];
+
+/// What comes after [`COMMAND`].
+pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
+    let mut arguments = Arguments::default();
+    arguments
+        .set("--model-path", &launch.model.argument)
+        .maybe("--revision", launch.model.revision.as_deref())
+        .set("--served-model-name", SERVED_NAME)
+        .set("--host", "127.0.0.1")
+        .set("--port", ENGINE_PORT)
+        .set("--tp-size", engine.tensor_parallel);
+    if engine.pipeline_parallel > 1 {
+        arguments.set("--pp-size", engine.pipeline_parallel);
+    }
+    if let Some(copies) = engine.data_parallel.filter(|copies| *copies > 1) {
+        arguments.set("--dp-size", copies);
+    }
+    if launch.nodes > 1 {
+        arguments
+            .set("--nnodes", launch.nodes)
+            .set("--node-rank", launch.node)
+            .set("--dist-init-addr", format!("{}:{RENDEZVOUS_PORT}", launch.leader));
+    }
+    arguments
+        .maybe("--context-length", engine.context_length)
+        .maybe("--mem-fraction-static", engine.memory_fraction)
+        .maybe("--max-running-requests", engine.max_running_requests)
+        .maybe("--quantization", engine.quantization.as_deref());
+    if !engine.enable_prefix_caching {
+        arguments.flag("--disable-radix-cache");
+    }
+    arguments
+        .set("--sampling-defaults", "openai")
+        .set("--weight-version", "base")
+        .set("--random-seed", 0)
+        .flag("--enable-metrics");
+    if let Some(lora) = launch.lora {
+        let with_the_model = lora.max_adapters + 1;
+        arguments
+            .flag("--enable-lora")
+            .set("--max-lora-rank", lora.max_rank)
+            .set("--lora-target-modules", "all")
+            .set("--max-loras-per-batch", with_the_model)
+            .set("--max-loaded-loras", with_the_model);
+    }
+    arguments.extend(&engine.extra_args).done()
+}
+
+/// What SGLang is told by its environment.
+pub fn environment() -> Vec<(&'static str, String)> {
+    vec![
+        ("SGLANG_RETURN_ORIGINAL_LOGPROB", "0".to_owned()),
+        ("SGLANG_HOST_IP", "$(POD_IP)".to_owned()),
+    ]
+}

@@ -1,0 +1,123 @@
+//! The command line and environment of vLLM 0.33.
+//!
+//! | flag | why |
+//! |---|---|
+//! | (the model) | a mounted folder, or a repository that vLLM downloads into the model cache |
+//! | `--served-model-name policy` | requests do not depend on where the model came from |
+//! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door, above all to the routes of the dev mode |
+//! | `--tensor-parallel-size`, `--pipeline-parallel-size`, `--data-parallel-size` | the pool's parallelism; the pod asks for as many GPUs |
+//! | `--api-server-count 1` | with data parallelism vLLM would start several servers, and an adapter is loaded into the one that was asked |
+//! | `--gpu-memory-utilization`, `--max-model-len`, `--max-num-seqs`, `--quantization` | fields of the pool |
+//! | `--enable-prefix-caching`, `--no-enable-prefix-caching` | said either way: the default depends on the model |
+//! | `--generation-config vllm` | otherwise the temperature, top-p, top-k and penalties of the model's `generation_config.json` are applied to every request that does not name them, and the recorded logprobs are of a distribution that the trainer does not know |
+//! | `--logprobs-mode processed_logprobs` | logprobs after temperature: of the distribution that was sampled from |
+//! | `--max-logprobs 20` | bounds what one request can ask for |
+//! | `--seed 0` | replicas that are started alike are alike; requests bring their own seeds |
+//! | `--disable-uvicorn-access-log` | the agent looks every second |
+//! | `--enable-lora --max-loras --max-cpu-loras --max-lora-rank` | room for the adapter that serves and the next; the rank is one of those that vLLM knows |
+//! | `--distributed-executor-backend mp --nnodes --node-rank --master-addr --master-port`, `--headless` | several pods, without Ray: each starts the same command, all but the first without a server |
+//!
+//! The environment: `VLLM_SERVER_DEV_MODE` opens the routes with which weights are brought and checked, `VLLM_ALLOW_RUNTIME_LORA_UPDATING`
+//! those for adapters; `VLLM_HOST_IP` is the pod's address, since a pod's name may resolve to loopback; caches lie on the model cache's
+//! volume; `USER` is named because the image's user table does not know ours and PyTorch asks for it; nothing is told to vLLM's makers.
+//!
+//! Checked against the sources of vLLM's parsers (`vllm/engine/arg_utils.py`, `vllm/entrypoints/openai/cli_args.py`) at commits of the months
+//! around 0.33, not at its tag: every flag above but `--api-server-count` and `--headless`, which `vllm/entrypoints/cli/serve.py` adds and which
+//! was not read; that `--enable-lora` and booleans of configurations take `--no-`; that LoRA ranks are a closed list is from its documentation.
+
+use grpo_crds::inference_pool::VllmEngine;
+
+use super::launch::{Arguments, ENGINE_PORT, Launch, RENDEZVOUS_PORT, SERVED_NAME};
+
+/// The version the command line is made for.
+pub const VERSION: &str = "0.33.0";
+
+/// Ranks that `--max-lora-rank` takes.
+const LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+
+pub const COMMAND: [&str; 2] = ["vllm", "serve"];
+
+/// What comes after [`COMMAND`].
+pub fn arguments(engine: &VllmEngine, launch: &Launch<'_>) -> Vec<String> {
+    let mut arguments = Arguments::of([launch.model.argument.clone()]);
+    arguments
+        .maybe("--revision", launch.model.revision.as_deref())
+        .set("--served-model-name", SERVED_NAME)
+        .set("--host", "127.0.0.1")
+        .set("--port", ENGINE_PORT)
+        .set("--tensor-parallel-size", engine.tensor_parallel);
+    if engine.pipeline_parallel > 1 {
+        arguments.set("--pipeline-parallel-size", engine.pipeline_parallel);
+    }
+    if let Some(copies) = engine.data_parallel.filter(|copies| *copies > 1) {
+        arguments
+            .set("--data-parallel-size", copies)
+            .set("--api-server-count", 1);
+    }
+    if launch.nodes > 1 {
+        arguments
+            .set("--distributed-executor-backend", "mp")
+            .set("--nnodes", launch.nodes)
+            .set("--node-rank", launch.node)
+            .set("--master-addr", &launch.leader)
+            .set("--master-port", RENDEZVOUS_PORT);
+        if launch.node > 0 {
+            arguments.flag("--headless");
+        }
+    }
+    arguments
+        .set("--gpu-memory-utilization", engine.gpu_memory_utilization)
+        .maybe("--max-model-len", engine.max_model_len)
+        .maybe("--max-num-seqs", engine.max_num_seqs)
+        .maybe("--quantization", engine.quantization.as_deref())
+        .flag(match engine.enable_prefix_caching {
+            true => "--enable-prefix-caching",
+            false => "--no-enable-prefix-caching",
+        })
+        .set("--generation-config", "vllm")
+        .set("--logprobs-mode", "processed_logprobs")
+        .set("--max-logprobs", 20)
+        .set("--seed", 0)
+        .flag("--disable-uvicorn-access-log");
+    if let Some(lora) = launch.lora {
+        arguments
+            .flag("--enable-lora")
+            .set("--max-loras", lora.max_adapters)
+            .set("--max-cpu-loras", lora.max_adapters)
+            .set("--max-lora-rank", lora_rank(lora.max_rank));
+    }
+    arguments.extend(&engine.extra_args).done()
+}
+
+/// The smallest rank vLLM knows that has room for this one.
+fn lora_rank(rank: u32) -> u32 {
+    let known = LORA_RANKS.into_iter().find(|known| *known >= rank);
+    known.unwrap_or(LORA_RANKS[LORA_RANKS.len() - 1])
+}
+
+/// What vLLM is told by its environment. `cache` is where the model cache is mounted.
+pub fn environment(launch: &Launch<'_>, cache: &str) -> Vec<(&'static str, String)> {
+    let mut environment = vec![
+        ("VLLM_SERVER_DEV_MODE", "1".to_owned()),
+        ("VLLM_HOST_IP", "$(POD_IP)".to_owned()),
+        ("VLLM_NO_USAGE_STATS", "1".to_owned()),
+        ("DO_NOT_TRACK", "1".to_owned()),
+        ("VLLM_CACHE_ROOT", format!("{cache}/vllm")),
+    ];
+    if launch.lora.is_some() {
+        environment.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1".to_owned()));
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_rounded_up_to_those_that_vllm_knows() {
+        for (asked, given) in [(1, 1), (2, 8), (16, 16), (33, 64), (300, 320), (512, 512)] {
+            assert_eq!(lora_rank(asked), given);
+        }
+    }
+}
