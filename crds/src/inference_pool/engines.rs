@@ -129,8 +129,8 @@ fn no_owned_flag(owned: &[(&str, &str)], short: &[&str], engine: &str) -> Rule {
     cel::rule(
         format!("!self.exists(arg, arg.matches('{pattern}'))"),
         &format!(
-            "self.filter(arg, arg.matches('{pattern}'))[0] + ' is a flag that the operator sets itself: use the field of engine.{engine}, \
-             spec.model, spec.modelCache or spec.lora that stands for it, or leave it out'"
+            "{{self.filter(arg, arg.matches('{pattern}'))[0]}} is a flag that the operator sets itself: use the field of engine.{engine}, \
+             spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"
         ),
     )
 }
@@ -139,8 +139,8 @@ fn no_owned_flag(owned: &[(&str, &str)], short: &[&str], engine: &str) -> Rule {
 fn nodes_divide() -> Rule {
     cel::rule(
         "(self.tensorParallel * self.pipelineParallel) % self.nodes == 0",
-        "'nodes does not divide tensorParallel x pipelineParallel: ' + string(self.nodes) + ' pods cannot share ' + \
-         string(self.tensorParallel * self.pipelineParallel) + ' GPUs evenly; change one of the three'",
+        "nodes does not divide tensorParallel x pipelineParallel: {self.nodes} pods cannot share \
+         {self.tensorParallel * self.pipelineParallel} GPUs evenly; change one of the three",
     )
 }
 
