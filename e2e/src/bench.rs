@@ -1,6 +1,7 @@
 //! What every bench writes: rows of a figure, its value and its bar, with what they were measured on.
 
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A figure with its bar.
@@ -80,6 +81,27 @@ impl Bench {
             rows: rows.to_vec(),
         }
     }
+
+    /// Writes it as JSON; makes the folder.
+    pub fn write(&self, path: &Path) -> Result<(), BenchError> {
+        let failed = |source| BenchError {
+            path: path.to_owned(),
+            source,
+        };
+        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        std::fs::write(path, text + "\n").map_err(failed)
+    }
+}
+
+/// A bench's file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to write {}: {source}", path.display())]
+pub struct BenchError {
+    path: PathBuf,
+    source: std::io::Error,
 }
 
 /// What a command prints; nothing where it cannot be run.

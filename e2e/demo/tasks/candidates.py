@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flips
-from packages import Package
+from packages import PYTHON, Package
 
-PYTHON = "/usr/bin/python3"  # Debian's, the one inside the images
 # Kinds of bug that training and validation tasks never have; the warm start and held-out tasks do.
 RESERVED = {"and/or", "any/all"}
 WANTED = {"train": 120, "validation": 16, "heldout": 32}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ TEST_HELPERS = {
     "funcy": ("whatever-0.7-py3-none-any.whl", ("whatever.py",)),
     "pydash": ("typing_extensions-4.16.0-py3-none-any.whl", ("typing_extensions.py",)),
 }
+PYTHON = "/usr/bin/python3"  # Debian's, the one inside the images
 SKIPPED = shutil.ignore_patterns("tests", "__pycache__", "*.pyc", "locale", "*.pyi", "py.typed")
 
 
@@ -79,6 +81,22 @@ def lay_out(package: Package, unpacked: Path, image_files: Path, into: Path) -> 
         wheel, files = TEST_HELPERS[package.name]
         for file in files:
             shutil.copy(unpacked / wheel / file, task)
+    precompile(testbed, into)
+    precompile(task, into)
     for path in into.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return names
+
+
+def precompile(what: Path, image: Path) -> None:
+    """Writes bytecode beside the sources of a file or folder in the image's tree: compiling them was half of what a test took.
+
+    It carries its source's hash, so that an edited file is compiled anew; git ignores it.
+    """
+    command = [PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "-s", str(image), "-p", "/", str(what)]
+    subprocess.run(command, check=True, env={"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"})
+
+
+def bytecode(source: Path) -> Path:
+    """Where Python looks for a source's bytecode."""
+    return source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc"

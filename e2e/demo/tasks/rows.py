@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from candidates import Candidate
+from packages import bytecode, precompile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "model"))
 import conversations as say  # noqa: E402
@@ -73,10 +74,12 @@ def write_task(one: Candidate, package_folder: Path, image_files: Path, into: Pa
     shutil.copytree(package_folder / "testbed", testbed)
     (testbed / one.path).write_text(buggy)
     commit = _commit(testbed)
+    precompile(testbed / one.path, into)
+    own = {testbed / one.path, bytecode(testbed / one.path)}
     # The package's layer holds the other files.
     for path in sorted(testbed.rglob("*"), reverse=True):
         inner = path.relative_to(testbed)
-        if inner.parts[0] == ".git" or str(inner) == one.path:
+        if inner.parts[0] == ".git" or path in own:
             continue
         if path.is_file():
             path.unlink()

@@ -23,7 +23,7 @@ pub struct TrainerClient {
 
 /// What came of asking for a step.
 enum Asked {
-    Done(StepState),
+    Done(Box<StepState>),
     /// Nothing final; with a word on why.
     NotYet(String),
     Failed(String),
@@ -91,7 +91,7 @@ impl TrainerClient {
             let why = match self.ask(k, request, &mut last_seen).await {
                 Asked::Done(state) => {
                     note.send_replace(None);
-                    return Ok(state);
+                    return Ok(*state);
                 }
                 Asked::NotYet(why) => why,
                 Asked::Failed(error) => {
@@ -132,7 +132,7 @@ impl TrainerClient {
             return Asked::NotYet(why);
         }
         match self.poll(k).await {
-            Ok(step) if step.state == StepPhase::Done => Asked::Done(step),
+            Ok(step) if step.state == StepPhase::Done => Asked::Done(Box::new(step)),
             Ok(step) if step.state == StepPhase::Failed => Asked::Failed(step.error.unwrap_or_default()),
             Ok(_) => Asked::NotYet(format!("step {k} is under way")),
             Err(error) => Asked::NotYet(error),

@@ -39,7 +39,7 @@ pub enum StoreError {
     },
     #[error("the store path {path:?} is not a plain relative path such as namespace/name")]
     Root { path: String },
-    #[error("{doing} {path} in the store: {source}")]
+    #[error("{doing} {path} in the store: {source}{}", advice(.source))]
     Access {
         doing: &'static str,
         path: String,
@@ -222,6 +222,19 @@ fn access(doing: &'static str, path: &str, source: object_store::Error) -> Store
     }
 }
 
+/// What to do where there is no room: the end of a message, empty for any other error.
+pub fn advice(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    let mut causes = std::iter::successors(Some(error), |cause| cause.source());
+    let no_room = |cause: &std::io::Error| {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(cause.kind(), StorageFull | QuotaExceeded)
+    };
+    match causes.any(|cause| cause.downcast_ref().is_some_and(no_room)) {
+        true => "; the store's volume is full: enlarge its claim or make room on it, nothing that was finished is lost",
+        false => "",
+    }
+}
+
 fn missing_or(path: &str, error: object_store::Error) -> StoreError {
     match error {
         object_store::Error::NotFound { .. } => StoreError::Missing { path: path.to_owned() },
@@ -232,6 +245,21 @@ fn missing_or(path: &str, error: object_store::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_volume_is_named_with_what_to_do() {
+        let failed = |kind: std::io::ErrorKind| {
+            let source = Box::new(std::io::Error::from(kind));
+            access(
+                "writing",
+                "journal/1",
+                object_store::Error::Generic { store: "local", source },
+            )
+            .to_string()
+        };
+        assert!(failed(std::io::ErrorKind::StorageFull).contains("enlarge its claim"));
+        assert!(!failed(std::io::ErrorKind::PermissionDenied).contains("enlarge"));
+    }
 
     #[tokio::test]
     async fn a_name_is_created_once_and_the_second_writer_learns_it() {

@@ -16,7 +16,7 @@ pub enum TrainError {
     /// The batch is refused; parameters are as before.
     #[error("batch {path} is refused: {message}")]
     Batch { path: String, message: String },
-    #[error("{doing} {path}: {source}; nothing published before is touched")]
+    #[error("{doing} {path}: {source}; nothing published before is touched{}", grpo_records::store::advice(.source))]
     Disk {
         doing: &'static str,
         path: String,

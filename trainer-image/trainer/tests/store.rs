@@ -173,7 +173,10 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
             matches!(error, TrainError::Disk { .. }) && message.contains("No space left"),
             "{message}"
         );
-        assert!(message.contains("safetensors"), "{message}");
+        assert!(
+            message.contains("safetensors") && message.contains("enlarge its claim"),
+            "{message}"
+        );
     }
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
     assert_eq!(store.versions().unwrap(), [published]);

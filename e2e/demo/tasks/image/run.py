@@ -1,7 +1,7 @@
 """Runs a task's tests without pytest: each in a forked child whose output nobody sees, and says what became of them.
 
-`run.py short` prints `1 failed` or `1 passed` for the lot; `run.py report` prints a line per test that swebench's pytest
-parser reads, and exits 1 unless all passed. A child counts as passed only if it says a word the parent made up, after the
+`run.py short` prints `1 failed` or `1 passed` for the lot, and stops at the first failure; `run.py report` prints a line per
+test that swebench's pytest parser reads, and exits 1 unless all passed. A child counts as passed only if it says a word the parent made up, after the
 test returned: leaving early with exit status 0, or printing PASSED, is of no use.
 """
 
@@ -13,7 +13,8 @@ import signal
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CPU_SECONDS, WALL_SECONDS, MEMORY = 2, 20, 1 << 30
+# A flip may have made a loop endless, and then every attempt at the task burns a test's whole allowance: a sound test takes 0.2 s.
+CPU_SECONDS, WALL_SECONDS, MEMORY = 0.75, 20, 1 << 30
 
 
 def place(root):
@@ -87,7 +88,8 @@ def passes(test_id, root="/testbed"):
             for fd in (0, 1, 2):
                 os.dup2(void, fd)
             signal.alarm(WALL_SECONDS)
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+            resource.setrlimit(resource.RLIMIT_CPU, (2, 2))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             place(root)
             call(test_id)
@@ -108,12 +110,13 @@ def main():
     with open(os.path.join(HERE, "tests.txt")) as listed:
         tests = listed.read().split()
     root = sys.argv[2] if len(sys.argv) > 2 else "/testbed"
-    results = [(t, passes(t, root)) for t in tests]
-    good = all(ok for _, ok in results)
     if sys.argv[1] == "report":
+        results = [(t, passes(t, root)) for t in tests]
+        good = all(ok for _, ok in results)
         for test_id, ok in results:
             print("PASSED" if ok else "FAILED", test_id)
     else:
+        good = all(passes(t, root) for t in tests)  # no further than the first failure
         print("1 passed" if good else "1 failed")
     sys.exit(0 if good else 1)
 

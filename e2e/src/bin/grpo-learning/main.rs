@@ -123,11 +123,7 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
         }
     }
     let rows = measured.rows();
-    if let Some(folder) = options.json.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let written = Bench::of_this_machine(&rows);
-    std::fs::write(&options.json, serde_json::to_string_pretty(&written)? + "\n")?;
+    Bench::of_this_machine(&rows).write(&options.json)?;
     for row in &rows {
         let value = row.value.map_or("-".into(), |v| format!("{v:.1}"));
         println!(

@@ -46,10 +46,7 @@ pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result
     let (best, _) = best.ok_or("no rates were given")?;
     println!("best: {best:e}; the manifest has {own:?}");
     rows.push(Row::new("best rate on the validation split", Some(best), "", None));
-    std::fs::write(
-        "bench/rate.json",
-        serde_json::to_string_pretty(&Bench::of_this_machine(&rows))? + "\n",
-    )?;
+    Bench::of_this_machine(&rows).write("bench/rate.json".as_ref())?;
     Ok(own == Some(best))
 }
 
