@@ -21,7 +21,15 @@ pub struct GrpoRunStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Provisioned, Succeeded, Failed.
+    /// What is optimised, in one line: estimator, clipping, KL, aggregation, corrections, as presets and defaults resolve. None without training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub objective: Option<String>,
+    /// Pods that the run consists of, its own pools included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub plan: Vec<PlannedPods>,
+    /// Admitted, Provisioned, Succeeded, Failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -32,6 +40,25 @@ pub struct GrpoRunStatus {
     /// What a running run is doing. Written by the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+}
+
+/// Pods of one role.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedPods {
+    /// driver, trainer, engine, gateway or sandbox.
+    #[schemars(length(max = 32))]
+    pub role: String,
+    /// How many: `4`, or `0-64` for sandboxes that come and go.
+    #[schemars(length(max = 32))]
+    pub pods: String,
+    /// What each takes: `8 GPUs, 96 CPUs, 1200Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub each: Option<String>,
+    /// How many run now.
+    #[serde(default)]
+    pub running: u32,
 }
 
 /// Coarse summary of a run.
@@ -85,6 +112,10 @@ pub struct AttemptStatus {
     /// The next attempt begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+    /// Nodes that later attempts avoid: a rank hung there. The newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub avoid_nodes: Vec<String>,
     /// How the last failed attempt ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]

@@ -492,6 +492,8 @@ fn status(seen: &Seen, phase: Phase, message: String, attempts: Attempts, condit
         phase: Some(phase),
         message: Some(crate::conditions::shortened(&message)),
         observed_generation: seen.run.metadata.generation,
+        objective: None,
+        plan: Vec::new(),
         conditions,
         attempts: Some(attempts),
         progress: None,
