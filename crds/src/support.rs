@@ -41,7 +41,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &spec.mode,
         "this version has Train and Evaluate",
     );
-    operator(&mut found, spec);
     model(&mut found, spec);
     tasks(&mut found, spec);
     agent(&mut found, &spec.agent);
@@ -91,36 +90,6 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
         )
     };
     unsupported.iter().map(words).collect::<Vec<_>>().join("; ")
-}
-
-/// What the operator does not do yet. It is here until it does, because a run that asks for it must not seem to have it.
-fn operator(found: &mut Found, spec: &GrpoRunSpec) {
-    found.unless(
-        !spec.suspend,
-        "suspend",
-        &spec.suspend,
-        "delete the run instead: another one on the same store goes on",
-    );
-    found.given(
-        "ttlSecondsAfterFinished",
-        &spec.ttl_seconds_after_finished,
-        "delete the run when it has ended",
-    );
-    found.given("queueName", &spec.queue_name, "leave it out");
-    found.given(
-        "priorityClassName",
-        &spec.priority_class_name,
-        "use podTemplate.spec.priorityClassName",
-    );
-    let secrets = (!spec.image_pull_secrets.is_empty()).then_some(&spec.image_pull_secrets);
-    found.given("imagePullSecrets", &secrets, "use podTemplate.spec.imagePullSecrets");
-    let retain = spec.store.retain;
-    found.unless(
-        !retain,
-        "store.retain",
-        &retain,
-        "make the volume yourself, and name it in store.persistentVolumeClaim",
-    );
 }
 
 fn model(found: &mut Found, spec: &GrpoRunSpec) {

@@ -35,15 +35,6 @@ fn what_is_executed_is_not_named() {
 /// A patch over the base `train`, and every field it makes the driver refuse, with its value.
 const CASES: [(&str, &[(&str, &str)]); 39] = [
     ("{mode: Validate}", &[("mode", r#""Validate""#)]),
-    ("{suspend: true}", &[("suspend", "true")]),
-    ("{ttlSecondsAfterFinished: 5}", &[("ttlSecondsAfterFinished", "5")]),
-    ("{queueName: q}", &[("queueName", r#""q""#)]),
-    ("{priorityClassName: p}", &[("priorityClassName", r#""p""#)]),
-    (
-        "{imagePullSecrets: [{name: s}]}",
-        &[("imagePullSecrets", r#"[{"name":"s"}]"#)],
-    ),
-    ("{store: {retain: true}}", &[("store.retain", "true")]),
     (
         "{model: {image: null, hub: {repo: a/b}}}",
         &[("model.hub", r#"{"repo":"a/b"}"#)],

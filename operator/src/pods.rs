@@ -9,6 +9,9 @@ use crate::names;
 /// Of what a failed process wrote last, so many lines are shown.
 const LAST_LINES: usize = 5;
 
+/// The reason by which a pod behind a scheduling gate waits.
+pub const GATED: &str = "SchedulingGated";
+
 /// What matters of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
@@ -97,6 +100,11 @@ impl PodFacts {
         matches!(self.state, PodState::Succeeded | PodState::Failed(_))
     }
 
+    /// It waits behind a scheduling gate, ours or Kueue's.
+    pub fn is_gated(&self) -> bool {
+        matches!(&self.state, PodState::Waiting { reason, .. } if reason == GATED)
+    }
+
     pub fn is_ready(&self) -> bool {
         !self.deleting && self.state == PodState::Running { ready: true }
     }
@@ -149,6 +157,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(bool, &'a str, &
 
 fn unscheduled(name: &str, status: &PodStatus) -> PodState {
     match condition(status, "PodScheduled") {
+        Some((false, GATED, _)) => waiting(GATED, format!("pod {name} waits until its whole run is admitted")),
         Some((false, reason, message)) => waiting(reason, format!("pod {name} cannot be scheduled: {message}")),
         Some((true, ..)) => waiting("Starting", still_starting(name)),
         None => waiting("Created", format!("pod {name} waits for the scheduler")),

@@ -9,13 +9,14 @@ use super::{
     read::{Seen, StoreVolume},
 };
 use crate::{
+    admission::Verdict,
     child::Owner,
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
 
-fn seen(run: GrpoRun) -> Seen {
+pub(super) fn seen(run: GrpoRun) -> Seen {
     Seen {
         owner: Owner::of(&run).unwrap(),
         run,
@@ -25,11 +26,13 @@ fn seen(run: GrpoRun) -> Seen {
         inference: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
+        store_node: None,
+        verdict: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
 
-fn new_demo() -> Seen {
+pub(super) fn new_demo() -> Seen {
     seen(object(DEMO))
 }
 
@@ -43,7 +46,7 @@ fn ready(holds: &str, message: &str) -> Value {
     json!([{"type": "Ready", "status": holds, "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
 }
 
-fn inference_pool(claimed_by: Option<&str>, holds: &str, message: &str) -> InferencePool {
+pub(super) fn inference_pool(claimed_by: Option<&str>, holds: &str, message: &str) -> InferencePool {
     let yaml = "{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {name: demo, namespace: team}, \
                 spec: {model: {image: {reference: 'grpo.dev/demo/model:1'}}, engine: {embedded: {}}}}";
     let mut status = json!({"conditions": ready(holds, message), "replicas": 1, "readyReplicas": 1});
@@ -68,8 +71,16 @@ fn begun(attempt: u32) -> AttemptStatus {
     }
 }
 
+pub(super) fn let_in() -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: "Admitted",
+        message: "all of it fits".into(),
+    }
+}
+
 /// A demo in which everything runs.
-fn running_demo() -> Seen {
+pub(super) fn running_demo() -> Seen {
     Seen {
         attempts: Attempts {
             driver: begun(1),
@@ -82,15 +93,16 @@ fn running_demo() -> Seen {
         ],
         inference: Some(inference_pool(Some("uid-1"), "True", "1 of 1 replicas serve")),
         sandboxes: Some(sandbox_pool()),
+        verdict: Some(let_in()),
         ..new_demo()
     }
 }
 
-fn decided(seen: &Seen) -> Decision {
+pub(super) fn decided(seen: &Seen) -> Decision {
     decide(seen, &Settings::for_tests())
 }
 
-fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
+pub(super) fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
     let found = decision
         .status
         .conditions
@@ -100,7 +112,7 @@ fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
     (found.status.clone(), found.reason.clone(), found.message.clone())
 }
 
-fn created<'a>(decision: &'a Decision, name: &str) -> &'a Value {
+pub(super) fn created<'a>(decision: &'a Decision, name: &str) -> &'a Value {
     &decision
         .create
         .iter()
@@ -136,7 +148,7 @@ fn a_new_run_is_given_everything_the_contract_names() {
     );
     let pods: Vec<&str> = decision.create.iter().map(|(_, pod, _)| pod.name.as_str()).collect();
     assert_eq!(pods, ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]);
-    assert_eq!(decision.status.phase, Some(Phase::Provisioning));
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
 }
 
 #[test]
