@@ -104,6 +104,7 @@ fn driver_group(seen: &Seen) -> Group {
         limit: seen.run.spec.failure_policy.max_consecutive_failures,
         fault_code: Some(FAULT_CODE),
         mark: mark.unwrap_or_default(),
+        start: None,
     }
 }
 
@@ -123,6 +124,7 @@ fn trainer_group(seen: &Seen) -> Option<Group> {
         mark: progress
             .and_then(|progress| progress.weights.clone())
             .unwrap_or_default(),
+        start: Some(trainer.deadlines.start()),
     })
 }
 
@@ -303,7 +305,7 @@ fn going_on(
     }
     if let (Some(plan), Some(spec)) = (trainer, &seen.run.spec.trainer) {
         for rank in &plan.create {
-            let pod = process_pods::trainer(seen, spec, settings, attempts.trainer.current, *rank);
+            let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, *rank);
             let facts = PodFacts::just_made(pod.name.clone(), attempts.trainer.current, *rank);
             create.push((role::TRAINER, pod, facts));
         }
