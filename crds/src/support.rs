@@ -10,7 +10,7 @@ use crate::{
     algorithm::{Algorithm, Decay, Denominator, Estimator, OldLogprobs, Schedule},
     common::ClaimSource,
     grpo_run::{
-        Dataset, Deadlines, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
+        Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
         Trainer,
     },
     sandbox_pool::SandboxPoolSpec,
@@ -309,16 +309,6 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     }
     found.unless(trainer.shard == Shard::All, "trainer.shard", &trainer.shard, "use All");
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
-    found.given("trainer.network", &trainer.network, "leave it out: ranks talk over TCP");
-    let Deadlines {
-        start,
-        step,
-        collective,
-    } = &trainer.deadlines;
-    for (name, value) in [("start", start), ("step", step), ("collective", collective)] {
-        found.given(&format!("trainer.deadlines.{name}"), value, "leave it out");
-    }
-    found.given("trainer.image", &trainer.image, "leave it out");
 }
 
 fn sandboxes(found: &mut Found, pool: &SandboxPoolSpec) {

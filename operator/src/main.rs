@@ -14,6 +14,8 @@ mod cluster;
 mod conditions;
 mod controller;
 mod error;
+#[allow(dead_code, reason = "the decision about a run asks it")]
+mod estimate;
 #[cfg(test)]
 mod fixtures;
 mod grpo_run;

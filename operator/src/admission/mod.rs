@@ -113,14 +113,14 @@ impl Admission {
         self.locked().verdicts.get(run).cloned()
     }
 
-    /// What the largest card of any node holds, in bytes, by the label that NVIDIA's feature discovery sets.
+    /// What the largest GPU of any node holds, in MiB, by the label that NVIDIA's feature discovery sets.
     pub fn gpu_memory(&self) -> Option<u64> {
         let state = self.locked();
         let mebibytes = state.nodes.iter().flatten().filter_map(|(_, node)| {
             let text = node.labels.get("nvidia.com/gpu.memory")?;
             text.parse::<u64>().ok()
         });
-        Some(mebibytes.max()? << 20)
+        mebibytes.max()
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {

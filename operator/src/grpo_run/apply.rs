@@ -48,7 +48,8 @@ pub async fn apply(seen: &Seen, decision: &Decision, context: &Context) -> Resul
 /// A pool that was deleted by hand: no watch has told, because pools are read anew every time.
 fn is_missed(seen: &Seen, child: &Child) -> bool {
     let is = |kind: &str| child.kind() == kind;
-    (is(&InferencePool::kind(&())) && seen.inference.is_none()) || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
+    (is(&InferencePool::kind(&())) && seen.inference.is_none())
+        || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
 }
 
 /// A claim is taken against the version of the pool that was seen free: of two runs that see it free, one gets it.

@@ -131,6 +131,7 @@ fn driver_group(seen: &Seen) -> Group {
         limit: seen.run.spec.failure_policy.max_consecutive_failures,
         fault_code: Some(FAULT_CODE),
         mark: mark.unwrap_or_default(),
+        start: None,
     }
 }
 
@@ -146,6 +147,7 @@ fn trainer_group(seen: &Seen) -> Option<Group> {
         mark: progress
             .and_then(|progress| progress.weights.clone())
             .unwrap_or_default(),
+        start: Some(trainer.deadlines.start()),
     })
 }
 
@@ -240,7 +242,7 @@ fn pods_to_make(
     if let (Some(plan), Some(spec)) = (trainer, &seen.run.spec.trainer) {
         let attempt = attempts.trainer.current;
         for rank in &plan.create {
-            let pod = process_pods::trainer(seen, spec, settings, attempt, *rank);
+            let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, *rank);
             pods.push((role::TRAINER, pod, attempt, *rank));
         }
     }

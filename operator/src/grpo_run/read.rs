@@ -36,6 +36,8 @@ pub struct Seen {
     pub store: StoreVolume,
     /// The node that a ReadWriteOnce volume of the store is on, once the scheduler has chosen one.
     pub store_node: Option<String>,
+    /// MiB of the largest GPU there is, where nodes say it.
+    pub gpu_memory: Option<u64>,
     /// How the run stands with admission.
     pub verdict: Option<Verdict>,
     pub now: Timestamp,
@@ -113,6 +115,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<Seen, Error> {
         sandboxes: None,
         store: StoreVolume::Missing,
         store_node: None,
+        gpu_memory: context.admission.gpu_memory(),
         verdict: context.admission.verdict(&owner.uid),
         now: Timestamp::now(),
         run: run.clone(),

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     admission::{Gate, Verdict},
+    estimate,
     pod_group::{GroupState, Plan},
 };
 
@@ -22,6 +23,8 @@ pub type Wait = (&'static str, String);
 /// What has to be there before the run may ask for room in the cluster: until then it would hold what others can use.
 pub fn before_admission(seen: &Seen) -> Vec<Wait> {
     let mut waits = Vec::new();
+    let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
+    waits.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
     waits.extend(store_missing(seen));
     if seen.run.spec.mode.needs_engines() {
         waits.extend(inference_unusable(seen));
