@@ -14,6 +14,8 @@ mod conditions;
 mod controller;
 mod error;
 #[cfg(test)]
+mod examples_tests;
+#[cfg(test)]
 mod fixtures;
 mod grpo_run;
 mod inference_pool;

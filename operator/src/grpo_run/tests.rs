@@ -1,6 +1,6 @@
 use grpo_crds::{
     GrpoRun, InferencePool, RunConfig, SandboxPool,
-    grpo_run::{AttemptStatus, Attempts, Phase},
+    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
 };
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
     read::{Seen, StoreVolume},
 };
 use crate::{
-    child::Owner,
+    child::{Child, Owner},
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -27,6 +27,16 @@ fn seen(run: GrpoRun) -> Seen {
         store: StoreVolume::OneNode,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
+}
+
+/// What is made of a run that was accepted just now, its status included.
+pub fn made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
+    let decision = decided(&Seen {
+        store: StoreVolume::Shared,
+        ..seen(run)
+    });
+    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
+    (decision.status, decision.children.into_iter().chain(pods).collect())
 }
 
 fn new_demo() -> Seen {
