@@ -2,9 +2,11 @@
 //!
 //! [`run_folder`] opens a store that was copied out of a cluster; [`report`], [`learnt`], [`show`] and [`verify`] only read it, so all
 //! of them work on any machine. [`follow`] and [`cluster`] talk to a Kubernetes; the end-to-end tests are built on [`cluster`].
+//! [`control_plane`] starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale.
 
 pub mod bench;
 pub mod cluster;
+pub mod control_plane;
 pub mod curve;
 pub mod follow;
 pub mod learning;
