@@ -30,7 +30,7 @@ fn seen(run: GrpoRun) -> Seen {
 }
 
 /// What is made of a run that was accepted just now, its status included.
-pub fn made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
+pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
     let decision = decided(&Seen {
         store: StoreVolume::Shared,
         ..seen(run)

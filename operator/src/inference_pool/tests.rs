@@ -29,7 +29,7 @@ pub fn seeing(yaml: &str) -> Seen {
 }
 
 /// What is made of a pool that was accepted just now.
-pub fn made(pool: InferencePool, run: Option<String>) -> Vec<Child> {
+pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<Child> {
     let decision = decided(&Seen {
         owner: Owner::of(&pool).unwrap(),
         pool,

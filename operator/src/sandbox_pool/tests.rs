@@ -28,7 +28,7 @@ fn seen(spec: &str) -> Seen {
 }
 
 /// What is made of a pool that was accepted just now.
-pub fn made(pool: SandboxPool, run: Option<String>) -> Vec<Child> {
+pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<Child> {
     let seen = Seen {
         owner: Owner::of(&pool).unwrap(),
         pool,
