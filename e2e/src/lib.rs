@@ -11,6 +11,7 @@ pub mod curve;
 pub mod follow;
 pub mod learning;
 pub mod learnt;
+pub mod operator_bench;
 pub mod report;
 pub mod report_text;
 pub mod run_folder;

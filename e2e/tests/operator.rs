@@ -24,9 +24,13 @@ async fn a_control_plane_without_kubelets_runs_pods_in_words() -> Result<()> {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
     };
-    grpo_e2e::cluster::wait::until(nodes, Default::default(), Duration::from_secs(20), "a ready node", |all| {
-        all.values().any(ready).then_some(())
-    })
+    grpo_e2e::cluster::wait::until(
+        nodes,
+        Default::default(),
+        Duration::from_secs(20),
+        "a ready node",
+        |all| all.values().any(ready).then_some(()),
+    )
     .await?;
     eprintln!("node ready after {:?}", begun.elapsed());
     Ok(())

@@ -21,7 +21,8 @@ pub struct Audit {
 /// One finished request (or, for a watch, one that has begun).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    pub user: String,
+    /// Uid of who asked: see [`super::OPERATORS`].
+    pub by: String,
     pub verb: String,
     pub resource: String,
     pub subresource: String,
@@ -59,7 +60,7 @@ struct Line {
 #[derive(Deserialize)]
 struct Who {
     #[serde(default)]
-    username: String,
+    uid: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -108,7 +109,7 @@ fn parse(line: &str) -> Option<Request> {
     let line: Line = serde_json::from_str(line).ok()?;
     let is_watch = line.verb == "watch";
     (is_watch == (line.stage == "ResponseStarted")).then(|| Request {
-        user: line.user.username,
+        by: line.user.uid,
         verb: line.verb,
         resource: line.object_ref.resource,
         subresource: line.object_ref.subresource,
@@ -124,7 +125,7 @@ fn parse(line: &str) -> Option<Request> {
 mod tests {
     use super::*;
 
-    const PATCH: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","stage":"ResponseComplete","requestURI":"/x","verb":"patch","user":{"username":"operator","groups":[]},"objectRef":{"resource":"grporuns","namespace":"n","name":"r","apiGroup":"grpo.dev","subresource":"status"},"responseStatus":{"metadata":{},"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:00.000001Z","stageTimestamp":"2026-01-01T00:00:00.004000Z"}"#;
+    const PATCH: &str = r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","stage":"ResponseComplete","requestURI":"/x","verb":"patch","user":{"username":"operator","uid":"operator-a","groups":[]},"objectRef":{"resource":"grporuns","namespace":"n","name":"r","apiGroup":"grpo.dev","subresource":"status"},"responseStatus":{"metadata":{},"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:00.000001Z","stageTimestamp":"2026-01-01T00:00:00.004000Z"}"#;
 
     #[test]
     fn a_request_is_counted_once_and_a_watch_when_it_begins() {

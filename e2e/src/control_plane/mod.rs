@@ -102,21 +102,31 @@ pub struct ControlPlane {
     http: Client,
 }
 
-/// Who exists. Tokens are as good as any inside a temporary folder of this process.
-const USERS: [(&str, &str); 5] = [
-    ("admin", "system:masters"),
-    (UNRECORDED_ADMIN, "system:masters,grpo.dev:unrecorded"),
+/// Who exists: uid, name, groups. Tokens are as good as any inside a temporary folder of this process.
+const USERS: [(&str, &str, &str); 6] = [
+    (ADMIN, ADMIN, "system:masters"),
+    (UNRECORDED_ADMIN, UNRECORDED_ADMIN, "system:masters,grpo.dev:unrecorded"),
     // As in a cluster: not exempt from the API server's fairness, and with the rights it is bound to.
-    ("system:serviceaccount:grpo-system:grpo-operator", "system:serviceaccounts,system:serviceaccounts:grpo-system"),
-    ("alice", "grpo.dev:people"),
-    ("bob", "grpo.dev:people"),
+    (
+        OPERATORS[0],
+        SERVICE_ACCOUNT,
+        "system:serviceaccounts,system:serviceaccounts:grpo-system",
+    ),
+    (
+        OPERATORS[1],
+        SERVICE_ACCOUNT,
+        "system:serviceaccounts,system:serviceaccounts:grpo-system",
+    ),
+    ("alice", "alice", "grpo.dev:people"),
+    ("bob", "bob", "grpo.dev:people"),
 ];
+/// May do everything, and is recorded.
+pub const ADMIN: &str = "admin";
+/// Two replicas of the operator: one service account, which they are told apart in by the uid that the audit log shows.
+pub const OPERATORS: [&str; 2] = ["operator-a", "operator-b"];
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:grpo-system:grpo-operator";
 /// Of whose group the audit log tells nothing.
 const UNRECORDED_ADMIN: &str = "unrecorded-admin";
-/// The operator's name.
-pub const OPERATOR: &str = USERS[2].0;
-/// May do everything, and is recorded.
-pub const ADMIN: &str = USERS[0].0;
 
 impl ControlPlane {
     /// Starts all that is wanted, and returns when it serves.
@@ -136,7 +146,12 @@ impl ControlPlane {
             at,
         )?;
         // Addresses of 127/8 are this machine's; another for every control plane, so that several can be answered for at a time.
-        let pod_ip = Ipv4Addr::new(127, rand::random_range(64..128), rand::random(), rand::random_range(1..255));
+        let pod_ip = Ipv4Addr::new(
+            127,
+            rand::random_range(64..128),
+            rand::random(),
+            rand::random_range(1..255),
+        );
         let http = user(at, port, ADMIN)?;
         let mut started = Self {
             parts: Vec::new(),
@@ -158,7 +173,7 @@ impl ControlPlane {
         self.pod_ip
     }
 
-    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATOR`], alice or bob.
+    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], alice or bob, who have no rights but those they are given.
     pub fn user(&self, name: &str) -> Result<User, ControlPlaneError> {
         user(self.folder.path(), self.port, name)
     }
@@ -191,7 +206,9 @@ impl ControlPlane {
     async fn serves(&mut self) -> Result<(), ControlPlaneError> {
         let begun = std::time::Instant::now();
         loop {
-            let request = http::Request::get("/readyz").body(Vec::new()).map_err(unprepared("asking"))?;
+            let request = http::Request::get("/readyz")
+                .body(Vec::new())
+                .map_err(unprepared("asking"))?;
             let failure = match self.http.request_text(request).await {
                 Ok(_) => return Ok(()),
                 Err(error) => error.to_string(),
@@ -209,7 +226,11 @@ impl ControlPlane {
         let at = self.folder.path().to_owned();
         let kubeconfig = user(&at, self.port, UNRECORDED_ADMIN)?.kubeconfig.display().to_string();
         let wanted = [
-            (self.options.controller_manager, "kube-controller-manager", controller_manager_flags(&at, &kubeconfig)),
+            (
+                self.options.controller_manager,
+                "kube-controller-manager",
+                controller_manager_flags(&at, &kubeconfig),
+            ),
             (self.options.scheduler, "kube-scheduler", scheduler_flags(&kubeconfig)),
             (self.options.kwok, "kwok", kwok_flags(&at, &kubeconfig)),
         ];
@@ -228,7 +249,7 @@ const AUDIT_LOG: &str = "audit.log";
 fn write_files(at: &Path) -> Result<(), ControlPlaneError> {
     let tokens: String = USERS
         .iter()
-        .map(|(name, groups)| format!("{},{name},{name},\"{groups}\"\n", token(name)))
+        .map(|(uid, name, groups)| format!("{},{name},{uid},\"{groups}\"\n", token(uid)))
         .collect();
     std::fs::write(at.join("tokens.csv"), tokens).map_err(unprepared("writing tokens"))?;
     std::fs::write(at.join("audit.yaml"), AUDIT_POLICY).map_err(unprepared("writing the audit policy"))?;
@@ -241,7 +262,9 @@ fn write_files(at: &Path) -> Result<(), ControlPlaneError> {
     if key.status.success() {
         Ok(())
     } else {
-        Err(unprepared("making a key with openssl")(String::from_utf8_lossy(&key.stderr)))
+        Err(unprepared("making a key with openssl")(String::from_utf8_lossy(
+            &key.stderr,
+        )))
     }
 }
 
@@ -277,13 +300,21 @@ fn program(name: &str) -> Result<PathBuf, ControlPlaneError> {
     }
 }
 
+/// A port that nobody listens on.
+pub fn free_port() -> Result<u16, ControlPlaneError> {
+    free_ports().map(|[port]| port)
+}
+
 /// Ports that nobody listens on. All are held until the last is known, so that they differ.
 fn free_ports<const N: usize>() -> Result<[u16; N], ControlPlaneError> {
     let mut held = Vec::new();
     let mut ports = [0; N];
     for port in &mut ports {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(unprepared("looking for a free port"))?;
-        *port = listener.local_addr().map_err(unprepared("looking for a free port"))?.port();
+        *port = listener
+            .local_addr()
+            .map_err(unprepared("looking for a free port"))?
+            .port();
         held.push(listener);
     }
     Ok(ports)
@@ -294,7 +325,10 @@ fn path(at: &Path, file: &str) -> String {
 }
 
 fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {
-    pairs.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| format!("--{name}={value}"))
+        .collect()
 }
 
 fn etcd_flags(at: &Path, client: u16, peer: u16) -> Vec<String> {
@@ -330,6 +364,8 @@ fn apiserver_flags(at: &Path, etcd: u16, port: u16, audit: bool) -> Vec<String> 
         ("max-requests-inflight", "2000".into()),
         ("max-mutating-requests-inflight", "1000".into()),
         ("profiling", "false".into()),
+        // Nobody takes the taint away again that it puts on new nodes: the controller that would also takes silent nodes for dead ones.
+        ("disable-admission-plugins", "TaintNodesByCondition".into()),
         // Shutting down does not wait for watches, which never end by themselves.
         ("shutdown-watch-termination-grace-period", "0s".into()),
     ]);

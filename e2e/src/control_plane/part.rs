@@ -89,7 +89,7 @@ impl Part {
 
     /// Tells it to end, and waits until it has.
     pub async fn stop(&mut self) -> Result<(), PartError> {
-        self.signal(Signal::SIGTERM)?;
+        self.send(Signal::SIGTERM)?;
         match tokio::time::timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.unstopped(error)),
@@ -102,7 +102,8 @@ impl Part {
         self.child.kill().await.map_err(|error| self.unstopped(error))
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), PartError> {
+    /// Sends it a signal.
+    pub fn send(&self, signal: Signal) -> Result<(), PartError> {
         let Some(pid) = self.pid().and_then(|pid| i32::try_from(pid).ok()) else {
             return Ok(());
         };
