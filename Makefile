@@ -56,7 +56,7 @@ test-e2e: ## tests on a real cluster
 	fi
 	e2e/demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test tools --test cluster -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test tools --test cluster --test examples -- --ignored --test-threads=1 --nocapture
 
 test-chaos: ## the same cluster, with parts taken away
 	@e2e/demo/prepare.sh
