@@ -56,7 +56,7 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         trainer(&mut found, spec);
     }
     if let Some(pool) = &spec.sandboxes.pool {
-        sandboxes(&mut found, pool);
+        sandboxes(&mut found, "sandboxes.pool.", pool);
     }
     let namespace = spec
         .sandboxes
@@ -78,6 +78,13 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &spec.resume_from,
         "leave it out: a run goes on from its own store only",
     );
+    found.0
+}
+
+/// What a SandboxPool (`grpo.dev`) that stands by itself asks for and its gateway does not execute.
+pub fn unsupported_in_pool(pool: &SandboxPoolSpec) -> Vec<Unsupported> {
+    let mut found = Found::default();
+    sandboxes(&mut found, "", pool);
     found.0
 }
 
@@ -311,15 +318,16 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 
-fn sandboxes(found: &mut Found, pool: &SandboxPoolSpec) {
+/// `below`: where the pool's spec is.
+fn sandboxes(found: &mut Found, below: &str, pool: &SandboxPoolSpec) {
     found.given(
-        "sandboxes.pool.warm.ahead",
+        &format!("{below}warm.ahead"),
         &pool.warm.ahead,
         "leave it out, or limit warm.max",
     );
     let namespaces = (!pool.allowed_namespaces.is_empty()).then_some(&pool.allowed_namespaces);
     found.given(
-        "sandboxes.pool.allowedNamespaces",
+        &format!("{below}allowedNamespaces"),
         &namespaces,
         "leave it out: a pool serves its own namespace",
     );

@@ -17,6 +17,8 @@ mod error;
 #[allow(dead_code, reason = "the decision about a run asks it")]
 mod estimate;
 #[cfg(test)]
+mod examples_tests;
+#[cfg(test)]
 mod fixtures;
 mod grpo_run;
 mod inference_pool;

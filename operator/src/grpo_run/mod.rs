@@ -13,7 +13,7 @@ mod waits;
 #[cfg(test)]
 mod lifecycle_tests;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 use grpo_crds::{
     GrpoRun, InferencePool, RunConfig, SandboxPool,
-    grpo_run::{AttemptStatus, Attempts, Phase},
+    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
 };
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     admission::Verdict,
-    child::Owner,
+    child::{Child, Owner},
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -31,6 +31,16 @@ pub(super) fn seen(run: GrpoRun) -> Seen {
         verdict: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
+}
+
+/// What is made of a run that was accepted just now, its status included.
+pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
+    let decision = decided(&Seen {
+        store: StoreVolume::Shared,
+        ..seen(run)
+    });
+    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
+    (decision.status, decision.children.into_iter().chain(pods).collect())
 }
 
 pub(super) fn new_demo() -> Seen {
