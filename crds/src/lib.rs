@@ -16,6 +16,7 @@ pub mod common;
 pub mod crd;
 pub mod grpo_run;
 pub mod inference_pool;
+pub mod names;
 pub mod progress;
 pub mod reference;
 pub mod run_config;

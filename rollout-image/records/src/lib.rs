@@ -8,13 +8,19 @@
 //! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
-//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays.
+//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays. Who only reads opens a
+//! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;
 pub mod episode;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+pub mod folder;
 pub mod journal;
+pub mod look;
 pub mod outcome;
 pub mod paths;
+pub mod show;
 pub mod state;
 pub mod store;
 pub mod trainer;
