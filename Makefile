@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm lint book golden
+.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm install-plugin lint book golden
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,13 @@ golden: ## write docs/examples/golden anew: what the operator makes of every exa
 book: ## build the book with mdBook: docs/book/index.html
 	@e2e/setup/book.sh
 	"$${GRPO_CACHE:-$$HOME/.cache/grpo-operator}/bin/mdbook" build docs
+
+install-plugin: ## build kubectl-grpo and put it into BIN (default ~/.local/bin), where kubectl finds it
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build -p kubectl-grpo
+	install -D -m 755 "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$${BIN:-$$HOME/.local/bin}/kubectl-grpo"
+	echo "kubectl grpo is in $${BIN:-$$HOME/.local/bin}, which has to be on the PATH"
 
 lint: ## formatting and clippy
 	@e2e/setup/setup.sh build

@@ -17,11 +17,12 @@ pub mod learnt;
 pub mod operator_bench;
 pub mod report;
 pub mod report_text;
-pub mod run_folder;
 pub mod show;
 pub mod statistics;
 pub mod tasks;
 pub mod verify;
 
+pub use grpo_records::folder as run_folder;
+
 #[cfg(test)]
-mod fixture;
+pub(crate) use grpo_records::fixture;
