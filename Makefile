@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm install-plugin lint
+.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm install-plugin lint book golden
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -56,7 +56,7 @@ test-e2e: ## tests on a real cluster
 	fi
 	e2e/demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test tools --test cluster -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test tools --test cluster --test examples -- --ignored --test-threads=1 --nocapture
 
 test-chaos: ## the same cluster, with parts taken away
 	@e2e/demo/prepare.sh
@@ -77,6 +77,15 @@ choose-rate: ## the learning rate with the largest gain on the validation split
 
 check-vllm: ## a real vLLM (CPU build, 3 GB to install) reads our command lines and swaps adapters; not part of make test
 	@e2e/engines/vllm.sh
+
+golden: ## write docs/examples/golden anew: what the operator makes of every example
+	@$(ENV)
+	UPDATE_GOLDEN=1 cargo test $(PLAIN) --bin grpo-operator golden
+	git --no-pager diff --stat -- docs/examples/golden operator/src/inference_pool/golden
+
+book: ## build the book with mdBook: docs/book/index.html
+	@e2e/setup/book.sh
+	"$${GRPO_CACHE:-$$HOME/.cache/grpo-operator}/bin/mdbook" build docs
 
 install-plugin: ## build kubectl-grpo and put it into BIN (default ~/.local/bin), where kubectl finds it
 	@e2e/setup/setup.sh build

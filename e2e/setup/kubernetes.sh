@@ -9,6 +9,7 @@ KUBERNETES_VERSION=v1.36.3
 RUNC_VERSION=v1.5.2
 COREDNS_VERSION=v1.14.7
 HELM_VERSION=v4.3.1
+KWOK_VERSION=v0.7.0
 export GOFLAGS=-buildvcs=false
 
 # build NAME CGO ARGUMENTS...: `go install` of the tools of modules/NAME, or of the module@version given last.
@@ -48,6 +49,7 @@ main() {
   stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
   stage coredns build coredns 0 -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS_VERSION"
   stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
+  stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"
 }
 
 main

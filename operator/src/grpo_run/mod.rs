@@ -2,13 +2,18 @@
 
 mod apply;
 mod decide;
+mod ends;
 mod objects;
 mod process_pods;
 mod read;
 mod status;
+mod summary;
+mod waits;
 
 #[cfg(test)]
-mod tests;
+mod lifecycle_tests;
+#[cfg(test)]
+pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Pools as people write them, and exactly what is made of them: `golden/<name>/pool.yaml` and `golden/<name>/objects.yaml`.
 //!
-//! `GRPO_WRITE_GOLDEN=1 cargo test -p grpo-operator golden` writes the latter; without it they are compared.
+//! `make golden` writes the latter; without it they are compared.
 
 use std::{fs, path::PathBuf};
 
@@ -26,7 +26,7 @@ fn golden(name: &str) {
     let objects: Vec<&Value> = children.iter().map(|child| &child.object).collect();
     let made = yaml(&objects);
     let file = folder.join("objects.yaml");
-    if std::env::var_os("GRPO_WRITE_GOLDEN").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&file, made).unwrap();
         return;
     }
@@ -37,7 +37,7 @@ fn golden(name: &str) {
         .position(|(written, made)| written != made);
     assert!(
         written == made,
-        "{} differs from what is made now, first in line {:?}; if that is meant, write it with GRPO_WRITE_GOLDEN=1 and read the difference",
+        "{} differs from what is made now, first in line {:?}; if that is meant, make golden, and read the difference",
         file.display(),
         difference.map(|line| line + 1),
     );

@@ -19,7 +19,7 @@ mod vllm;
 #[cfg(test)]
 mod golden_tests;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 

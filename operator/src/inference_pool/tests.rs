@@ -8,7 +8,7 @@ use super::{
     replica_pods::template,
 };
 use crate::{
-    child::Owner,
+    child::{Child, Owner},
     fixtures::{assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -26,6 +26,18 @@ pub fn seeing(yaml: &str) -> Seen {
         claim_is_void: false,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
+}
+
+/// What is made of a pool that was accepted just now.
+pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<Child> {
+    let decision = decided(&Seen {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        run,
+        ..with_engine("{embedded: {}}", 1)
+    });
+    let pods = decision.create.into_iter().map(|(pod, _)| pod);
+    decision.children.into_iter().chain(pods).collect()
 }
 
 fn with_engine(engine: &str, replicas: u32) -> Seen {

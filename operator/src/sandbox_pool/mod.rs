@@ -9,7 +9,7 @@ mod read;
 mod status;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 

@@ -6,7 +6,7 @@ use super::{
     read::Seen,
 };
 use crate::{
-    child::{Keep, Owner},
+    child::{Child, Keep, Owner},
     fixtures::{assert_understood, find, names, object, pod, running},
     pods::PodState,
     settings::Settings,
@@ -25,6 +25,17 @@ fn seen(spec: &str) -> Seen {
         run: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
+}
+
+/// What is made of a pool that was accepted just now.
+pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<Child> {
+    let seen = Seen {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        run,
+        ..seen("{max: 1}")
+    };
+    decided(&seen).children
 }
 
 fn decided(seen: &Seen) -> Decision {

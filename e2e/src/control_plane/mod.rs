@@ -1,0 +1,414 @@
+//! A Kubernetes control plane without kubelets: etcd and the API server, and on wish scheduler, controllers and KWOK in place of nodes.
+//!
+//! ```text
+//! etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler, kwok, and whoever holds a kubeconfig made by [`ControlPlane::user`]
+//!               └──► audit log ──► [`audit`]
+//! ```
+//!
+//! Everything listens on loopback on ports of its own and lives in a temporary folder; all of it ends with the value, or with the process. The
+//! binaries are those that `make setup` builds. Nothing runs in such a cluster: KWOK *says* that pods run.
+
+pub mod audit;
+mod part;
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::cluster::cache;
+pub use part::{Part, PartError};
+
+const STAGES: &str = include_str!("config/stages.yaml");
+const AUDIT_POLICY: &str = include_str!("config/audit.yaml");
+/// The first start reads binaries of 100 MB from disk.
+const BOOT: Duration = Duration::from_secs(120);
+/// The controllers that what we make depends on.
+const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
+     namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlPlaneError {
+    #[error("failed to prepare the control plane ({doing}): {what}")]
+    Prepare { doing: &'static str, what: String },
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+fn unprepared<E: std::fmt::Display>(doing: &'static str) -> impl FnOnce(E) -> ControlPlaneError {
+    move |error| ControlPlaneError::Prepare {
+        doing,
+        what: error.to_string(),
+    }
+}
+
+/// What runs besides etcd and the API server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub controller_manager: bool,
+    pub scheduler: bool,
+    /// Nodes and pods are taken for real ones.
+    pub kwok: bool,
+    /// Requests of all but Kubernetes' own controllers are recorded: see [`audit`].
+    pub audit: bool,
+}
+
+impl Options {
+    /// Everything there is.
+    pub const FULL: Self = Self {
+        controller_manager: true,
+        scheduler: true,
+        kwok: true,
+        audit: true,
+    };
+}
+
+/// Somebody who may ask the API server.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub name: String,
+    pub kubeconfig: PathBuf,
+}
+
+impl User {
+    pub async fn client(&self) -> Result<Client, ControlPlaneError> {
+        let read = Kubeconfig::read_from(&self.kubeconfig).map_err(unprepared("reading a kubeconfig"))?;
+        let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+            .await
+            .map_err(unprepared("reading a kubeconfig"))?;
+        Client::try_from(config).map_err(unprepared("making a client"))
+    }
+}
+
+/// A running control plane.
+pub struct ControlPlane {
+    // Parts first: what runs ends before its folder goes.
+    parts: Vec<Part>,
+    apiserver: Part,
+    etcd: Part,
+    folder: TempDir,
+    options: Options,
+    port: u16,
+    pod_ip: Ipv4Addr,
+    http: Client,
+}
+
+/// Who exists: uid, name, groups. Tokens are as good as any inside a temporary folder of this process.
+const USERS: [(&str, &str, &str); 6] = [
+    (ADMIN, ADMIN, "system:masters"),
+    (UNRECORDED_ADMIN, UNRECORDED_ADMIN, "system:masters,grpo.dev:unrecorded"),
+    // As in a cluster: not exempt from the API server's fairness, and with the rights it is bound to.
+    (
+        OPERATORS[0],
+        SERVICE_ACCOUNT,
+        "system:serviceaccounts,system:serviceaccounts:grpo-system",
+    ),
+    (
+        OPERATORS[1],
+        SERVICE_ACCOUNT,
+        "system:serviceaccounts,system:serviceaccounts:grpo-system",
+    ),
+    ("alice", "alice", "grpo.dev:people"),
+    ("bob", "bob", "grpo.dev:people"),
+];
+/// May do everything, and is recorded.
+pub const ADMIN: &str = "admin";
+/// Two replicas of the operator: one service account, which they are told apart in by the uid that the audit log shows.
+pub const OPERATORS: [&str; 2] = ["operator-a", "operator-b"];
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:grpo-system:grpo-operator";
+/// Of whose group the audit log tells nothing.
+const UNRECORDED_ADMIN: &str = "unrecorded-admin";
+
+impl ControlPlane {
+    /// Starts all that is wanted, and returns when it serves.
+    pub async fn start(options: Options) -> Result<Self, ControlPlaneError> {
+        let folder = tempfile::Builder::new()
+            .prefix("grpo-control-plane-")
+            .tempdir()
+            .map_err(unprepared("making a folder"))?;
+        let at = folder.path();
+        write_files(at)?;
+        let [client_port, peer_port, port] = free_ports()?;
+        let etcd = Part::start("etcd", &program("etcd")?, etcd_flags(at, client_port, peer_port), at)?;
+        let apiserver = Part::start(
+            "kube-apiserver",
+            &program("kube-apiserver")?,
+            apiserver_flags(at, client_port, port, options.audit),
+            at,
+        )?;
+        // Addresses of 127/8 are this machine's; another for every control plane, so that several can be answered for at a time.
+        let pod_ip = Ipv4Addr::new(
+            127,
+            rand::random_range(64..128),
+            rand::random(),
+            rand::random_range(1..255),
+        );
+        let http = user(at, port, ADMIN)?;
+        let mut started = Self {
+            parts: Vec::new(),
+            apiserver,
+            etcd,
+            options,
+            port,
+            pod_ip,
+            http: http.client().await?,
+            folder,
+        };
+        started.serves().await?;
+        started.start_others()?;
+        Ok(started)
+    }
+
+    /// Where pods say they are.
+    pub fn pod_ip(&self) -> Ipv4Addr {
+        self.pod_ip
+    }
+
+    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], alice or bob, who have no rights but those they are given.
+    pub fn user(&self, name: &str) -> Result<User, ControlPlaneError> {
+        user(self.folder.path(), self.port, name)
+    }
+
+    /// A client that may do everything.
+    pub async fn admin(&self) -> Result<Client, ControlPlaneError> {
+        self.user(ADMIN)?.client().await
+    }
+
+    /// A folder that goes with the control plane.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What the API server was asked for.
+    pub fn audit(&self) -> audit::Audit {
+        audit::Audit::new(self.folder.path().join(AUDIT_LOG))
+    }
+
+    pub async fn stop_apiserver(&mut self) -> Result<(), ControlPlaneError> {
+        Ok(self.apiserver.stop().await?)
+    }
+
+    /// Starts the API server again, on its old port, and waits until it serves.
+    pub async fn start_apiserver(&mut self) -> Result<(), ControlPlaneError> {
+        self.apiserver.again()?;
+        self.serves().await
+    }
+
+    async fn serves(&mut self) -> Result<(), ControlPlaneError> {
+        let begun = std::time::Instant::now();
+        loop {
+            let request = http::Request::get("/readyz")
+                .body(Vec::new())
+                .map_err(unprepared("asking"))?;
+            let failure = match self.http.request_text(request).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error.to_string(),
+            };
+            self.etcd.runs()?;
+            self.apiserver.runs()?;
+            if begun.elapsed() > BOOT {
+                return Err(self.apiserver.useless(failure).into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn start_others(&mut self) -> Result<(), ControlPlaneError> {
+        let at = self.folder.path().to_owned();
+        let kubeconfig = user(&at, self.port, UNRECORDED_ADMIN)?.kubeconfig.display().to_string();
+        let wanted = [
+            (
+                self.options.controller_manager,
+                "kube-controller-manager",
+                controller_manager_flags(&at, &kubeconfig),
+            ),
+            (self.options.scheduler, "kube-scheduler", scheduler_flags(&kubeconfig)),
+            (self.options.kwok, "kwok", kwok_flags(&at, &kubeconfig)),
+        ];
+        let stages = STAGES.replace("@POD_IP@", &self.pod_ip.to_string());
+        std::fs::write(at.join("stages.yaml"), stages).map_err(unprepared("writing stages.yaml"))?;
+        for (_, name, flags) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
+            self.parts.push(Part::start(name, &program(name)?, flags, &at)?);
+        }
+        Ok(())
+    }
+}
+
+const AUDIT_LOG: &str = "audit.log";
+
+/// Tokens, the key of service accounts, the audit policy.
+fn write_files(at: &Path) -> Result<(), ControlPlaneError> {
+    let tokens: String = USERS
+        .iter()
+        .map(|(uid, name, groups)| format!("{},{name},{uid},\"{groups}\"\n", token(uid)))
+        .collect();
+    std::fs::write(at.join("tokens.csv"), tokens).map_err(unprepared("writing tokens"))?;
+    std::fs::write(at.join("audit.yaml"), AUDIT_POLICY).map_err(unprepared("writing the audit policy"))?;
+    let key = Command::new("openssl")
+        .args(["genrsa", "-out"])
+        .arg(at.join("service-accounts.key"))
+        .arg("2048")
+        .output()
+        .map_err(unprepared("making a key with openssl"))?;
+    if key.status.success() {
+        Ok(())
+    } else {
+        Err(unprepared("making a key with openssl")(String::from_utf8_lossy(
+            &key.stderr,
+        )))
+    }
+}
+
+fn token(name: &str) -> String {
+    format!("token-of-{name}")
+}
+
+fn user(at: &Path, port: u16, name: &str) -> Result<User, ControlPlaneError> {
+    let kubeconfig = at.join(format!("{}.kubeconfig", name.replace(':', "-")));
+    // The certificate is one that the API server signs itself as it starts, on this machine's loopback.
+    let content = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": name}}],
+        "clusters": [{"name": "it", "cluster": {"server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true}}],
+        "users": [{"name": name, "user": {"token": token(name)}}],
+    });
+    std::fs::write(&kubeconfig, content.to_string()).map_err(unprepared("writing a kubeconfig"))?;
+    Ok(User {
+        name: name.to_owned(),
+        kubeconfig,
+    })
+}
+
+fn program(name: &str) -> Result<PathBuf, ControlPlaneError> {
+    let path = cache().join("bin").join(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(ControlPlaneError::Prepare {
+            doing: "looking for programs",
+            what: format!("there is no {}; run `make setup`", path.display()),
+        })
+    }
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> Result<u16, ControlPlaneError> {
+    free_ports().map(|[port]| port)
+}
+
+/// Ports that nobody listens on. All are held until the last is known, so that they differ.
+fn free_ports<const N: usize>() -> Result<[u16; N], ControlPlaneError> {
+    let mut held = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(unprepared("looking for a free port"))?;
+        *port = listener
+            .local_addr()
+            .map_err(unprepared("looking for a free port"))?
+            .port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+fn path(at: &Path, file: &str) -> String {
+    at.join(file).display().to_string()
+}
+
+fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {
+    pairs
+        .into_iter()
+        .map(|(name, value)| format!("--{name}={value}"))
+        .collect()
+}
+
+fn etcd_flags(at: &Path, client: u16, peer: u16) -> Vec<String> {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    flags([
+        ("data-dir", path(at, "etcd")),
+        ("listen-client-urls", client.clone()),
+        ("advertise-client-urls", client),
+        ("listen-peer-urls", peer.clone()),
+        ("initial-advertise-peer-urls", peer.clone()),
+        ("initial-cluster", format!("default={peer}")),
+        ("quota-backend-bytes", (4u64 << 30).to_string()),
+        ("unsafe-no-fsync", "true".into()),
+        ("log-level", "warn".into()),
+    ])
+}
+
+fn apiserver_flags(at: &Path, etcd: u16, port: u16, audit: bool) -> Vec<String> {
+    let key = path(at, "service-accounts.key");
+    let mut all = flags([
+        ("etcd-servers", format!("http://127.0.0.1:{etcd}")),
+        ("bind-address", "127.0.0.1".into()),
+        ("advertise-address", "127.0.0.1".into()),
+        ("endpoint-reconciler-type", "none".into()),
+        ("secure-port", port.to_string()),
+        ("cert-dir", path(at, "certificates")),
+        ("token-auth-file", path(at, "tokens.csv")),
+        ("authorization-mode", "RBAC".into()),
+        ("service-cluster-ip-range", "10.96.0.0/12".into()),
+        ("service-account-issuer", "https://kubernetes.default.svc".into()),
+        ("service-account-key-file", key.clone()),
+        ("service-account-signing-key-file", key),
+        ("max-requests-inflight", "2000".into()),
+        ("max-mutating-requests-inflight", "1000".into()),
+        ("profiling", "false".into()),
+        // Nobody takes the taint away again that it puts on new nodes: the controller that would also takes silent nodes for dead ones.
+        ("disable-admission-plugins", "TaintNodesByCondition".into()),
+        // Shutting down does not wait for watches, which never end by themselves.
+        ("shutdown-watch-termination-grace-period", "0s".into()),
+    ]);
+    if audit {
+        all.extend(flags([
+            ("audit-policy-file", path(at, "audit.yaml")),
+            ("audit-log-path", path(at, AUDIT_LOG)),
+            ("audit-log-maxsize", "4096".into()),
+        ]));
+    }
+    all
+}
+
+fn controller_manager_flags(at: &Path, kubeconfig: &str) -> Vec<String> {
+    let key = path(at, "service-accounts.key");
+    flags([
+        ("kubeconfig", kubeconfig.into()),
+        ("service-account-private-key-file", key),
+        ("controllers", CONTROLLERS.into()),
+        ("leader-elect", "false".into()),
+        ("secure-port", "0".into()),
+        ("kube-api-qps", "2000".into()),
+        ("kube-api-burst", "4000".into()),
+        ("pvclaimbinder-sync-period", "5s".into()),
+        ("concurrent-gc-syncs", "4".into()),
+    ])
+}
+
+fn scheduler_flags(kubeconfig: &str) -> Vec<String> {
+    flags([
+        ("kubeconfig", kubeconfig.into()),
+        ("leader-elect", "false".into()),
+        ("secure-port", "0".into()),
+        ("kube-api-qps", "2000".into()),
+        ("kube-api-burst", "4000".into()),
+    ])
+}
+
+fn kwok_flags(at: &Path, kubeconfig: &str) -> Vec<String> {
+    flags([
+        ("kubeconfig", kubeconfig.into()),
+        ("config", path(at, "stages.yaml")),
+        ("manage-all-nodes", "true".into()),
+        ("node-lease-duration-seconds", "0".into()),
+    ])
+}

@@ -1,0 +1,200 @@
+//! Random clusters and runs that compete for them: each run fits alone, all of them do not.
+//!
+//! Nodes have 1 to 8 GPUs and may be tainted or labelled; runs have trainers and engines of several sizes that may tolerate the taint or ask for
+//! the label. Whether something fits is found by trying everything, on purpose in another way than the operator's.
+
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+
+const SIZES: [u32; 4] = [1, 2, 4, 8];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub gpus: u32,
+    /// Only pods that tolerate it come here.
+    pub special: bool,
+    pub zone: char,
+}
+
+/// Pods that are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pods {
+    pub count: u32,
+    pub gpus: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub trainer: Pods,
+    pub engines: Pods,
+    pub tolerates: bool,
+    /// Its pods go to nodes of this zone only.
+    pub zone: Option<char>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    pub nodes: Vec<Node>,
+    pub runs: Vec<Run>,
+}
+
+impl Scenario {
+    /// The scenario of a number: always the same.
+    pub fn of(number: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(number);
+        loop {
+            let drawn = Self::drawn(&mut random);
+            if drawn.is_a_contest() {
+                return drawn;
+            }
+        }
+    }
+
+    fn drawn(random: &mut StdRng) -> Self {
+        let tainted = random.random_bool(0.3);
+        let zoned = random.random_bool(0.3);
+        let zone = |random: &mut StdRng| *['a', 'b'].choose(random).unwrap_or(&'a');
+        let nodes = (0..random.random_range(1..=5)).map(|_| Node {
+            gpus: size(random),
+            special: tainted && random.random_bool(0.4),
+            zone: zone(random),
+        });
+        let nodes = nodes.collect();
+        let runs = (0..random.random_range(2..=3)).map(|_| Run {
+            trainer: Pods {
+                count: random.random_range(1..=3),
+                gpus: size(random),
+            },
+            engines: Pods {
+                count: random.random_range(1..=3),
+                gpus: size(random).min(4),
+            },
+            tolerates: tainted && random.random_bool(0.5),
+            zone: (zoned && random.random_bool(0.5)).then(|| zone(random)),
+        });
+        Self {
+            runs: runs.collect(),
+            nodes,
+        }
+    }
+
+    /// Each run fits alone, and not all at once.
+    fn is_a_contest(&self) -> bool {
+        let free: Vec<u32> = self.nodes.iter().map(|node| node.gpus).collect();
+        let all: Vec<&Run> = self.runs.iter().collect();
+        self.runs.iter().all(|run| self.fits(&free, &[run])) && !self.fits(&free, &all)
+    }
+
+    /// Whether these runs have room on what is free of each node.
+    pub fn fits(&self, free: &[u32], runs: &[&Run]) -> bool {
+        let mut pods: Vec<(u32, &Run)> = Vec::new();
+        for run in runs {
+            for group in [&run.trainer, &run.engines] {
+                pods.extend((0..group.count).map(|_| (group.gpus, *run)));
+            }
+        }
+        pods.sort_by_key(|(gpus, _)| std::cmp::Reverse(*gpus));
+        self.place(&mut free.to_vec(), &pods)
+    }
+
+    fn place(&self, free: &mut [u32], pods: &[(u32, &Run)]) -> bool {
+        let Some(((gpus, run), rest)) = pods.split_first() else {
+            return true;
+        };
+        (0..free.len()).any(|node| {
+            if free[node] < *gpus || !run.may_use(&self.nodes[node]) {
+                return false;
+            }
+            free[node] -= gpus;
+            let placed = self.place(free, rest);
+            free[node] += gpus;
+            placed
+        })
+    }
+}
+
+impl Run {
+    fn may_use(&self, node: &Node) -> bool {
+        (self.tolerates || !node.special) && self.zone.is_none_or(|zone| zone == node.zone)
+    }
+
+    /// Driver, trainers and engines: what is admitted together.
+    pub fn pods(&self) -> usize {
+        1 + (self.trainer.count + self.engines.count) as usize
+    }
+}
+
+fn size(random: &mut StdRng) -> u32 {
+    *SIZES.choose(random).unwrap_or(&1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(gpus: u32) -> Node {
+        Node {
+            gpus,
+            special: false,
+            zone: 'a',
+        }
+    }
+
+    fn run(trainers: u32, gpus: u32) -> Run {
+        Run {
+            trainer: Pods { count: trainers, gpus },
+            engines: Pods { count: 1, gpus: 1 },
+            tolerates: false,
+            zone: None,
+        }
+    }
+
+    #[test]
+    fn what_fits_is_found_although_the_first_try_does_not() {
+        let scenario = Scenario {
+            nodes: vec![node(4), node(2), node(2)],
+            runs: vec![run(3, 2)],
+        };
+        assert!(
+            scenario.fits(&[4, 2, 2], &[&run(3, 2)]),
+            "the engine goes beside one trainer"
+        );
+        assert!(!scenario.fits(&[3, 2, 1], &[&run(3, 2)]));
+        assert!(!scenario.fits(&[4, 2, 2], &[&run(2, 4)]));
+    }
+
+    #[test]
+    fn taints_and_zones_keep_runs_away() {
+        let special = Node {
+            special: true,
+            ..node(8)
+        };
+        let scenario = Scenario {
+            nodes: vec![special],
+            runs: Vec::new(),
+        };
+        let tolerant = Run {
+            tolerates: true,
+            ..run(1, 4)
+        };
+        assert!(!scenario.fits(&[8], &[&run(1, 4)]));
+        assert!(scenario.fits(&[8], &[&tolerant]));
+        let elsewhere = Run {
+            zone: Some('b'),
+            ..tolerant
+        };
+        assert!(!scenario.fits(&[8], &[&elsewhere]));
+    }
+
+    #[test]
+    fn every_scenario_is_a_contest_and_no_two_batches_are_alike() {
+        let scenarios: Vec<Scenario> = (0..200).map(Scenario::of).collect();
+        assert!(scenarios.iter().all(Scenario::is_a_contest));
+        assert_eq!(Scenario::of(7), Scenario::of(7));
+        let different = scenarios.iter().filter(|scenario| **scenario != scenarios[0]).count();
+        assert!(different >= 198, "{different}");
+        let mentions = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().filter(|scenario| what(scenario)).count();
+        assert!(mentions(&|s| s.nodes.iter().any(|node| node.special)) > 10);
+        assert!(mentions(&|s| s.runs.iter().any(|run| run.zone.is_some())) > 10);
+        assert!(mentions(&|s| s.runs.len() == 3) > 20);
+    }
+}

@@ -1,0 +1,419 @@
+//! Figure 6: what the operator needs at scale, what it asks for while nothing happens, and how soon it answers to what happens.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Client,
+    api::{Api, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, task::JoinSet, time::MissedTickBehavior};
+
+use super::{
+    RigError,
+    fleet::{Fleet, PODS_PER_RUN, Place, SANDBOXES, sandbox_name},
+    rig::{Operator, Rig},
+};
+use crate::{
+    bench::Row,
+    cluster::api,
+    control_plane::{
+        ADMIN,
+        audit::{Audit, Request},
+    },
+};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub runs: usize,
+    pub idle: Duration,
+    pub events_for: Duration,
+    /// Before everything has come up, and until all is quiet again.
+    pub patience: Duration,
+}
+
+impl Scale {
+    pub const FULL: Self = Self {
+        runs: 1000,
+        idle: Duration::from_secs(600),
+        events_for: Duration::from_secs(60),
+        patience: Duration::from_secs(1800),
+    };
+    pub const SHORT: Self = Self {
+        runs: 50,
+        idle: Duration::from_secs(60),
+        events_for: Duration::from_secs(5),
+        patience: Duration::from_secs(60),
+    };
+}
+
+const EVENTS_PER_SECOND: u64 = 200;
+/// Nobody has written for this long: everything is as it should be.
+const QUIET: Duration = Duration::from_secs(12);
+/// An event that has not been answered after this long never will be.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// Requests at a time of whoever makes things happen.
+const HANDS: usize = 32;
+
+/// Measures everything, one after the other, on one fleet.
+pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
+    let mut rig = Rig::start().await?;
+    let fleet = Fleet::prepare(&rig, scale.runs).await?;
+    let mut audit = rig.plane.audit();
+    let operator = rig.operator(0)?;
+    let begun = Instant::now();
+    fleet.launch(&rig, scale.patience).await?;
+    say(&format!("{} runs run after {:?}", scale.runs, begun.elapsed()));
+    fleet.sandboxes(&rig, scale.patience).await?;
+    say(&format!(
+        "{} pods after {:?}",
+        scale.runs * PODS_PER_RUN,
+        begun.elapsed()
+    ));
+    quiet(&mut audit, &operator, scale.patience).await?;
+    let mut rows = vec![Row::new(
+        "most memory while the runs were brought up",
+        operator.most_resident(),
+        "MiB",
+        None,
+    )];
+    rows.extend(idle(scale, &mut audit, &operator).await?);
+    rows.extend(events(scale, &rig, &fleet, &mut audit, &operator).await?);
+    quiet(&mut audit, &operator, scale.patience).await?;
+    rows.extend(relist(scale, &mut rig, &mut audit, &operator).await?);
+    let what = format!("{} GrpoRuns, {} pods: ", scale.runs, scale.runs * PODS_PER_RUN);
+    for row in &mut rows {
+        row.figure = format!("6: {what}{}", row.figure);
+    }
+    Ok(rows)
+}
+
+fn say(what: &str) {
+    eprintln!("    {what}");
+}
+
+/// Waits until the operator writes nothing any more, but for its lease.
+async fn quiet(audit: &mut Audit, operator: &Operator, limit: Duration) -> Result<(), RigError> {
+    let begun = Instant::now();
+    let mut last = Instant::now();
+    let mut busy = String::new();
+    while last.elapsed() < QUIET {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let written: Vec<Request> = audit
+            .fresh()?
+            .into_iter()
+            .filter(|request| is_work(request, operator))
+            .collect();
+        if let Some(one) = written.last() {
+            last = Instant::now();
+            busy = format!(
+                "{} {}/{} {}/{}",
+                one.verb, one.resource, one.subresource, one.namespace, one.name
+            );
+        }
+        if begun.elapsed() > limit {
+            return Err(RigError::Never {
+                what: "the operator to have nothing to do".into(),
+                limit,
+                there: busy,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A write that is not the renewal of the lease, which is how others see that the operator lives.
+fn is_work(request: &Request, operator: &Operator) -> bool {
+    request.by == operator.account && request.is_write() && !request.is_heartbeat()
+}
+
+/// Nothing happens, and the operator does nothing.
+async fn idle(scale: Scale, audit: &mut Audit, operator: &Operator) -> Result<Vec<Row>, RigError> {
+    audit.fresh()?;
+    let before = operator.processor_seconds();
+    let mut most: f64 = 0.0;
+    let begun = Instant::now();
+    while begun.elapsed() < scale.idle {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        most = most.max(operator.resident().unwrap_or(f64::INFINITY));
+    }
+    let used = operator
+        .processor_seconds()
+        .zip(before)
+        .map(|(after, before)| after - before);
+    let asked: Vec<Request> = audit
+        .fresh()?
+        .into_iter()
+        .filter(|request| request.by == operator.account)
+        .collect();
+    let count =
+        |counted: &dyn Fn(&Request) -> bool| Some(asked.iter().filter(|request| counted(request)).count() as f64);
+    let minutes = scale.idle.as_secs() / 60;
+    let in_minutes = |what: &str| format!("{what} in {minutes} idle minutes");
+    show_kinds("idle", &asked);
+    Ok(vec![
+        Row::new("memory at rest", Some(most), "MiB", Some("<= 96")),
+        Row::new(
+            in_minutes("writes"),
+            count(&|r| is_work(r, operator)),
+            "requests",
+            Some("= 0"),
+        ),
+        Row::new(
+            in_minutes("lists"),
+            count(&|r| r.verb == "list"),
+            "requests",
+            Some("= 0"),
+        ),
+        Row::new(
+            in_minutes("renewals of the lease"),
+            count(&|r| r.is_write() && r.is_heartbeat()),
+            "requests",
+            None,
+        ),
+        Row::new(
+            in_minutes("gets"),
+            count(&|r| r.verb == "get" && !r.is_heartbeat()),
+            "requests",
+            None,
+        ),
+        Row::new(
+            "processor at rest",
+            used.map(|used| 1000.0 * used / scale.idle.as_secs_f64()),
+            "mcores",
+            None,
+        ),
+    ])
+}
+
+/// What a window's requests were, for whoever wonders about a number.
+fn show_kinds(window: &str, requests: &[Request]) {
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for request in requests {
+        *kinds
+            .entry(format!("{} {}/{}", request.verb, request.resource, request.subresource))
+            .or_default() += 1;
+    }
+    say(&format!("{window}: {kinds:?}"));
+}
+
+/// An event, and the write it is to bring about.
+struct Happening {
+    pod: String,
+    run: Place,
+    /// Plural of the kind whose status shows it.
+    shown_by: &'static str,
+    change: Value,
+}
+
+/// Sandboxes and trainers by turns: one of the pool's counters changes, or the run does not run any more (and does again).
+fn happening(fleet: &Fleet, number: usize) -> Happening {
+    let (run, round) = (&fleet.runs[number % fleet.runs.len()], number / fleet.runs.len());
+    let well = round % 2 == 1;
+    if number % 2 == 0 {
+        let status = if well { "True" } else { "False" };
+        return Happening {
+            pod: sandbox_name(&run.name, number % SANDBOXES),
+            run: run.clone(),
+            shown_by: "sandboxpools",
+            change: json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}),
+        };
+    }
+    let state = if well {
+        json!({"running": {}, "waiting": null})
+    } else {
+        json!({"running": null, "waiting": {"reason": "CreateContainerError", "message": "no such device"}})
+    };
+    Happening {
+        pod: format!("{}-trainer-1-0", run.name),
+        run: run.clone(),
+        shown_by: "grporuns",
+        change: json!({"status": {"containerStatuses": [{
+            "name": "trainer", "image": "", "imageID": "", "ready": well, "restartCount": 0, "state": state,
+        }]}}),
+    }
+}
+
+/// Things happen at a steady rate; each is answered by the write of a status.
+async fn events(
+    scale: Scale,
+    rig: &Rig,
+    fleet: &Fleet,
+    audit: &mut Audit,
+    operator: &Operator,
+) -> Result<Vec<Row>, RigError> {
+    audit.fresh()?;
+    let count = (scale.events_for.as_secs() * EVENTS_PER_SECOND) as usize;
+    let hands = Arc::new(Semaphore::new(HANDS));
+    let mut clock = tokio::time::interval(Duration::from_micros(1_000_000 / EVENTS_PER_SECOND));
+    clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let before = operator.processor_seconds();
+    let (begun, mut working) = (Instant::now(), JoinSet::new());
+    let mut expected: HashMap<(String, String), (Place, &'static str)> = HashMap::new();
+    for number in 0..count {
+        clock.tick().await;
+        let Ok(hand) = hands.clone().acquire_owned().await else {
+            break;
+        };
+        let event = happening(fleet, number);
+        expected.insert(
+            (event.run.namespace.clone(), event.pod.clone()),
+            (event.run.clone(), event.shown_by),
+        );
+        let client = rig.admin.clone();
+        working.spawn(async move {
+            let done = bring_about(&client, &event).await;
+            drop(hand);
+            done
+        });
+    }
+    while let Some(done) = working.join_next().await {
+        done??;
+    }
+    let took = begun.elapsed();
+    tokio::time::sleep(ANSWERED_WITHIN).await;
+    let used = operator
+        .processor_seconds()
+        .zip(before)
+        .map(|(after, before)| after - before);
+    let requests = audit.fresh()?;
+    let own: Vec<Request> = requests.iter().filter(|r| r.by == operator.account).cloned().collect();
+    show_kinds("events", &own);
+    let (mut latencies, unanswered) = latencies(&requests, &expected, operator);
+    latencies.sort_by(f64::total_cmp);
+    let at = |quantile: f64| {
+        latencies
+            .get(((latencies.len().max(1) - 1) as f64 * quantile).round() as usize)
+            .copied()
+    };
+    say(&format!(
+        "latency in ms: p50 {:?}, p90 {:?}, p99 {:?}, most {:?}",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0)
+    ));
+    Ok(vec![
+        Row::new(
+            "events",
+            Some(count as f64 / took.as_secs_f64()),
+            "events/s",
+            Some(">= 195"),
+        ),
+        Row::new("event to first write, p50", at(0.5), "ms", None),
+        Row::new("event to first write, p99", at(0.99), "ms", Some("<= 100")),
+        Row::new(
+            "events that no write followed",
+            Some(unanswered as f64),
+            "events",
+            Some("= 0"),
+        ),
+        Row::new("memory after the events", operator.resident(), "MiB", Some("<= 96")),
+        Row::new(
+            "processor during the events",
+            used.map(|used| 1000.0 * used / took.as_secs_f64()),
+            "mcores",
+            None,
+        ),
+    ])
+}
+
+async fn bring_about(client: &Client, event: &Happening) -> Result<(), RigError> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &event.run.namespace);
+    pods.patch_status(&event.pod, &PatchParams::default(), &Patch::Strategic(&event.change))
+        .await
+        .map_err(api("changing the status of pod", &event.pod))?;
+    Ok(())
+}
+
+/// Milliseconds from the API server's answer to each event to its receipt of the operator's first write about it; and how many events
+/// had none.
+fn latencies(
+    requests: &[Request],
+    expected: &HashMap<(String, String), (Place, &'static str)>,
+    operator: &Operator,
+) -> (Vec<f64>, usize) {
+    let mut writes: HashMap<(&str, &str, &str), Vec<&Request>> = HashMap::new();
+    for write in requests.iter().filter(|request| is_work(request, operator)) {
+        writes
+            .entry((&write.resource, &write.namespace, &write.name))
+            .or_default()
+            .push(write);
+    }
+    let (mut latencies, mut unanswered) = (Vec::new(), 0);
+    for event in requests
+        .iter()
+        .filter(|r| r.by == ADMIN && r.resource == "pods" && r.subresource == "status")
+    {
+        let Some((run, shown_by)) = expected.get(&(event.namespace.clone(), event.name.clone())) else {
+            continue;
+        };
+        let about = writes.get(&(*shown_by, run.namespace.as_str(), run.name.as_str()));
+        // The watch may tell of a change before its own request is answered.
+        let answer = about
+            .into_iter()
+            .flatten()
+            .filter(|write| write.received >= event.received)
+            .map(|write| write.received)
+            .min();
+        let within = |at: jiff::Timestamp| at.duration_since(event.answered).as_secs_f64();
+        match answer
+            .map(within)
+            .filter(|seconds| *seconds < ANSWERED_WITHIN.as_secs_f64())
+        {
+            Some(seconds) => latencies.push(seconds.max(0.0) * 1000.0),
+            None => unanswered += 1,
+        }
+    }
+    (latencies, unanswered)
+}
+
+/// The API server is started anew: nothing it remembers can be resumed, so every watch lists again.
+async fn relist(scale: Scale, rig: &mut Rig, audit: &mut Audit, operator: &Operator) -> Result<Vec<Row>, RigError> {
+    let before = operator.resident();
+    audit.fresh()?;
+    rig.plane.stop_apiserver().await?;
+    rig.plane.start_apiserver().await?;
+    let (begun, mut most, mut lists): (Instant, f64, usize) = (Instant::now(), 0.0, 0);
+    let mut quiet_since = Instant::now();
+    while quiet_since.elapsed() < QUIET || lists == 0 {
+        most = most.max(operator.resident().unwrap_or(f64::INFINITY));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let fresh = audit.fresh()?;
+        let own = |r: &&Request| r.by == operator.account && !r.is_heartbeat();
+        let listed = fresh.iter().filter(own).filter(|r| r.verb == "list").count();
+        lists += listed;
+        if fresh.iter().filter(own).any(|r| r.verb == "list" || r.is_write()) {
+            quiet_since = Instant::now();
+        }
+        if begun.elapsed() > scale.patience {
+            return Err(RigError::Never {
+                what: "watches to be taken up again".into(),
+                limit: scale.patience,
+                there: format!("{lists} lists"),
+            });
+        }
+    }
+    let ratio = before.map(|before| most / before);
+    Ok(vec![
+        Row::new(
+            "lists after the API server's restart",
+            Some(lists as f64),
+            "requests",
+            Some("> 0"),
+        ),
+        Row::new("most memory during a full relist", Some(most), "MiB", Some("<= 96")),
+        Row::new(
+            "most memory during a full relist, of that before",
+            ratio,
+            "ratio",
+            Some("<= 1.3"),
+        ),
+    ])
+}
