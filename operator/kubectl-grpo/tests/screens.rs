@@ -76,7 +76,7 @@ fn a_run_that_waits_for_gpus_says_how_many_are_missing_where_and_what_to_do() {
     waiting(
         "gpus",
         &[
-            "It waits for GPUs",
+            "It has waited 4m12s for GPUs",
             "8 nvidia.com/gpu asked, 3 free",
             "node-b 2 of 8",
             "end or suspend other runs",
@@ -89,7 +89,7 @@ fn a_run_that_waits_for_an_image_names_it_its_pod_and_what_to_do() {
     waiting(
         "image",
         &[
-            "It waits for an image",
+            "It has waited 4m12s for an image",
             "grpo.dev/demo/model:1",
             "pod demo-driver-1-0",
             "Correct the name",
@@ -102,7 +102,7 @@ fn a_run_that_waits_for_a_claim_names_it_and_its_namespace() {
     waiting(
         "claim",
         &[
-            "It waits for a volume claim",
+            "It has waited 4m12s for a volume claim",
             "no PersistentVolumeClaim runs in namespace team-a",
             "make it",
         ],
@@ -114,7 +114,7 @@ fn a_run_that_waits_for_quota_names_the_queue_and_who_tells_more() {
     waiting(
         "quota",
         &[
-            "It waits for quota",
+            "It has waited 4m12s for quota",
             "LocalQueue gpus of namespace team-a",
             "kubectl describe workloads.kueue.x-k8s.io",
         ],
@@ -125,7 +125,7 @@ fn a_run_that_waits_for_quota_names_the_queue_and_who_tells_more() {
 fn a_running_run_shows_bars_numbers_objective_and_plan() {
     let text = status::screen(&run("running"), now());
     shown_as("running", &text);
-    assert!(!text.contains("waits"), "{text}");
+    assert!(!text.contains("waited"), "{text}");
     assert!(
         text.contains("8/12") && text.contains("41/64") && text.contains("resolved 0.62"),
         "{text}"
