@@ -26,7 +26,10 @@ fn every_value_is_in_the_schema_and_every_property_of_the_schema_has_a_value() {
     let mut known = keys(&schema["properties"]);
     assert!(known.remove(&global), "helm gives every chart a value called global");
     assert_eq!(keys(&values), known);
-    assert_eq!(keys(&values["images"]), keys(&schema["properties"]["images"]["properties"]));
+    assert_eq!(
+        keys(&values["images"]),
+        keys(&schema["properties"]["images"]["properties"])
+    );
 }
 
 #[test]
@@ -65,6 +68,9 @@ fn every_value_is_explained_where_people_change_it() {
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| top(line)) {
         // One comment may stand above several that belong together.
         let above = lines[..at].iter().rev().take_while(|line| !line.is_empty());
-        assert!(above.clone().any(|line| line.starts_with('#')), "no comment above {line}");
+        assert!(
+            above.clone().any(|line| line.starts_with('#')),
+            "no comment above {line}"
+        );
     }
 }

@@ -351,7 +351,12 @@ async fn a_run_that_can_never_fit_is_queued_and_says_what_is_missing() -> Result
         queued.then(|| admitted.message.clone())
     };
     let words = scene
-        .until_run("too-large", FAILS_WITHIN, "a condition that says what is missing", waits)
+        .until_run(
+            "too-large",
+            FAILS_WITHIN,
+            "a condition that says what is missing",
+            waits,
+        )
         .await?;
     scene.say(&format!("it says: {words}"));
     assert!(words.contains("2 trainer pods of 8 nvidia.com/gpu"), "{words}");
