@@ -40,8 +40,8 @@ use crate::{
 
 /// One reconcile; what takes longer has met a stuck API server.
 const LONGEST_RECONCILE: Duration = Duration::from_secs(60);
-/// Changes within this time are reconciled once.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Changes within this time are reconciled once. Every first answer to an event waits so long.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 const CONCURRENCY: u16 = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(120);
