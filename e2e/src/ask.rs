@@ -18,6 +18,8 @@ pub enum Verb {
     /// Merges it into the status of what is there, as a foreign writer would.
     PatchStatus,
     Delete,
+    /// Only looks at what is there.
+    Get,
 }
 
 /// Why a manifest was not taken.
@@ -61,6 +63,7 @@ pub async fn ask(client: &Client, verb: Verb, manifest: &Value, dry_run: bool) -
         Verb::Apply => ("PATCH", format!("{path}/{name}"), "application/apply-patch+yaml"),
         Verb::PatchStatus => ("PATCH", format!("{path}/{name}/status"), "application/merge-patch+json"),
         Verb::Delete => ("DELETE", format!("{path}/{name}"), "application/json"),
+        Verb::Get => ("GET", format!("{path}/{name}"), "application/json"),
     };
     let mut query = "fieldValidation=Strict".to_owned();
     if dry_run {
@@ -71,7 +74,7 @@ pub async fn ask(client: &Client, verb: Verb, manifest: &Value, dry_run: bool) -
     }
     let body = match verb {
         Verb::PatchStatus => serde_json::json!({"status": manifest["status"]}).to_string(),
-        Verb::Delete => String::new(),
+        Verb::Delete | Verb::Get => String::new(),
         _ => manifest.to_string(),
     };
     let request = http::Request::builder()

@@ -59,7 +59,9 @@ pub fn render(values: &Value) -> Result<Vec<Value>, ChartError> {
         .output()
         .map_err(start)?;
     if !rendered.status.success() {
-        return Err(ChartError::Refused(String::from_utf8_lossy(&rendered.stderr).into_owned()));
+        return Err(ChartError::Refused(
+            String::from_utf8_lossy(&rendered.stderr).into_owned(),
+        ));
     }
     let text = String::from_utf8_lossy(&rendered.stdout).into_owned();
     let documents = serde_yaml_ng::Deserializer::from_str(&text).map(Value::deserialize);
