@@ -10,7 +10,7 @@ use crate::{
     algorithm::{Algorithm, Decay, Denominator, Estimator, OldLogprobs, Schedule},
     common::ClaimSource,
     grpo_run::{
-        Dataset, Deadlines, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
+        Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
         Trainer,
     },
     sandbox_pool::SandboxPoolSpec,
@@ -41,7 +41,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &spec.mode,
         "this version has Train and Evaluate",
     );
-    operator(&mut found, spec);
     model(&mut found, spec);
     tasks(&mut found, spec);
     agent(&mut found, &spec.agent);
@@ -98,36 +97,6 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
         )
     };
     unsupported.iter().map(words).collect::<Vec<_>>().join("; ")
-}
-
-/// What the operator does not do yet. It is here until it does, because a run that asks for it must not seem to have it.
-fn operator(found: &mut Found, spec: &GrpoRunSpec) {
-    found.unless(
-        !spec.suspend,
-        "suspend",
-        &spec.suspend,
-        "delete the run instead: another one on the same store goes on",
-    );
-    found.given(
-        "ttlSecondsAfterFinished",
-        &spec.ttl_seconds_after_finished,
-        "delete the run when it has ended",
-    );
-    found.given("queueName", &spec.queue_name, "leave it out");
-    found.given(
-        "priorityClassName",
-        &spec.priority_class_name,
-        "use podTemplate.spec.priorityClassName",
-    );
-    let secrets = (!spec.image_pull_secrets.is_empty()).then_some(&spec.image_pull_secrets);
-    found.given("imagePullSecrets", &secrets, "use podTemplate.spec.imagePullSecrets");
-    let retain = spec.store.retain;
-    found.unless(
-        !retain,
-        "store.retain",
-        &retain,
-        "make the volume yourself, and name it in store.persistentVolumeClaim",
-    );
 }
 
 fn model(found: &mut Found, spec: &GrpoRunSpec) {
@@ -347,16 +316,6 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     }
     found.unless(trainer.shard == Shard::All, "trainer.shard", &trainer.shard, "use All");
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
-    found.given("trainer.network", &trainer.network, "leave it out: ranks talk over TCP");
-    let Deadlines {
-        start,
-        step,
-        collective,
-    } = &trainer.deadlines;
-    for (name, value) in [("start", start), ("step", step), ("collective", collective)] {
-        found.given(&format!("trainer.deadlines.{name}"), value, "leave it out");
-    }
-    found.given("trainer.image", &trainer.image, "leave it out");
 }
 
 /// `below`: where the pool's spec is.

@@ -182,19 +182,6 @@ build_libtorch_base() {
   stamp image-libtorch-base "$hash"
 }
 
-# grader_site: the grader's Python packages, as rollout-image/grader/requirements.txt lists them.
-grader_site() {
-  local list="$REPO/rollout-image/grader/requirements.txt" site="$CACHE/grader-site" hash
-  mkdir -p "$site"
-  [ -e "$list" ] || return 0
-  hash=$(hash_of "$list")
-  fresh grader-site "$hash" && return
-  rm -rf "$site"
-  python3 -m pip install --quiet --no-deps --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
-    "$CACHE/venv/bin/python" -m pip install --quiet --no-deps --no-compile --target "$site" -r "$list"
-  stamp grader-site "$hash"
-}
-
 # context_of NAME: a fresh folder with what the Dockerfile copies (hard links: nothing is copied).
 context_of() {
   local name=$1 context="$CONTEXTS/$1" binary

@@ -56,3 +56,16 @@ hash_of() {
 fresh() { [ "$(cat "$CACHE/stamps/$1" 2> /dev/null)" = "$2" ]; }
 
 stamp() { printf '%s\n' "$2" > "$CACHE/stamps/$1"; }
+
+# grader_site: the grader's Python packages, as rollout-image/grader/requirements.txt lists them.
+grader_site() {
+  local list="$REPO/rollout-image/grader/requirements.txt" site="$CACHE/grader-site" hash
+  mkdir -p "$site"
+  [ -e "$list" ] || return 0
+  hash=$(hash_of "$list")
+  fresh grader-site "$hash" && return
+  rm -rf "$site"
+  python3 -m pip install --quiet --no-deps --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
+    "$CACHE/venv/bin/python" -m pip install --quiet --no-deps --no-compile --target "$site" -r "$list"
+  stamp grader-site "$hash"
+}

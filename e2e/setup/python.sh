@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A virtual environment in the cache that holds libtorch: the torch wheel and the two CUDA libraries it wants even on a
-# CPU, all three without their dependencies. Nothing here runs Python at run time.
+# CPU, all three without their dependencies; and, beside it, the packages of the official grader.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -25,3 +25,4 @@ libtorch() {
 }
 
 stage "libtorch 2.11.0" libtorch
+stage "official grader" grader_site

@@ -6,6 +6,7 @@
 mod support;
 
 use grpo_crds::GrpoRun;
+use grpo_crds::grpo_run::Phase;
 use grpo_e2e::cluster::manifest::{RunManifest, delete_run};
 use grpo_e2e::cluster::wait;
 use grpo_e2e::learning::differing_episodes;
@@ -17,7 +18,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 use support::recorder::{shortest_pause, slowest_showing};
@@ -300,5 +301,63 @@ async fn no_sandbox_outlives_a_run_that_is_deleted_in_the_middle() -> Result<()>
         "{:?}",
         pods.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
     );
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_suspended_run_holds_nothing_and_goes_on_where_it_was() -> Result<()> {
+    let scene = Scene::new("suspended").await?;
+    scene.apply(&small_run("paused")?).await?;
+    let begun = |run: &GrpoRun| {
+        let progress = run.status.as_ref()?.progress.as_ref()?;
+        (progress.iteration? >= 1 && progress.episodes_done? >= 1).then_some(())
+    };
+    scene
+        .until_run("paused", FAILS_WITHIN, "a first finished episode", begun)
+        .await?;
+    let runs: Api<GrpoRun> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    runs.patch("paused", &PatchParams::default(), &suspend(true)).await?;
+    let phase = |wanted: Phase| move |run: &GrpoRun| (run.status.as_ref()?.phase? == wanted).then_some(());
+    scene
+        .until_run("paused", SOON, "the phase Suspended", phase(Phase::Suspended))
+        .await?;
+    gone::<Pod>(&scene).await?;
+    gone_by::<grpo_crds::InferencePool>(&scene, wait::labelled("")).await?;
+    scene.say("it holds nothing; resuming it");
+    runs.patch("paused", &PatchParams::default(), &suspend(false)).await?;
+    let ended = scene.follow("paused").await?;
+    let folder = scene.store_of(&ended.run).await?;
+    verified(&folder)?;
+    assert_eq!(folder.state.finished_iterations(), 2);
+    scene.clear().await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_run_that_can_never_fit_is_queued_and_says_what_is_missing() -> Result<()> {
+    let scene = Scene::new("too-large").await?;
+    let large = small_run("too-large")?
+        .with("/trainer/nodes", json!(2))
+        .with("/trainer/gpusPerNode", json!(8));
+    scene.apply(&large).await?;
+    let waits = |run: &GrpoRun| {
+        let status = run.status.as_ref()?;
+        let admitted = status.conditions.iter().find(|one| one.type_ == "Admitted")?;
+        let queued = status.phase == Some(Phase::Queued) && admitted.reason == "NeverFits";
+        queued.then(|| admitted.message.clone())
+    };
+    let words = scene
+        .until_run("too-large", FAILS_WITHIN, "a condition that says what is missing", waits)
+        .await?;
+    scene.say(&format!("it says: {words}"));
+    assert!(words.contains("2 trainer pods of 8 nvidia.com/gpu"), "{words}");
+    let pods = scene.pods().list(&ListParams::default().labels("grpo.dev/run")).await?;
+    let placed = pods.items.iter().filter(|pod| {
+        let spec = pod.spec.as_ref();
+        spec.is_some_and(|spec| spec.node_name.is_some()) && pod.labels()["grpo.dev/role"] != "gateway"
+    });
+    assert_eq!(placed.count(), 0);
     scene.clear().await
 }

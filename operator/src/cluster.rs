@@ -129,6 +129,12 @@ impl Cluster {
             + DeserializeOwned
             + std::fmt::Debug,
     {
+        // Should it be wanted again, it is not there any more.
+        self.applied.forget(&Key {
+            kind: K::kind(&()).into_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        });
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let params = DeleteParams {
             preconditions: uid.map(|uid| Preconditions {

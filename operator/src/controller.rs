@@ -25,6 +25,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
 use crate::{
+    admission::Admission,
     cluster::{Cluster, Note},
     error::Error,
     inference_pool::agents::Agents,
@@ -51,6 +52,7 @@ pub struct Context {
     pub memory: Memory,
     pub agents: Agents,
     pub metrics: Metrics,
+    pub admission: Arc<Admission>,
     failures: Mutex<HashMap<String, u32>>,
 }
 
@@ -61,6 +63,7 @@ impl Context {
         pods: Arc<PodIndex>,
         ledgers: Arc<Ledgers>,
         metrics: Metrics,
+        admission: Arc<Admission>,
     ) -> Self {
         Self {
             cluster,
@@ -70,6 +73,7 @@ impl Context {
             memory: Memory::default(),
             agents: Agents::default(),
             metrics,
+            admission,
             failures: Mutex::default(),
         }
     }

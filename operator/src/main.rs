@@ -7,12 +7,15 @@
 //! Every kind has a folder with these four steps; `decide` gets everything it needs as values and returns everything that is to be done as
 //! values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
 
+mod admission;
 mod applied;
 mod child;
 mod cluster;
 mod conditions;
 mod controller;
 mod error;
+#[allow(dead_code, reason = "the decision about a run asks it")]
+mod estimate;
 #[cfg(test)]
 mod examples_tests;
 #[cfg(test)]
@@ -25,6 +28,7 @@ mod names;
 mod pod_group;
 mod pod_parts;
 mod pods;
+mod quantity;
 mod sandbox_pool;
 mod settings;
 mod watches;
@@ -39,7 +43,7 @@ use k8s_openapi::api::{
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
-    Client,
+    Api, Client,
     runtime::events::{Recorder, Reporter},
 };
 use kube_lease_manager::LeaseManagerBuilder;
@@ -50,6 +54,7 @@ use tokio::{
 };
 
 use crate::{
+    admission::Admission,
     applied::Applied,
     cluster::Cluster,
     controller::{Context, api},
@@ -223,6 +228,22 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         "the watch of ledgers",
         Box::pin(follow_ledgers(api(client, scope), ledgers.clone(), triggers.clone())),
     );
+    // Nodes are the cluster's: an operator of one namespace may not look at them, and leaves it to the scheduler what fits.
+    let admission = Arc::new(Admission::new(scope.is_none()));
+    if scope.is_none() {
+        forever(
+            "the watch of nodes",
+            Box::pin(admission::follow_nodes(Api::all(client.clone()), admission.clone())),
+        );
+    }
+    forever(
+        "the watch of all pods",
+        Box::pin(admission::follow_all_pods(api(client, scope), admission.clone())),
+    );
+    forever(
+        "admission",
+        Box::pin(admission::let_in(admission.clone(), client.clone(), triggers.clone())),
+    );
     macro_rules! children {
         ($($kind:ty),+ $(,)?) => {$(
             forever(
@@ -248,6 +269,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         pods,
         ledgers,
         metrics.clone(),
+        admission,
     ));
     let client = client.clone();
     forever(

@@ -21,6 +21,14 @@ pub const STORE: &str = "grpo.dev/store";
 /// Annotation of engine pods: what they were made from.
 pub const TEMPLATE: &str = "grpo.dev/template";
 
+/// The scheduling gate that keeps pods of a run from being scheduled before the run is admitted.
+pub const GATE: &str = "grpo.dev/admission";
+/// Annotation of such pods: the uid of the run they are admitted with.
+pub const ADMITTED_WITH: &str = "grpo.dev/admitted-with";
+/// Annotations of a pool made for a run that Kueue admits: the LocalQueue, and the number of the run's pods.
+pub const QUEUE: &str = "grpo.dev/queue";
+pub const GROUP_SIZE: &str = "grpo.dev/group-size";
+
 /// Field manager of everything but status.
 pub const FIELD_MANAGER: &str = "grpo-operator";
 /// Field manager of the operator's part of every status.

@@ -124,7 +124,7 @@ pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)
     Some((volume, mount("model", ModelSource::MOUNT, true)))
 }
 
-/// Lays what the user gave over a pod (or a pod template): our labels win, everything else is added.
+/// Lays what the user gave over a pod (or a pod template): our labels win; lists are added to, single values replaced.
 pub fn lay_over(pod: &mut Value, overlay: Option<&PodOverlay>) {
     let Some(overlay) = overlay else { return };
     if let Some(metadata) = &overlay.metadata {
@@ -138,9 +138,62 @@ pub fn lay_over(pod: &mut Value, overlay: Option<&PodOverlay>) {
             }
         }
     }
-    if let Some(Value::Object(fields)) = overlay.spec.as_ref().and_then(|spec| serde_json::to_value(spec).ok())
-        && let Some(spec) = pod["spec"].as_object_mut()
-    {
-        spec.extend(fields);
+    if let Some(Value::Object(fields)) = overlay.spec.as_ref().and_then(|spec| serde_json::to_value(spec).ok()) {
+        merge(&mut pod["spec"], Value::Object(fields));
+    }
+}
+
+fn merge(into: &mut Value, given: Value) {
+    match (into, given) {
+        (Value::Object(into), Value::Object(given)) => {
+            for (name, value) in given {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(given)) => {
+            let new: Vec<Value> = given.into_iter().filter(|item| !into.contains(item)).collect();
+            into.extend(new);
+        }
+        (into, given) => *into = given,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_laid_over_a_pod_adds_to_what_it_has_and_replaces_single_values_only() {
+        let mut pod = json!({"metadata": {"labels": {}}, "spec": {
+            "priorityClassName": "run",
+            "imagePullSecrets": [{"name": "run"}],
+            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}},
+        }});
+        let before = pod.clone();
+        let overlay: PodOverlay = serde_yaml_ng::from_str(
+            "{spec: {priorityClassName: own, imagePullSecrets: [{name: run}, {name: own}], nodeSelector: {gpu: h200}, \
+             tolerations: [{key: gpu, operator: Exists}]}}",
+        )
+        .unwrap();
+        lay_over(&mut pod, Some(&overlay));
+        let spec = &pod["spec"];
+        assert_eq!(spec["priorityClassName"], "own");
+        assert_eq!(spec["imagePullSecrets"], json!([{"name": "run"}, {"name": "own"}]));
+        assert_eq!(spec["affinity"], before["spec"]["affinity"]);
+        assert_eq!(spec["nodeSelector"], json!({"gpu": "h200"}));
+        assert_eq!(spec["tolerations"][0]["key"], "gpu");
+    }
+
+    #[test]
+    fn an_overlays_affinity_stands_beside_the_pods_own() {
+        let mut spec = json!({"affinity": {"podAffinity": {"a": [1]}}});
+        merge(
+            &mut spec,
+            json!({"affinity": {"podAffinity": {"a": [2]}, "nodeAffinity": {"b": 3}}}),
+        );
+        assert_eq!(
+            spec,
+            json!({"affinity": {"podAffinity": {"a": [1, 2]}, "nodeAffinity": {"b": 3}}})
+        );
     }
 }

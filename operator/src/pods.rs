@@ -1,5 +1,6 @@
 //! What a pod's status means, in the words of a person who wants to know why a run is not moving.
 
+use grpo_crds::hang::{HUNG_CODE, Hang};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
@@ -8,6 +9,9 @@ use crate::names;
 
 /// Of what a failed process wrote last, so many lines are shown.
 const LAST_LINES: usize = 5;
+
+/// The reason by which a pod behind a scheduling gate waits.
+pub const GATED: &str = "SchedulingGated";
 
 /// What matters of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +26,12 @@ pub struct PodFacts {
     /// When it is being deleted: by then its processes have ended, unless its node is lost.
     pub gone_by: Option<Timestamp>,
     pub ip: Option<String>,
+    /// The node it was put on.
+    pub node_name: Option<String>,
+    /// When the last of its containers started, if all run.
+    pub started_at: Option<Timestamp>,
+    /// It is ready, or was and is not any more.
+    pub has_been_ready: bool,
     pub state: PodState,
     /// What it was made from, when it says so.
     pub template: Option<String>,
@@ -70,6 +80,9 @@ impl PodFacts {
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             ip: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
+            node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            started_at: pod.status.as_ref().and_then(started_at),
+            has_been_ready: pod.status.as_ref().is_some_and(has_been_ready),
             state: state(&pod.name_any(), pod.status.as_ref()),
             template: pod.annotations().get(names::TEMPLATE).cloned(),
         }
@@ -89,17 +102,66 @@ impl PodFacts {
             deleting: false,
             gone_by: None,
             ip: None,
+            node_name: None,
+            started_at: None,
+            has_been_ready: false,
             template: None,
         }
+    }
+
+    /// It runs and was ready, but is not any more: as its container is ready until it ends, its node does not answer.
+    pub fn is_out_of_reach(&self) -> bool {
+        self.has_been_ready && self.state == PodState::Running { ready: false }
     }
 
     pub fn is_finished(&self) -> bool {
         matches!(self.state, PodState::Succeeded | PodState::Failed(_))
     }
 
+    /// It waits behind a scheduling gate, ours or Kueue's.
+    pub fn is_gated(&self) -> bool {
+        matches!(&self.state, PodState::Waiting { reason, .. } if reason == GATED)
+    }
+
     pub fn is_ready(&self) -> bool {
         !self.deleting && self.state == PodState::Running { ready: true }
     }
+}
+
+impl Failure {
+    /// What a rank that waited too long for others says of them.
+    pub fn hang(&self) -> Option<Hang> {
+        said_of_a_hang(self.exit_code?, self.last_words.as_deref()?)
+    }
+}
+
+fn said_of_a_hang(exit_code: i32, words: &str) -> Option<Hang> {
+    if exit_code != HUNG_CODE {
+        return None;
+    }
+    serde_json::from_str(words.trim()).ok()
+}
+
+/// None while a container does not run.
+fn started_at(status: &PodStatus) -> Option<Timestamp> {
+    let containers = status.container_statuses.as_ref()?;
+    let starts: Option<Vec<Timestamp>> = containers
+        .iter()
+        .map(|container| Some(container.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0))
+        .collect();
+    starts?.into_iter().max()
+}
+
+/// A pod that never was ready has been unready since before its containers started.
+fn has_been_ready(status: &PodStatus) -> bool {
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    let Some(ready) = ready else { return false };
+    let changed = ready.last_transition_time.as_ref().map(|time| time.0);
+    ready.status == "True" || started_at(status).is_some_and(|started| changed > Some(started))
 }
 
 fn state(name: &str, status: Option<&PodStatus>) -> PodState {
@@ -149,6 +211,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(bool, &'a str, &
 
 fn unscheduled(name: &str, status: &PodStatus) -> PodState {
     match condition(status, "PodScheduled") {
+        Some((false, GATED, _)) => waiting(GATED, format!("pod {name} waits until its whole run is admitted")),
         Some((false, reason, message)) => waiting(reason, format!("pod {name} cannot be scheduled: {message}")),
         Some((true, ..)) => waiting("Starting", still_starting(name)),
         None => waiting("Created", format!("pod {name} waits for the scheduler")),
@@ -208,7 +271,7 @@ fn end_in_words(ended: &ContainerStateTerminated) -> String {
     let words = ended
         .message
         .as_deref()
-        .map(last_lines)
+        .map(|said| said_of_a_hang(ended.exit_code, said).map_or_else(|| last_lines(said), |hang| hang.message))
         .filter(|words| !words.is_empty());
     let words = words.map(|words| format!(": {words}")).unwrap_or_default();
     format!("exit code {}{reason}{words}", ended.exit_code)

@@ -124,7 +124,7 @@ pub fn triggers() -> (Triggers, Triggered) {
 }
 
 impl Triggers {
-    async fn pull(&self, parent: Parent) {
+    pub async fn pull(&self, parent: Parent) {
         let way = match parent.kind {
             Controlled::Run => &self.runs,
             Controlled::InferencePool => &self.inference_pools,

@@ -77,6 +77,23 @@ pub enum Mode {
     Finetune,
 }
 
+impl Mode {
+    /// Whether its pods include those of the trainer.
+    pub fn needs_trainer(self) -> bool {
+        matches!(self, Self::Train | Self::Finetune)
+    }
+
+    /// Whether it samples.
+    pub fn needs_engines(self) -> bool {
+        matches!(self, Self::Train | Self::Evaluate)
+    }
+
+    /// Whether something is run in sandboxes.
+    pub fn needs_sandboxes(self) -> bool {
+        self != Self::Finetune
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Resume {
     #[default]

@@ -56,9 +56,9 @@ pub struct PlannedPods {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub each: Option<String>,
-    /// How many run now.
-    #[serde(default)]
-    pub running: u32,
+    /// How many run now. Left out for sandboxes, which come and go: their pool counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u32>,
 }
 
 /// Coarse summary of a run.

@@ -1,5 +1,7 @@
 //! Pods that train.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -130,7 +132,7 @@ pub struct Rdma {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Deadlines {
-    /// From the pods' start until all ranks have joined. Default: 30m.
+    /// From the last pod's start until all ranks are there. Waiting for nodes and images does not count. Default: 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Period>,
     /// One optimizer step. What hangs is named by rank, and its node is avoided by the next attempt. Default: none.
@@ -139,4 +141,21 @@ pub struct Deadlines {
     /// One collective operation. Default: 2m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective: Option<Period>,
+}
+
+impl Deadlines {
+    /// From the last pod's start until all ranks are there.
+    pub fn start(&self) -> Duration {
+        self.start.map_or(Duration::from_secs(30 * 60), Period::duration)
+    }
+
+    /// One collective operation.
+    pub fn collective(&self) -> Duration {
+        self.collective.map_or(Duration::from_secs(2 * 60), Period::duration)
+    }
+
+    /// One optimizer step, where it has a limit.
+    pub fn step(&self) -> Option<Duration> {
+        self.step.map(Period::duration)
+    }
 }

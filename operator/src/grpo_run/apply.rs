@@ -1,20 +1,27 @@
 //! Does what was decided about a run: objects first, then pods, so that a pod finds what it mounts.
 
-use grpo_crds::{InferencePool, SandboxPool};
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{
-    decide::{ClaimStep, Decision},
+    decide::{AdmissionStep, ClaimStep, Decision},
     read::{Seen, memory_key},
 };
-use crate::{cluster::is_owned_by, controller::Context, error::Error, names::CLAIM_FIELD_MANAGER};
+use crate::{child::Child, cluster::is_owned_by, controller::Context, error::Error, names::CLAIM_FIELD_MANAGER};
 
 pub async fn apply(seen: &Seen, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
     for child in &decision.children {
+        if is_missed(seen, child) {
+            cluster.distrust(&owner.namespace, child);
+        }
         cluster.apply(&owner.namespace, child).await?;
+    }
+    match &decision.admission {
+        AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),
+        AdmissionStep::Forget => context.admission.forget(&owner.uid),
     }
     step_claim(seen, decision.claim, context).await?;
     for pod in &decision.delete_pods {
@@ -30,7 +37,19 @@ pub async fn apply(seen: &Seen, decision: &Decision, context: &Context) -> Resul
     if decision.delete_pools {
         delete_own_pools(seen, context).await?;
     }
+    if decision.delete_run {
+        cluster
+            .delete::<GrpoRun>(&owner.namespace, &owner.name, Some(&owner.uid))
+            .await?;
+    }
     Ok(())
+}
+
+/// A pool that was deleted by hand: no watch has told, because pools are read anew every time.
+fn is_missed(seen: &Seen, child: &Child) -> bool {
+    let is = |kind: &str| child.kind() == kind;
+    (is(&InferencePool::kind(&())) && seen.inference.is_none())
+        || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
 }
 
 /// A claim is taken against the version of the pool that was seen free: of two runs that see it free, one gets it.

@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-use grpo_crds::{
-    Fault, InferencePool, SandboxPool,
-    grpo_run::{Attempts, GrpoRunStatus, Mode, Phase},
-    inference_pool::Claim,
-};
+use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
 
 use super::{
-    objects::{objects, pool_in_words},
+    ends::{End, end, over, recorded_end, suspended, terminating},
+    objects::objects,
     process_pods,
-    read::{Seen, StoreVolume},
+    read::Seen,
+    summary, waits,
 };
 use crate::{
+    admission::{Candidate, Gate, whole},
     child::Child,
     cluster::Note,
-    conditions::{Conditions, Holds, holds},
+    conditions::{Conditions, Holds},
     names::{self, role},
-    pod_group::{Group, GroupState, Plan, advance},
-    pods::{Failure, PodFacts},
+    pod_group::{Group, Plan, advance},
+    pods::PodFacts,
     settings::Settings,
 };
 
+pub const ADMITTED: &str = "Admitted";
 pub const PROVISIONED: &str = "Provisioned";
 pub const SUCCEEDED: &str = "Succeeded";
 pub const FAILED: &str = "Failed";
@@ -42,13 +43,35 @@ pub struct Decision {
     pub delete_pods: Vec<String>,
     /// Names of services of earlier attempts.
     pub delete_services: Vec<String>,
-    /// The run is over: the pools that were made for it go.
+    /// The pools that were made for the run go: it is over, or suspended.
     pub delete_pools: bool,
+    /// The run has been over for as long as it was to be kept.
+    pub delete_run: bool,
     pub claim: ClaimStep,
+    pub admission: AdmissionStep,
     /// The operator's part of the status; `progress` is never in it.
     pub status: GrpoRunStatus,
     pub notes: Vec<Note>,
     pub retry_in: Option<Duration>,
+}
+
+impl Decision {
+    /// Does nothing but write this status.
+    pub fn nothing(status: GrpoRunStatus) -> Self {
+        Self {
+            children: Vec::new(),
+            create: Vec::new(),
+            delete_pods: Vec::new(),
+            delete_services: Vec::new(),
+            delete_pools: false,
+            delete_run: false,
+            claim: ClaimStep::Leave,
+            admission: AdmissionStep::Forget,
+            status,
+            notes: Vec::new(),
+            retry_in: None,
+        }
+    }
 }
 
 /// What happens to the claim on the InferencePool.
@@ -59,19 +82,23 @@ pub enum ClaimStep {
     Release,
 }
 
-/// How the run ends.
+/// What admission is told about the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
-    Succeeded,
-    Failed(Fault),
+pub enum AdmissionStep {
+    /// Its gates may be lifted when all of it fits.
+    Expect(Candidate),
+    /// Its gates stay, or it has none.
+    Forget,
 }
 
 pub fn decide(seen: &Seen, settings: &Settings) -> Decision {
     if seen.run.metadata.deletion_timestamp.is_some() {
         return terminating(seen);
     }
-    if let Some(end) = recorded_end(&seen.run.status) {
-        return over(seen, seen.attempts.clone(), &end, Vec::new());
+    match recorded_end(&seen.run.status) {
+        Some(End::Failed(_)) | None if seen.run.spec.suspend => return suspended(seen),
+        Some(end) => return over(seen, seen.attempts.clone(), &end, Vec::new()),
+        None => {}
     }
     let driver = advance(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods, seen.now);
     let trainer =
@@ -104,165 +131,24 @@ fn driver_group(seen: &Seen) -> Group {
         limit: seen.run.spec.failure_policy.max_consecutive_failures,
         fault_code: Some(FAULT_CODE),
         mark: mark.unwrap_or_default(),
+        start: None,
     }
 }
 
 /// None for a run that does not train.
 fn trainer_group(seen: &Seen) -> Option<Group> {
-    let trainer = seen
-        .run
-        .spec
-        .trainer
-        .as_ref()
-        .filter(|_| seen.run.spec.mode == Mode::Train)?;
+    let spec = &seen.run.spec;
+    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
     let progress = seen.run.status.as_ref().and_then(|status| status.progress.as_ref());
     Some(Group {
         size: trainer.nodes,
-        limit: seen.run.spec.failure_policy.max_consecutive_failures,
+        limit: spec.failure_policy.max_consecutive_failures,
         fault_code: None,
         mark: progress
             .and_then(|progress| progress.weights.clone())
             .unwrap_or_default(),
+        start: Some(trainer.deadlines.start()),
     })
-}
-
-/// The end that an earlier reconcile wrote down. It is never taken back.
-fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
-    let conditions = &status.as_ref()?.conditions;
-    if holds(conditions, SUCCEEDED) {
-        return Some(End::Succeeded);
-    }
-    let failed = conditions
-        .iter()
-        .find(|condition| condition.type_ == FAILED && condition.status == "True")?;
-    Some(End::Failed(Fault {
-        reason: failed.reason.clone(),
-        message: failed.message.clone(),
-    }))
-}
-
-fn end(seen: &Seen, driver: &Plan, trainer: Option<&Plan>) -> Option<End> {
-    let failed = |reason: &str, message: &str| {
-        Some(End::Failed(Fault {
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        }))
-    };
-    match (&driver.state, trainer.map(|plan| &plan.state)) {
-        (GroupState::Succeeded, _) => Some(End::Succeeded),
-        (GroupState::Fault(failure), _) => Some(End::Failed(declared_fault(seen, failure))),
-        (GroupState::Exhausted { message }, _) => failed("DriverFailed", message),
-        (_, Some(GroupState::Exhausted { message })) => failed("TrainerFailed", message),
-        _ => None,
-    }
-}
-
-/// The fault the driver declared: in its termination message, or in this run's progress.
-fn declared_fault(seen: &Seen, failure: &Failure) -> Fault {
-    let said = failure
-        .last_words
-        .as_deref()
-        .and_then(|words| serde_json::from_str(words.trim()).ok());
-    let written = || {
-        let progress = seen.run.status.as_ref()?.progress.as_ref()?;
-        let own = progress.run_uid.as_deref() == Some(seen.owner.uid.as_str());
-        progress.fault.clone().filter(|_| own)
-    };
-    let mut fault = said.or_else(written).unwrap_or_else(|| Fault {
-        reason: "DriverFault".into(),
-        message: failure.message.clone(),
-    });
-    fault.reason = as_reason(&fault.reason);
-    fault
-}
-
-/// A condition's reason has to be one word; anything else would make the whole status invalid.
-fn as_reason(text: &str) -> String {
-    let word: String = text.chars().filter(char::is_ascii_alphanumeric).take(128).collect();
-    if word.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        word
-    } else {
-        format!("Fault{word}")
-    }
-}
-
-/// Being deleted: owner references do the rest.
-fn terminating(seen: &Seen) -> Decision {
-    let previous = seen.run.status.clone().unwrap_or_default();
-    Decision {
-        children: Vec::new(),
-        create: Vec::new(),
-        delete_pods: Vec::new(),
-        delete_services: Vec::new(),
-        delete_pools: false,
-        claim: if claims(seen) {
-            ClaimStep::Release
-        } else {
-            ClaimStep::Leave
-        },
-        status: GrpoRunStatus {
-            phase: Some(Phase::Terminating),
-            message: Some("being deleted".into()),
-            ..previous
-        },
-        notes: Vec::new(),
-        retry_in: None,
-    }
-}
-
-/// Over: what it held is given back, what it knows stays.
-fn over(seen: &Seen, attempts: Attempts, end: &End, mut notes: Vec<Note>) -> Decision {
-    let (phase, message) = match end {
-        End::Succeeded => (
-            Phase::Succeeded,
-            "all iterations and evaluations are finished".to_owned(),
-        ),
-        End::Failed(fault) => (Phase::Failed, format!("{}: {}", fault.reason, fault.message)),
-    };
-    if phase_before(seen) != Some(phase) {
-        notes.push(match end {
-            End::Succeeded => note(false, "Succeeded", message.clone()),
-            End::Failed(fault) => note(true, &fault.reason, fault.message.clone()),
-        });
-    }
-    let conditions = conditions(seen).set(
-        PROVISIONED,
-        Holds::No,
-        "Finished",
-        "its pods and the pools made for it are gone",
-    );
-    let conditions = match end {
-        End::Succeeded => {
-            conditions
-                .set(SUCCEEDED, Holds::Yes, "Finished", &message)
-                .set(FAILED, Holds::No, "Finished", &message)
-        }
-        End::Failed(fault) => conditions.set(SUCCEEDED, Holds::No, &fault.reason, &fault.message).set(
-            FAILED,
-            Holds::Yes,
-            &fault.reason,
-            &fault.message,
-        ),
-    };
-    let held = seen.driver_pods.iter().chain(&seen.trainer_pods);
-    Decision {
-        children: Vec::new(),
-        create: Vec::new(),
-        delete_pods: held
-            .filter(|pod| !pod.is_finished() && !pod.deleting)
-            .map(|pod| pod.name.clone())
-            .collect(),
-        delete_services: Vec::new(),
-        delete_pools: true,
-        claim: if claims(seen) {
-            ClaimStep::Release
-        } else {
-            ClaimStep::Leave
-        },
-        status: status(seen, phase, message, attempts, conditions.done()),
-        notes,
-        retry_in: None,
-    }
 }
 
 fn going_on(
@@ -273,8 +159,21 @@ fn going_on(
     attempts: Attempts,
     mut notes: Vec<Note>,
 ) -> Decision {
-    let blockers = blockers(seen, driver, trainer);
-    let (phase, holds, reason, message) = match blockers.first() {
+    let (mut waits, admission) = (waits::before_admission(seen), waits::admission(seen));
+    let may_ask = waits.is_empty();
+    let admitted = may_ask && admission.admitted;
+    let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = waits.first() {
+        (Phase::Pending, *reason, message.clone())
+    } else if admitted {
+        (Phase::Provisioning, admission.reason, admission.message)
+    } else {
+        waits.push((admission.reason, admission.message.clone()));
+        (Phase::Queued, admission.reason, admission.message)
+    };
+    if admitted {
+        waits = waits::before_running(seen, driver, trainer);
+    }
+    let (phase, provisioned, reason, message) = match waits.first() {
         None => (
             Phase::Running,
             Holds::Yes,
@@ -282,32 +181,19 @@ fn going_on(
             "all pods and pools are ready".to_owned(),
         ),
         Some((reason, _)) => {
-            let messages: Vec<&str> = blockers.iter().map(|(_, message)| message.as_str()).collect();
-            (Phase::Provisioning, Holds::No, *reason, messages.join("; "))
+            let messages: Vec<&str> = waits.iter().map(|(_, message)| message.as_str()).collect();
+            (phase, Holds::No, *reason, messages.join("; "))
         }
     };
     if phase_before(seen) != Some(phase) {
         notes.push(note(false, &format!("{phase:?}"), message.clone()));
     }
     let conditions = conditions(seen)
-        .set(PROVISIONED, holds, reason, &message)
+        .set(ADMITTED, Holds::of(admitted), admitted_reason, &admitted_message)
+        .set(PROVISIONED, provisioned, reason, &message)
         .set(SUCCEEDED, Holds::No, "NotFinished", "the run goes on")
         .set(FAILED, Holds::No, "NotFinished", "the run goes on")
         .done();
-
-    let mut create = Vec::new();
-    for _ in &driver.create {
-        let pod = process_pods::driver(seen, settings, attempts.driver.current);
-        let facts = PodFacts::just_made(pod.name.clone(), attempts.driver.current, 0);
-        create.push((role::DRIVER, pod, facts));
-    }
-    if let (Some(plan), Some(spec)) = (trainer, &seen.run.spec.trainer) {
-        for rank in &plan.create {
-            let pod = process_pods::trainer(seen, spec, settings, attempts.trainer.current, *rank);
-            let facts = PodFacts::just_made(pod.name.clone(), attempts.trainer.current, *rank);
-            create.push((role::TRAINER, pod, facts));
-        }
-    }
     let delete_pods = driver
         .delete
         .iter()
@@ -319,123 +205,67 @@ fn going_on(
         .map(|plan| names::trainer_hosts(&seen.owner.name, plan.status.current - 1));
     Decision {
         children: objects(seen, attempts.driver.current, attempts.trainer.current),
-        create,
+        create: pods_to_make(seen, settings, driver, trainer, &attempts),
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
-        delete_pools: false,
         claim: claim(seen),
-        status: status(seen, phase, message, attempts, conditions),
+        admission: if may_ask {
+            AdmissionStep::Expect(candidate(seen))
+        } else {
+            AdmissionStep::Forget
+        },
         notes,
         retry_in: [Some(driver), trainer]
             .into_iter()
             .flatten()
             .filter_map(|plan| plan.retry_in)
             .min(),
+        ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
 }
 
-/// Everything the run waits for, the most fundamental first.
-fn blockers(seen: &Seen, driver: &Plan, trainer: Option<&Plan>) -> Vec<(&'static str, String)> {
-    let mut blockers = Vec::new();
-    if seen.store == StoreVolume::Missing {
-        let claim = seen
-            .run
-            .spec
-            .store
-            .persistent_volume_claim
-            .as_ref()
-            .map_or("", |claim| &claim.claim_name);
-        blockers.push((
-            "StoreMissing",
-            format!(
-                "store: there is no PersistentVolumeClaim {claim} in namespace {}; make it",
-                seen.owner.namespace
-            ),
-        ));
+/// Pods of both groups, each behind the gate of the run.
+fn pods_to_make(
+    seen: &Seen,
+    settings: &Settings,
+    driver: &Plan,
+    trainer: Option<&Plan>,
+    attempts: &Attempts,
+) -> Vec<(&'static str, Child, PodFacts)> {
+    let gate = Gate::of_run(&seen.run);
+    let mut pods = Vec::new();
+    for _ in &driver.create {
+        let attempt = attempts.driver.current;
+        let pod = process_pods::driver(seen, settings, attempt);
+        pods.push((role::DRIVER, pod, attempt, 0));
     }
-    blockers.extend(inference_blocker(seen));
-    blockers.extend(sandboxes_blocker(seen));
-    blockers.extend(group_blocker("DriverNotReady", "driver", driver));
-    blockers.extend(trainer.and_then(|plan| group_blocker("TrainerNotReady", "trainer", plan)));
-    blockers
-}
-
-fn group_blocker(reason: &'static str, group: &str, plan: &Plan) -> Option<(&'static str, String)> {
-    match &plan.state {
-        GroupState::Starting { message } | GroupState::Pausing { message } => {
-            Some((reason, format!("{group}: {message}")))
+    if let (Some(plan), Some(spec)) = (trainer, &seen.run.spec.trainer) {
+        let attempt = attempts.trainer.current;
+        for rank in &plan.create {
+            let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, *rank);
+            pods.push((role::TRAINER, pod, attempt, *rank));
         }
-        GroupState::Running | GroupState::Succeeded | GroupState::Fault(_) | GroupState::Exhausted { .. } => None,
     }
+    pods.into_iter()
+        .map(|(role, mut pod, attempt, rank)| {
+            gate.put_on(&mut pod.object);
+            let facts = PodFacts::just_made(pod.name.clone(), attempt, rank);
+            (role, pod, facts)
+        })
+        .collect()
 }
 
-fn inference_blocker(seen: &Seen) -> Option<(&'static str, String)> {
-    let words = pool_in_words::<InferencePool>(seen.inference_name());
-    let Some(pool) = &seen.inference else {
-        return Some((
-            "InferencePoolMissing",
-            missing_pool(&words, seen.run.spec.inference.pool.is_some()),
-        ));
-    };
-    if let Some(other) = claimed_by_another(seen, pool) {
-        return Some((
-            "InferencePoolClaimed",
-            format!(
-                "{words} follows the weights of GrpoRun {}; this run waits until that one ends",
-                other.name
-            ),
-        ));
+/// The run as admission has to know it.
+fn candidate(seen: &Seen) -> Candidate {
+    let created = seen.run.creation_timestamp();
+    Candidate {
+        uid: seen.owner.uid.clone(),
+        namespace: seen.owner.namespace.clone(),
+        name: seen.owner.name.clone(),
+        created: created.map_or(seen.now, |created| created.0),
+        whole: whole(&seen.run).into_iter().collect(),
+        store_node: seen.store_node.clone(),
     }
-    if pool.spec.model != seen.run.spec.model.source() {
-        return Some((
-            "InferencePoolServesAnotherModel",
-            format!(
-                "{words} serves another model than spec.model; name a pool that serves it, or describe one in spec.inference.pool"
-            ),
-        ));
-    }
-    let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
-    unready("InferencePoolNotReady", &words, conditions)
-}
-
-fn sandboxes_blocker(seen: &Seen) -> Option<(&'static str, String)> {
-    let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
-    let Some(pool) = &seen.sandboxes else {
-        return Some((
-            "SandboxPoolMissing",
-            missing_pool(&words, seen.run.spec.sandboxes.pool.is_some()),
-        ));
-    };
-    let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
-    unready("SandboxPoolNotReady", &words, conditions)
-}
-
-fn missing_pool(words: &str, in_place: bool) -> String {
-    if in_place {
-        format!("{words} is being made")
-    } else {
-        format!("there is no {words} in this namespace; make it, or correct poolRef")
-    }
-}
-
-fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<(&'static str, String)> {
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition.type_ == "Ready");
-    match ready {
-        Some(ready) if ready.status == "True" => None,
-        Some(ready) => Some((reason, format!("{words}: {}", ready.message))),
-        None => Some((reason, format!("{words} has not been looked at yet"))),
-    }
-}
-
-fn claimed_by_another<'a>(seen: &Seen, pool: &'a InferencePool) -> Option<&'a Claim> {
-    pool.status
-        .as_ref()?
-        .claimed_by
-        .as_ref()
-        .filter(|claim| claim.uid != seen.owner.uid)
 }
 
 /// Whether the pool follows this run.
@@ -445,6 +275,14 @@ fn claims(seen: &Seen) -> bool {
         .as_ref()
         .and_then(|pool| pool.status.as_ref()?.claimed_by.as_ref());
     claim.is_some_and(|claim| claim.uid == seen.owner.uid)
+}
+
+pub fn claim_release(seen: &Seen) -> ClaimStep {
+    if claims(seen) {
+        ClaimStep::Release
+    } else {
+        ClaimStep::Leave
+    }
 }
 
 fn claim(seen: &Seen) -> ClaimStep {
@@ -464,7 +302,7 @@ fn attempt_notes(driver: &Plan, trainer: Option<&Plan>) -> Vec<Note> {
         .collect()
 }
 
-fn note(warning: bool, reason: &str, text: String) -> Note {
+pub fn note(warning: bool, reason: &str, text: String) -> Note {
     Note {
         warning,
         reason: reason.to_owned(),
@@ -473,11 +311,11 @@ fn note(warning: bool, reason: &str, text: String) -> Note {
     }
 }
 
-fn phase_before(seen: &Seen) -> Option<Phase> {
+pub fn phase_before(seen: &Seen) -> Option<Phase> {
     seen.run.status.as_ref().and_then(|status| status.phase)
 }
 
-fn conditions(seen: &Seen) -> Conditions<'_> {
+pub fn conditions(seen: &Seen) -> Conditions<'_> {
     let previous = seen
         .run
         .status
@@ -487,13 +325,19 @@ fn conditions(seen: &Seen) -> Conditions<'_> {
     Conditions::after(previous, seen.run.metadata.generation, Time(seen.now))
 }
 
-fn status(seen: &Seen, phase: Phase, message: String, attempts: Attempts, conditions: Vec<Condition>) -> GrpoRunStatus {
+pub fn status(
+    seen: &Seen,
+    phase: Phase,
+    message: String,
+    attempts: Attempts,
+    conditions: Vec<Condition>,
+) -> GrpoRunStatus {
     GrpoRunStatus {
         phase: Some(phase),
         message: Some(crate::conditions::shortened(&message)),
         observed_generation: seen.run.metadata.generation,
-        objective: None,
-        plan: Vec::new(),
+        objective: summary::objective(&seen.run.spec),
+        plan: summary::plan(seen),
         conditions,
         attempts: Some(attempts),
         progress: None,

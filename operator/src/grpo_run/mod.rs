@@ -2,11 +2,16 @@
 
 mod apply;
 mod decide;
+mod ends;
 mod objects;
 mod process_pods;
 mod read;
 mod status;
+mod summary;
+mod waits;
 
+#[cfg(test)]
+mod lifecycle_tests;
 #[cfg(test)]
 pub mod tests;
 

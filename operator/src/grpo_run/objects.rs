@@ -1,8 +1,11 @@
 //! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools described in place.
 
-use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool, grpo_run::Mode};
+use grpo_crds::{
+    GrpoRun, GrpoRunSpec, InferencePool, RunConfig, SandboxPool,
+    common::{OverlaySpec, PodOverlay},
+};
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
+    core::v1::{ConfigMap, LocalObjectReference, PersistentVolumeClaim, Service, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
 };
 use kube::Resource;
@@ -10,6 +13,7 @@ use serde_json::json;
 
 use super::read::Seen;
 use crate::{
+    admission::Gate,
     child::{Child, Owner},
     names::{self, Labels, labels, role},
 };
@@ -24,7 +28,7 @@ pub fn objects(seen: &Seen, driver_attempt: u32, trainer_attempt: u32) -> Vec<Ch
     objects.extend(volume(run, owner));
     objects.extend(driver_rights(owner));
     objects.push(driver_service(owner, driver_attempt));
-    if run.spec.mode == Mode::Train {
+    if run.spec.mode.needs_trainer() {
         objects.extend(trainer_services(owner, trainer_attempt));
     }
     objects.extend(pools(run, owner));
@@ -52,11 +56,16 @@ fn volume(run: &GrpoRun, owner: &Owner) -> Option<Child> {
     if let Some(class) = &template.storage_class_name {
         spec["storageClassName"] = json!(class);
     }
-    Some(owner.child::<PersistentVolumeClaim>(
+    let mut claim = owner.child::<PersistentVolumeClaim>(
         names::store_claim(&owner.name),
         &labels([(names::RUN, owner.name.as_str())]),
         json!({"spec": spec}),
-    ))
+    );
+    if run.spec.store.retain {
+        // Without an owner it outlives the run; a run of the same name finds it again.
+        claim.object["metadata"]["ownerReferences"] = json!([]);
+    }
+    Some(claim)
 }
 
 /// The driver may read its own run and write its own run's status, and nothing else.
@@ -124,17 +133,54 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
 /// The pools that are described in the run.
 fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
     let labels = labels([(names::RUN, owner.name.as_str())]);
-    let inference = run.spec.inference.pool.as_ref().map(|pool| {
+    let inference = run
+        .spec
+        .inference
+        .pool
+        .as_ref()
+        .filter(|_| run.spec.mode.needs_engines());
+    let inference = inference.map(|pool| {
         let spec = pool.serving(&run.spec.model.source());
-        let spec = match &run.spec.model.lora {
+        let mut spec = match &run.spec.model.lora {
             Some(lora) => spec.with_room_for(lora.rank),
             None => spec,
         };
-        owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}))
+        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+        let pool = owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
+        Gate::of_run(run).mark_pool(pool)
     });
-    let sandboxes = run.spec.sandboxes.pool.as_ref();
-    let sandboxes = sandboxes.map(|pool| owner.child::<SandboxPool>(&owner.name, &labels, json!({"spec": pool})));
+    let sandboxes = run
+        .spec
+        .sandboxes
+        .pool
+        .as_ref()
+        .filter(|_| run.spec.mode.needs_sandboxes());
+    let sandboxes = sandboxes.map(|pool| {
+        let mut spec = pool.clone();
+        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+        owner.child::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
+    });
     inference.into_iter().chain(sandboxes).collect()
+}
+
+/// What is laid over the pods of a pool of the run's own: what the pool says, and the run's priority and pull secrets beside it.
+fn of_run(run: &GrpoRunSpec, given: Option<PodOverlay>) -> Option<PodOverlay> {
+    if run.priority_class_name.is_none() && run.image_pull_secrets.is_empty() {
+        return given;
+    }
+    let mut overlay = given.unwrap_or_default();
+    let spec = overlay.spec.get_or_insert_with(OverlaySpec::default);
+    if spec.priority_class_name.is_none() {
+        spec.priority_class_name.clone_from(&run.priority_class_name);
+    }
+    for secret in &run.image_pull_secrets {
+        if !spec.image_pull_secrets.iter().any(|known| known.name == secret.name) {
+            spec.image_pull_secrets.push(LocalObjectReference {
+                name: secret.name.clone(),
+            });
+        }
+    }
+    Some(overlay)
 }
 
 /// What a run says its pools are called, for messages.

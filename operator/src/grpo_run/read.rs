@@ -1,18 +1,25 @@
 //! What there is of a run: its pods and attempts from memory, its pools and its volume from the API server.
 
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
+use grpo_crds::{
+    GrpoRun, InferencePool, SandboxPool,
+    grpo_run::{AccessMode, Attempts},
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use crate::{
+    admission::Verdict,
     child::Owner,
     controller::Context,
     error::Error,
-    names::role,
+    names::{self, role},
     pods::PodFacts,
     watches::{Controlled, Parent},
 };
+
+/// Where the scheduler notes the node for which a volume that waits for its first consumer is made.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Everything a decision about a run is made from.
 #[derive(Clone, Debug)]
@@ -27,6 +34,12 @@ pub struct Seen {
     /// The pool the run's sandboxes come from, when it exists.
     pub sandboxes: Option<SandboxPool>,
     pub store: StoreVolume,
+    /// The node that a ReadWriteOnce volume of the store is on, once the scheduler has chosen one.
+    pub store_node: Option<String>,
+    /// MiB of the largest GPU there is, where nodes say it.
+    pub gpu_memory: Option<u64>,
+    /// How the run stands with admission.
+    pub verdict: Option<Verdict>,
     pub now: Timestamp,
 }
 
@@ -100,19 +113,27 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<Seen, Error> {
             .with_made(&memory_key(&owner.uid, role::TRAINER), trainer_pods),
         inference: None,
         sandboxes: None,
-        store: store(run, &owner, context).await?,
+        store: StoreVolume::Missing,
+        store_node: None,
+        gpu_memory: context.admission.gpu_memory(),
+        verdict: context.admission.verdict(&owner.uid),
         now: Timestamp::now(),
         run: run.clone(),
         owner,
     };
-    read.inference = context
-        .cluster
-        .get(&read.owner.namespace, read.inference_name())
-        .await?;
-    read.sandboxes = context
-        .cluster
-        .get(&read.owner.namespace, read.sandboxes_name())
-        .await?;
+    (read.store, read.store_node) = store(&read, context).await?;
+    if run.spec.mode.needs_engines() {
+        read.inference = context
+            .cluster
+            .get(&read.owner.namespace, read.inference_name())
+            .await?;
+    }
+    if run.spec.mode.needs_sandboxes() {
+        read.sandboxes = context
+            .cluster
+            .get(&read.owner.namespace, read.sandboxes_name())
+            .await?;
+    }
     Ok(read)
 }
 
@@ -121,31 +142,38 @@ pub fn memory_key(uid: &str, role: &str) -> String {
     format!("{uid}/{role}")
 }
 
-async fn store(run: &GrpoRun, owner: &Owner, context: &Context) -> Result<StoreVolume, Error> {
-    use grpo_crds::grpo_run::AccessMode;
-
-    if let Some(template) = &run.spec.store.volume_claim_template {
-        let shared = template.access_modes.contains(&AccessMode::ReadWriteMany);
-        return Ok(if shared {
-            StoreVolume::Shared
-        } else {
-            StoreVolume::OneNode
-        });
-    }
-    let Some(existing) = &run.spec.store.persistent_volume_claim else {
-        return Ok(StoreVolume::Missing);
+/// What holds the store, and the node that it is on where it is on one.
+async fn store(read: &Seen, context: &Context) -> Result<(StoreVolume, Option<String>), Error> {
+    let store = &read.run.spec.store;
+    let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
+        (Some(existing), _) => existing.claim_name.clone(),
+        (None, Some(template)) if template.access_modes.contains(&AccessMode::ReadWriteMany) => {
+            return Ok((StoreVolume::Shared, None));
+        }
+        // Only admission wants to know the node, and only until it has let the run in.
+        (None, Some(_)) if read.verdict.as_ref().is_some_and(|verdict| verdict.admitted) => {
+            return Ok((StoreVolume::OneNode, None));
+        }
+        (None, Some(_)) => names::store_claim(&read.owner.name),
+        (None, None) => return Ok((StoreVolume::Missing, None)),
     };
-    let claim: Option<PersistentVolumeClaim> = context.cluster.get(&owner.namespace, &existing.claim_name).await?;
+    let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
     let Some(claim) = claim else {
-        return Ok(StoreVolume::Missing);
+        let own = store.volume_claim_template.is_some();
+        return Ok((
+            if own {
+                StoreVolume::OneNode
+            } else {
+                StoreVolume::Missing
+            },
+            None,
+        ));
     };
-    let shared = claim
-        .spec
-        .and_then(|spec| spec.access_modes)
-        .is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
-    Ok(if shared {
-        StoreVolume::Shared
+    let node = claim.annotations().get(SELECTED_NODE).cloned();
+    let modes = claim.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
+    Ok(if modes.iter().any(|mode| mode == "ReadWriteMany") {
+        (StoreVolume::Shared, None)
     } else {
-        StoreVolume::OneNode
+        (StoreVolume::OneNode, node)
     })
 }

@@ -6,11 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::{
-    decide::{Decision, FAILED, PROVISIONED, SUCCEEDED},
+    decide::{ADMITTED, Decision, FAILED, PROVISIONED, SUCCEEDED},
     read::Seen,
 };
 use crate::{
-    conditions::{Conditions, Holds},
+    conditions::{Conditions, Holds, holds},
     controller::{Context, note_of},
     error::Error,
     names::STATUS_FIELD_MANAGER,
@@ -38,6 +38,12 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
     }
     let message = error.to_string();
     let conditions = Conditions::after(&previous.conditions, run.metadata.generation, Time(Timestamp::now()))
+        .set(
+            ADMITTED,
+            Holds::of(holds(&previous.conditions, ADMITTED)),
+            error.reason(),
+            &message,
+        )
         .set(PROVISIONED, Holds::No, error.reason(), &message)
         .set(SUCCEEDED, Holds::No, "NotFinished", "the run goes on")
         .set(FAILED, Holds::No, "NotFinished", "the run goes on")

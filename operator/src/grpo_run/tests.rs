@@ -9,13 +9,14 @@ use super::{
     read::{Seen, StoreVolume},
 };
 use crate::{
+    admission::Verdict,
     child::{Child, Owner},
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
 
-fn seen(run: GrpoRun) -> Seen {
+pub(super) fn seen(run: GrpoRun) -> Seen {
     Seen {
         owner: Owner::of(&run).unwrap(),
         run,
@@ -25,21 +26,26 @@ fn seen(run: GrpoRun) -> Seen {
         inference: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
+        store_node: None,
+        gpu_memory: None,
+        verdict: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
 
 /// What is made of a run that was accepted just now, its status included.
 pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
-    let decision = decided(&Seen {
-        store: StoreVolume::Shared,
-        ..seen(run)
-    });
+    let seen = seen(run);
+    let store = match &seen.run.spec.store.volume_claim_template {
+        Some(_) => StoreVolume::OneNode,
+        None => StoreVolume::Shared,
+    };
+    let decision = decided(&Seen { store, ..seen });
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
     (decision.status, decision.children.into_iter().chain(pods).collect())
 }
 
-fn new_demo() -> Seen {
+pub(super) fn new_demo() -> Seen {
     seen(object(DEMO))
 }
 
@@ -53,7 +59,7 @@ fn ready(holds: &str, message: &str) -> Value {
     json!([{"type": "Ready", "status": holds, "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
 }
 
-fn inference_pool(claimed_by: Option<&str>, holds: &str, message: &str) -> InferencePool {
+pub(super) fn inference_pool(claimed_by: Option<&str>, holds: &str, message: &str) -> InferencePool {
     let yaml = "{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {name: demo, namespace: team}, \
                 spec: {model: {image: {reference: 'grpo.dev/demo/model:1'}}, engine: {embedded: {}}}}";
     let mut status = json!({"conditions": ready(holds, message), "replicas": 1, "readyReplicas": 1});
@@ -78,8 +84,16 @@ fn begun(attempt: u32) -> AttemptStatus {
     }
 }
 
+pub(super) fn let_in() -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: "Admitted",
+        message: "all of it fits".into(),
+    }
+}
+
 /// A demo in which everything runs.
-fn running_demo() -> Seen {
+pub(super) fn running_demo() -> Seen {
     Seen {
         attempts: Attempts {
             driver: begun(1),
@@ -92,15 +106,16 @@ fn running_demo() -> Seen {
         ],
         inference: Some(inference_pool(Some("uid-1"), "True", "1 of 1 replicas serve")),
         sandboxes: Some(sandbox_pool()),
+        verdict: Some(let_in()),
         ..new_demo()
     }
 }
 
-fn decided(seen: &Seen) -> Decision {
+pub(super) fn decided(seen: &Seen) -> Decision {
     decide(seen, &Settings::for_tests())
 }
 
-fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
+pub(super) fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
     let found = decision
         .status
         .conditions
@@ -110,7 +125,7 @@ fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
     (found.status.clone(), found.reason.clone(), found.message.clone())
 }
 
-fn created<'a>(decision: &'a Decision, name: &str) -> &'a Value {
+pub(super) fn created<'a>(decision: &'a Decision, name: &str) -> &'a Value {
     &decision
         .create
         .iter()
@@ -146,7 +161,7 @@ fn a_new_run_is_given_everything_the_contract_names() {
     );
     let pods: Vec<&str> = decision.create.iter().map(|(_, pod, _)| pod.name.as_str()).collect();
     assert_eq!(pods, ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]);
-    assert_eq!(decision.status.phase, Some(Phase::Provisioning));
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
 }
 
 #[test]
@@ -217,6 +232,9 @@ fn trainer_pods_get_the_environment_of_torchrun() {
         ("WORLD_SIZE", "16"),
         ("LOCAL_RANK", "0"),
         ("LOCAL_WORLD_SIZE", "8"),
+        ("GROUP_RANK", "1"),
+        ("GROUP_WORLD_SIZE", "2"),
+        ("NODE_RANK", "1"),
     ];
     for (name, value) in wanted {
         assert_eq!(variable(container, name), value, "{name}");
@@ -225,6 +243,132 @@ fn trainer_pods_get_the_environment_of_torchrun() {
     assert_eq!(pod["spec"]["subdomain"], "demo-trainer-1");
     assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "8");
     assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+}
+
+/// The first trainer pod of the demo with `trainer` laid over its own.
+fn trainer_pod(trainer: &str) -> Value {
+    let mut run: Value = serde_yaml_ng::from_str(DEMO).unwrap();
+    run["spec"]["trainer"] = serde_yaml_ng::from_str(trainer).unwrap();
+    let decision = decided(&seen(object(&run.to_string())));
+    for (_, pod, _) in &decision.create {
+        assert_understood(pod);
+    }
+    created(&decision, "demo-trainer-1-0").clone()
+}
+
+#[test]
+fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
+    let rdma = trainer_pod(
+        "{gpusPerNode: 8, network: {rdma: {resource: rdma/hca, count: 2}}, resources: {limits: {memory: 1Ti}}}",
+    );
+    let container = &rdma["spec"]["containers"][0];
+    assert_eq!(
+        container["resources"]["limits"],
+        json!({"memory": "1Ti", "nvidia.com/gpu": "8", "rdma/hca": "2"})
+    );
+    assert_eq!(
+        container["securityContext"]["capabilities"],
+        json!({"drop": ["ALL"], "add": ["IPC_LOCK"]})
+    );
+    let plain = trainer_pod("{gpusPerNode: 8, network: {interface: eth1}}");
+    let container = &plain["spec"]["containers"][0];
+    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(container["resources"]["limits"], json!({"nvidia.com/gpu": "8"}));
+}
+
+#[test]
+fn the_interface_reaches_nccl_and_gloo() {
+    let pod = trainer_pod(
+        "{network: {interface: eth1}, env: [{name: GLOO_SOCKET_IFNAME, value: other}, {name: NCCL_DEBUG, value: INFO}]}",
+    );
+    let container = &pod["spec"]["containers"][0];
+    for (name, value) in [
+        ("NCCL_SOCKET_IFNAME", "eth1"),
+        ("GLOO_SOCKET_IFNAME", "eth1"),
+        ("NCCL_DEBUG", "INFO"),
+    ] {
+        assert_eq!(variable(container, name), value, "{name}");
+    }
+    let names = container["env"].as_array().unwrap().iter();
+    assert_eq!(names.filter(|one| one["name"] == "GLOO_SOCKET_IFNAME").count(), 1);
+}
+
+#[test]
+fn another_trainers_image_is_started_in_the_same_way() {
+    let own = &trainer_pod("{}")["spec"]["containers"][0];
+    let other = &trainer_pod("{image: 'example.com/megatron:2'}")["spec"]["containers"][0];
+    assert_eq!(own["image"], json!(Settings::for_tests().trainer_image));
+    assert_eq!(other["image"], "example.com/megatron:2");
+    assert_eq!(other["args"], own["args"]);
+}
+
+#[test]
+fn ranks_on_gpus_share_memory_of_a_bounded_size() {
+    let pod = trainer_pod("{gpusPerNode: 1}");
+    let volume = pod["spec"]["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "shm");
+    assert_eq!(
+        volume.unwrap()["emptyDir"],
+        json!({"medium": "Memory", "sizeLimit": "16Gi"})
+    );
+    assert!(!trainer_pod("{}").to_string().contains("/dev/shm"));
+}
+
+#[test]
+fn a_trainer_is_ready_when_it_says_so_and_the_kubelet_is_more_patient_than_the_operator() {
+    let probe = &trainer_pod("{deadlines: {start: 5m}}")["spec"]["containers"][0]["startupProbe"];
+    assert_eq!(probe["httpGet"], json!({"path": "/readyz", "port": 8090}));
+    let seconds = probe["periodSeconds"].as_u64().unwrap() * probe["failureThreshold"].as_u64().unwrap();
+    assert_eq!(seconds, 300 + 600);
+}
+
+#[test]
+fn pods_keep_off_nodes_on_which_a_rank_hung_and_stay_with_their_store() {
+    let mut demo = new_demo();
+    demo.attempts.trainer = AttemptStatus {
+        current: 2,
+        avoid_nodes: vec!["gpu-2".into(), "gpu-7".into()],
+        progress_mark: Some(String::new()),
+        ..AttemptStatus::default()
+    };
+    let decision = decided(&demo);
+    let pod = created(&decision, "demo-trainer-2-0");
+    let affinity = &pod["spec"]["affinity"];
+    assert_eq!(
+        affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"],
+        json!([{"matchFields": [
+            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-2"]},
+            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-7"]},
+        ]}])
+    );
+    assert!(affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].is_object());
+    let driver = created(&decision, "demo-driver-1-0");
+    assert_eq!(driver["spec"]["affinity"]["nodeAffinity"], Value::Null);
+}
+
+#[test]
+fn pods_of_a_run_have_its_priority_and_pull_with_its_secrets_beside_their_own() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.priority_class_name = Some("training".into());
+    run.spec.image_pull_secrets = serde_yaml_ng::from_str("[{name: registry}]").unwrap();
+    run.spec.trainer.as_mut().unwrap().pod_template =
+        serde_yaml_ng::from_str("{spec: {priorityClassName: urgent, imagePullSecrets: [{name: own}]}}").unwrap();
+    let decision = decided(&seen(run));
+    let of = |name: &str| {
+        let spec = &created(&decision, name)["spec"];
+        (spec["priorityClassName"].clone(), spec["imagePullSecrets"].clone())
+    };
+    assert_eq!(
+        of("demo-driver-1-0"),
+        (json!("training"), json!([{"name": "registry"}]))
+    );
+    assert_eq!(
+        of("demo-trainer-1-0"),
+        (json!("urgent"), json!([{"name": "registry"}, {"name": "own"}]))
+    );
 }
 
 #[test]

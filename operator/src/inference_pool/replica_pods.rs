@@ -23,6 +23,7 @@ use super::{
     sglang, vllm,
 };
 use crate::{
+    admission::Gate,
     child::Child,
     cluster::digest,
     names,
@@ -105,6 +106,9 @@ fn pod(seen: &Seen, settings: &Settings, replica: u32, node: u32, attempt: u32) 
     }
     let mut pod = seen.owner.child::<Pod>(name, &labels, json!({"spec": spec}));
     lay_over(&mut pod.object, seen.pool.spec.pod_template.as_ref());
+    if let Some(gate) = Gate::of_pool(&seen.pool) {
+        gate.put_on(&mut pod.object);
+    }
     pod
 }
 

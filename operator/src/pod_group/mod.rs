@@ -3,7 +3,10 @@
 //! Pure: what is wanted, what is known of earlier attempts and what pods there are, in; pods to make and delete and what is known from now
 //! on, out. One failed, deleted or lost pod ends the attempt: its pods are deleted without waiting for them to go, and the next attempt,
 //! whose pods have other names, begins at once (after a growing pause from the second failure in a row). Images are waited for however long
-//! they take. Failures count only until something more is finished; what the cluster took away does not count at all.
+//! they take. Failures count only until something more is finished; what the cluster took away does not count at all. Nodes on which a rank
+//! hung are avoided until something more is finished.
+
+mod ending;
 
 use std::time::Duration;
 
@@ -11,16 +14,21 @@ use grpo_crds::grpo_run::AttemptStatus;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use self::ending::{Ending, ending, who};
 use crate::{
     conditions::shortened,
     pods::{Failure, PodFacts, PodState},
 };
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod tests;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// So many nodes are avoided at most, the last ones.
+const AVOIDED: usize = 8;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -33,6 +41,8 @@ pub struct Group {
     pub fault_code: Option<i32>,
     /// What is finished now, in any form that changes when more is.
     pub mark: String,
+    /// Pods that all run have to be ready by then; none where they are as soon as they run.
+    pub start: Option<Duration>,
 }
 
 /// How the group is.
@@ -93,11 +103,18 @@ pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Tim
         return Plan::nothing(status, delete, GroupState::Succeeded);
     }
 
+    forget_avoided(group, &mut status);
     let mut ended = None;
     let mut remaining = live;
-    if let Some(failure) = failure(group, &status, &remaining) {
+    let mut retry_in = None;
+    let ending = ending(group, status.created, &remaining, now);
+    if let Ending::NotYet(left) = ending {
+        retry_in = Some(left);
+    }
+    if let Ending::Over { failure, hung_on } = ending {
         let attempt = status.current;
         count(group, &mut status, &failure, now);
+        avoid(&mut status, hung_on);
         if status.consecutive_failures >= group.limit {
             let message = format!(
                 "{} failures in a row without anything finished in between; the last: {}",
@@ -134,7 +151,7 @@ pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Tim
     status.created = true;
     status.not_before = None;
     let state = if create.is_empty() {
-        waiting(&remaining).map_or(GroupState::Running, |message| GroupState::Starting { message })
+        waiting(group, &status, &remaining).map_or(GroupState::Running, |message| GroupState::Starting { message })
     } else {
         GroupState::Starting {
             message: format!(
@@ -150,7 +167,7 @@ pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Tim
         create,
         delete,
         state,
-        retry_in: None,
+        retry_in,
         ended,
     }
 }
@@ -190,34 +207,6 @@ fn all_succeeded(group: &Group, live: &[&PodFacts]) -> bool {
     })
 }
 
-/// Why the current attempt is over, if it is. What the cluster took away explains the failures of the others.
-fn failure(group: &Group, status: &AttemptStatus, live: &[&PodFacts]) -> Option<Failure> {
-    let taken = |message: String| Failure {
-        disrupted: true,
-        message,
-        ..Failure::default()
-    };
-    let failures: Vec<Failure> = live
-        .iter()
-        .filter_map(|pod| match &pod.state {
-            PodState::Failed(failure) => Some(failure.clone()),
-            PodState::Succeeded => None,
-            _ if pod.deleting => Some(taken(format!("pod {} was deleted", pod.name))),
-            _ => None,
-        })
-        .collect();
-    let lost = || {
-        let missing = missing(group, live);
-        (status.created && !missing.is_empty()).then(|| taken(format!("the pod of rank {} was deleted", missing[0])))
-    };
-    failures
-        .iter()
-        .find(|failure| failure.disrupted)
-        .or(failures.first())
-        .cloned()
-        .or_else(lost)
-}
-
 fn missing(group: &Group, live: &[&PodFacts]) -> Vec<u32> {
     (0..group.size)
         .filter(|rank| !live.iter().any(|pod| pod.rank == *rank))
@@ -241,6 +230,21 @@ fn count(group: &Group, status: &mut AttemptStatus, failure: &Failure, now: Time
     }
 }
 
+/// The newest last, as often as they are named.
+fn avoid(status: &mut AttemptStatus, hung_on: Vec<String>) {
+    status.avoid_nodes.retain(|node| !hung_on.contains(node));
+    status.avoid_nodes.extend(hung_on);
+    let surplus = status.avoid_nodes.len().saturating_sub(AVOIDED);
+    status.avoid_nodes.drain(..surplus);
+}
+
+/// Once something more is finished than when a rank hung, its node may have been innocent.
+fn forget_avoided(group: &Group, status: &mut AttemptStatus) {
+    if status.progress_mark.as_deref() != Some(&group.mark) {
+        status.avoid_nodes.clear();
+    }
+}
+
 /// 5 s after the second failure in a row, doubled with every further one.
 fn pause(failures: u32) -> Duration {
     FIRST_PAUSE
@@ -256,7 +260,7 @@ fn pause_left(status: &AttemptStatus, now: Timestamp) -> Option<Duration> {
 }
 
 /// What the group waits for: the pod with most to say comes first.
-fn waiting(live: &[&PodFacts]) -> Option<String> {
+fn waiting(group: &Group, status: &AttemptStatus, live: &[&PodFacts]) -> Option<String> {
     let dull = |reason: &str| matches!(reason, "Created" | "Starting" | "ContainerCreating" | "PodInitializing");
     let waits = || {
         live.iter().filter_map(|pod| match &pod.state {
@@ -264,8 +268,28 @@ fn waiting(live: &[&PodFacts]) -> Option<String> {
             _ => None,
         })
     };
-    waits()
+    let told = waits()
         .find(|(reason, _)| !dull(reason))
         .or_else(|| waits().next())
         .map(|(_, message)| message.clone())
+        .or_else(|| unready(group, live))?;
+    if status.avoid_nodes.is_empty() {
+        return Some(told);
+    }
+    let avoided = status.avoid_nodes.join(", ");
+    Some(format!("{told}; nodes on which a rank hung are avoided: {avoided}"))
+}
+
+/// Pods that run and are not ready, where that says something.
+fn unready(group: &Group, live: &[&PodFacts]) -> Option<String> {
+    group.start?;
+    let gone: Vec<&&PodFacts> = live.iter().filter(|pod| pod.is_out_of_reach()).collect();
+    if !gone.is_empty() {
+        return Some(format!("{} is out of reach: its node does not answer", who(&gone)));
+    }
+    let late: Vec<&&PodFacts> = live
+        .iter()
+        .filter(|pod| pod.state == PodState::Running { ready: false })
+        .collect();
+    (!late.is_empty()).then(|| format!("waiting for {} to be where all ranks meet", who(&late)))
 }

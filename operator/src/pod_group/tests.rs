@@ -11,6 +11,7 @@ fn group(size: u32) -> Group {
         limit: 4,
         fault_code: Some(42),
         mark: "0/0".into(),
+        start: None,
     }
 }
 

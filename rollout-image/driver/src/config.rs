@@ -8,6 +8,8 @@ use grpo_crds::RunConfig;
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, Mode, Resume};
 use grpo_crds::support;
+use grpo_records::settings::{Cadence, LiveSettings};
+pub use grpo_records::settings::{Checkpoint, Sampling};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +37,7 @@ pub struct Settings {
     pub evaluate: Vec<Evaluation>,
     pub agent: AgentSettings,
     pub sampling: Sampling,
+    pub checkpoint: Checkpoint,
     pub iterations: u32,
     pub prompts: u32,
     pub samples: u32,
@@ -82,14 +85,6 @@ pub struct AgentSettings {
     pub repository: String,
     /// The longest output of a command that is kept; head and tail.
     pub output_bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Sampling {
-    pub temperature: f64,
-    pub top_p: f64,
-    pub top_k: i64,
-    pub max_tokens_per_call: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +164,10 @@ impl Settings {
                 top_k: i64::from(rollout.sampling.top_k),
                 max_tokens_per_call: rollout.sampling.max_tokens_per_call,
             },
+            checkpoint: Checkpoint {
+                every: spec.checkpoint.every,
+                keep: spec.checkpoint.keep,
+            },
             iterations: rollout.iterations,
             prompts: rollout.prompts,
             samples: rollout.samples,
@@ -191,6 +190,29 @@ impl Settings {
                 ..Patience::default()
             },
         })
+    }
+}
+
+impl Settings {
+    /// What of them may change while the run runs.
+    pub fn live(&self) -> LiveSettings {
+        LiveSettings {
+            iterations: self.iterations,
+            sampling: self.sampling,
+            checkpoint: self.checkpoint,
+            evaluate: self.evaluate.iter().map(Evaluation::cadence).collect(),
+        }
+    }
+}
+
+impl Evaluation {
+    fn cadence(&self) -> Cadence {
+        Cadence {
+            set: self.name.clone(),
+            every: self.every,
+            at_start: self.at_start,
+            at_end: self.at_end,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod records;
 mod turn;
 
 use crate::agent_bash::BashAgent;
-use crate::config::Settings;
+use crate::config::{Sampling, Settings};
 use crate::engine::{EngineError, Engines};
 use crate::fault::{DriverError, Fault};
 use crate::grade::{Graded, Grader};
@@ -38,6 +38,8 @@ pub struct Plan {
     pub task: Arc<Task>,
     /// The run's seed, or the evaluated set's.
     pub seed: u64,
+    /// As it was when the iteration or evaluation began.
+    pub sampling: Sampling,
 }
 
 /// Everything episodes share.

@@ -1,7 +1,8 @@
 //! The loop of a run: evaluate, roll out, train, promote; and where to go on after a restart.
 //!
 //! Every decision is in the journal before anything follows from it. An iteration that was begun keeps its tasks; a batch that
-//! was written is trained on; weights that were promoted are what engines are made to serve.
+//! was written is trained on; weights that were promoted are what engines are made to serve. What changes in the run while it runs is taken
+//! over before something new is begun.
 
 mod evaluate;
 mod weights;
@@ -14,6 +15,7 @@ use crate::config::Settings;
 use crate::episode::Plan;
 use crate::fault::{DriverError, Fault};
 use crate::ledger::Ledger;
+use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
 use crate::promote::{Target, View};
@@ -24,10 +26,20 @@ use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::Stage;
 use grpo_crds::support;
 use grpo_records::store::sha256_hex;
-use grpo_records::trainer::StepRequest;
+use grpo_records::settings::Sampling;
+use grpo_records::trainer::{CheckpointOrder, StepRequest};
 use grpo_records::{Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths};
 use std::sync::Arc;
 use tokio::sync::watch;
+
+/// How episodes are drawn.
+#[derive(Clone, Copy, Debug)]
+struct Draw {
+    /// Episodes of one task.
+    samples: u32,
+    seed: u64,
+    sampling: Sampling,
+}
 
 /// A run under way.
 pub struct Run {
@@ -35,6 +47,7 @@ pub struct Run {
     pub store: RunStore,
     pub writer: Writer,
     pub ledger: Arc<Ledger>,
+    pub live: Live,
     pub rollouts: Rollouts,
     pub trainer: TrainerClient,
     pub board: Board,
@@ -89,7 +102,13 @@ impl Run {
             self.evaluations(Moment::Start).await?;
         }
         let mut pending: Option<(u32, StepRequest)> = None;
-        for k in finished + 1..=self.settings.iterations {
+        for k in finished + 1.. {
+            if !self.ledger.read(|state| state.iterations.contains_key(&k)).await {
+                self.take_changes().await?;
+            }
+            if k > self.live.now().iterations {
+                break;
+            }
             self.metrics.iteration.set(i64::from(k));
             let batch = match pending.take() {
                 // The next rollout overlaps the step.
@@ -104,9 +123,9 @@ impl Run {
         if let Some((k, request)) = pending {
             self.step(k, request).await?;
         }
-        if finished >= self.settings.iterations {
+        if finished >= self.live.now().iterations {
             // Everything was done; evaluations that a crash left out are not.
-            self.evaluations(Moment::After(self.settings.iterations)).await?;
+            self.evaluations(Moment::After(finished)).await?;
         }
         Ok(())
     }
@@ -118,6 +137,7 @@ impl Run {
             return Ok(StepRequest {
                 batch: paths::batch(k),
                 sha256,
+                checkpoint: None,
             });
         }
         let positions = match begun {
@@ -125,13 +145,16 @@ impl Run {
             None => self.begin_iteration(k).await?,
         };
         let home = EpisodeHome::Iteration { iteration: k };
-        let plans = self.plans(
-            &home,
-            &positions,
-            &self.train_tasks,
-            self.settings.samples,
-            self.settings.seed,
-        );
+        let sampling = self
+            .ledger
+            .read(|state| state.iterations.get(&k).and_then(|one| one.sampling))
+            .await;
+        let draw = Draw {
+            samples: self.settings.samples,
+            seed: self.settings.seed,
+            sampling: sampling.unwrap_or_else(|| self.live.now().sampling),
+        };
+        let plans = self.plans(&home, &positions, &self.train_tasks, draw);
         self.board.change(|progress| progress.iteration = Some(k));
         let metas = self.rolled_out(Stage::Rollout, &home, plans).await?;
         self.write_batch(k, &metas).await
@@ -157,12 +180,12 @@ impl Run {
         Ok(tasks)
     }
 
-    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], samples: u32, seed: u64) -> Vec<Plan> {
+    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<Plan> {
         let groups = positions.iter().enumerate();
         let planned = groups.flat_map(|(group, position)| {
             let task = tasks.get(*position as usize).cloned();
             task.into_iter().flat_map(move |task| {
-                (0..samples).map(move |sample| Plan {
+                (0..draw.samples).map(move |sample| Plan {
                     key: EpisodeKey {
                         home: home.clone(),
                         instance: task.instance.clone(),
@@ -170,7 +193,8 @@ impl Run {
                         sample,
                     },
                     task: task.clone(),
-                    seed,
+                    seed: draw.seed,
+                    sampling: draw.sampling,
                 })
             })
         });
@@ -276,7 +300,11 @@ impl Run {
             progress.reward = Some(record.reward_mean);
             progress.staleness = Some(record.staleness_max);
         });
-        Ok(StepRequest { batch: path, sha256 })
+        Ok(StepRequest {
+            batch: path,
+            sha256,
+            checkpoint: None,
+        })
     }
 
     async fn record_drop_once(&self, event: Event) -> Result<(), DriverError> {
@@ -296,6 +324,14 @@ impl Run {
     /// Step `k`, promotion of what came out, and the evaluations that are due then.
     async fn step(&self, k: u32, request: StepRequest) -> Result<(), DriverError> {
         self.board.begin(Stage::Training);
+        let live = self.live.now();
+        let request = StepRequest {
+            checkpoint: Some(CheckpointOrder {
+                write: live.is_kept(k),
+                keep: live.checkpoint.keep,
+            }),
+            ..request
+        };
         let done = self.noting(|note| self.trainer.step(k, &request, note)).await?;
         let (weights, manifest_sha256) = self.published(k, &done).await?;
         self.ledger

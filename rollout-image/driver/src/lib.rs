@@ -3,7 +3,8 @@
 //! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from [`agent_bash`],
 //! ids from [`template`], answers from [`engine`], commands through [`sandbox`]); its [`patch`] is judged by [`grade`] and
 //! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
-//! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions.
+//! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions,
+//! [`live`] takes over what changes in the run while it runs.
 //! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone.
 
 pub mod agent_bash;
@@ -16,6 +17,7 @@ pub mod grade;
 pub mod grader_worker;
 pub mod iterate;
 pub mod ledger;
+pub mod live;
 pub mod metrics;
 pub mod outcome;
 pub mod patch;

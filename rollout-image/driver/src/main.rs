@@ -10,7 +10,7 @@ use grpo_driver::config::Settings;
 use grpo_driver::fault::{DriverError, Fault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
-use grpo_driver::{serve, start};
+use grpo_driver::{live, serve, start};
 use grpo_records::Event;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -117,6 +117,10 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         attempt: arguments.attempt,
         grader_worker: arguments.grader_worker.clone(),
         grader_site: arguments.grader_site.clone(),
+        changes: live::Source::File {
+            path: arguments.config.clone(),
+            started_with: Box::new(config.clone()),
+        },
     };
     let run = start::run(settings, &process, store, board.clone(), metrics).await?;
     let result = tokio::select! {

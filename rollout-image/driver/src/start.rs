@@ -10,6 +10,7 @@ use crate::grade::Grader;
 use crate::grader_worker::GraderWorker;
 use crate::iterate::{self, Run};
 use crate::ledger::Ledger;
+use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::progress::Board;
 use crate::promote::{self, View};
@@ -32,6 +33,8 @@ pub struct Process {
     pub attempt: u32,
     pub grader_worker: PathBuf,
     pub grader_site: PathBuf,
+    /// Where changes of the run are found while it runs.
+    pub changes: live::Source,
 }
 
 /// Opens the run's store.
@@ -62,6 +65,7 @@ pub async fn run(
         .cloned()
         .collect();
     take_up_store(&settings, &ledger, &all).await?;
+    let live = take_up_settings(&settings, process, &ledger).await?;
 
     let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
     let patience = settings.patience;
@@ -88,6 +92,7 @@ pub async fn run(
         .map_err(|error| Fault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
     check_prompts(&template, &agent, &settings, &all)?;
     show_what_was(&board, &ledger).await;
+    board.change(|progress| progress.iterations = Some(live.now().iterations));
 
     let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
     let (target, target_seen) = watch::channel(None);
@@ -117,6 +122,7 @@ pub async fn run(
             metrics: metrics.clone(),
         },
         ledger,
+        live,
         trainer,
         board,
         metrics,
@@ -162,6 +168,20 @@ async fn take_up_store(settings: &Settings, ledger: &Ledger, tasks: &[Task]) -> 
             .await?;
     }
     Ok(())
+}
+
+/// What a driver before this one took over holds until something new is begun.
+async fn take_up_settings(settings: &Settings, process: &Process, ledger: &Ledger) -> Result<Live, DriverError> {
+    let given = settings.live();
+    ledger
+        .record_if(|state| {
+            state.settings.is_none().then(|| Event::SettingsTaken {
+                settings: given.clone(),
+            })
+        })
+        .await?;
+    let known = ledger.read(|state| state.settings.clone()).await;
+    Ok(Live::new(process.changes.clone(), given, known))
 }
 
 /// Makes recorded verdicts available to identical patches.

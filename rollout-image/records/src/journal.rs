@@ -3,6 +3,7 @@
 //! A number that is already taken means that another driver writes this journal; the one who finds that out stops.
 
 use crate::outcome::{Outcome, VoidReason};
+use crate::settings::LiveSettings;
 use crate::state::RunState;
 use crate::store::{Created, Record, RunStore, StoreError};
 use crate::{SCHEMA, Writer, paths};
@@ -41,6 +42,8 @@ pub enum Event {
         tasks_sha256: String,
         tasks: u32,
     },
+    /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held when it started.
+    SettingsTaken { settings: LiveSettings },
     /// The groups of an iteration are fixed.
     IterationStarted {
         iteration: u32,

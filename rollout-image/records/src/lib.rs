@@ -6,6 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its verdict;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
+//! * [`settings`]: what may change while a run runs;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
 //! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays.
@@ -15,6 +16,7 @@ pub mod episode;
 pub mod journal;
 pub mod outcome;
 pub mod paths;
+pub mod settings;
 pub mod state;
 pub mod store;
 pub mod trainer;
@@ -27,7 +29,7 @@ pub use journal::{Event, Journal, JournalEntry, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};
-pub use trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{ExecSummary, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};
 

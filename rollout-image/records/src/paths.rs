@@ -9,6 +9,8 @@ pub const EVALUATIONS: &str = "evaluations";
 pub const BATCHES: &str = "batches";
 pub const CHECKPOINTS: &str = "checkpoints";
 pub const WEIGHTS: &str = "weights";
+/// Where the trainer's ranks write what has no name yet, a folder each.
+pub const STAGING: &str = ".staging";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 

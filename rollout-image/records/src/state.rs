@@ -2,6 +2,7 @@
 
 use crate::journal::{Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
+use crate::settings::{LiveSettings, Sampling};
 use std::collections::BTreeMap;
 
 /// Everything the driver has to know to go on where it, or its predecessor, stopped.
@@ -10,6 +11,8 @@ pub struct RunState {
     /// The uid of the run that owns the store.
     pub run: Option<String>,
     pub tasks_sha256: Option<String>,
+    /// What may change while the run runs, as it was taken over last.
+    pub settings: Option<LiveSettings>,
     pub iterations: BTreeMap<u32, IterationState>,
     /// Finished trainer steps by number: the newest entry for each.
     pub steps: BTreeMap<u32, Promotion>,
@@ -31,6 +34,8 @@ pub struct RunState {
 pub struct IterationState {
     pub weights: String,
     pub tasks: Vec<u32>,
+    /// How its tokens are drawn.
+    pub sampling: Option<Sampling>,
     pub batch_sha256: Option<String>,
     pub step: Option<u32>,
     pub rows: u32,
@@ -65,6 +70,7 @@ impl RunState {
                 self.run = Some(run);
                 self.tasks_sha256 = Some(tasks_sha256);
             }
+            Event::SettingsTaken { settings } => self.settings = Some(settings),
             Event::IterationStarted {
                 iteration,
                 weights,
@@ -75,6 +81,7 @@ impl RunState {
                     IterationState {
                         weights,
                         tasks,
+                        sampling: self.settings.as_ref().map(|settings| settings.sampling),
                         ..IterationState::default()
                     },
                 );

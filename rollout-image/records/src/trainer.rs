@@ -41,6 +41,26 @@ pub struct StepRequest {
     pub batch: String,
     /// Hex sha256 of its bytes.
     pub sha256: String,
+    /// What is kept of the state after the step. Left out: as `run.json` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointOrder>,
+}
+
+impl StepRequest {
+    /// Whether both ask for the same step on the same batch; what is kept after it may have changed in between.
+    pub fn is_same_step(&self, other: &Self) -> bool {
+        (&self.batch, &self.sha256) == (&other.batch, &other.sha256)
+    }
+}
+
+/// What is kept of the state after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CheckpointOrder {
+    /// Whether a checkpoint is written.
+    pub write: bool,
+    /// So many are kept then, the newest.
+    pub keep: u32,
 }
 
 /// Answer about one step.

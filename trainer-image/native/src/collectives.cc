@@ -1,8 +1,11 @@
-// The C face of libtorch's c10d: one process group over Gloo. Every function catches what c10d throws, copies the text into `error`
-// (at most `room` bytes with the closing zero) and returns non-zero, so that no exception crosses into Rust.
+// The C face of libtorch's c10d: a meeting point (c10d's key-value store) and one process group over Gloo. Every function catches what c10d
+// throws, copies the text into `error` (at most `room` bytes with the closing zero) and returns non-zero, so that no exception crosses into
+// Rust.
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -11,10 +14,20 @@
 
 namespace {
 
-struct Group {
+struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;
+};
+
+struct Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 };
+
+void copy(const char* from, size_t length, char* into, size_t room) {
+  if (room == 0) return;
+  length = std::min(length, room - 1);
+  std::memcpy(into, from, length);
+  into[length] = 0;
+}
 
 template <typename F>
 int guarded(char* error, size_t room, F&& body) {
@@ -22,42 +35,69 @@ int guarded(char* error, size_t room, F&& body) {
     body();
     return 0;
   } catch (const std::exception& e) {
-    if (room > 0) {
-      std::strncpy(error, e.what(), room - 1);
-      error[room - 1] = 0;
-    }
+    copy(e.what(), std::strlen(e.what()), error, room);
     return 1;
   }
 }
 
 at::Tensor& of(void* tensor) { return *reinterpret_cast<at::Tensor*>(tensor); }
 
+c10d::Store& at_meeting(void* meeting) { return *static_cast<Meeting*>(meeting)->store; }
+
 }  // namespace
 
 extern "C" {
 
-int grpo_group_new(int rank, int world, const char* address, int port, const char* own_host, int64_t timeout_ms,
-                   void** out, char* error, size_t room) {
+int grpo_meeting_new(int rank, int world, const char* address, int port, int64_t timeout_ms, void** out, char* error,
+                     size_t room) {
   return guarded(error, room, [&] {
-    const auto timeout = std::chrono::milliseconds(timeout_ms);
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(port);
     options.isServer = rank == 0;
     options.numWorkers = world;
     options.waitWorkers = false;
-    options.timeout = timeout;
-    auto group = new Group;
-    try {
-      group->store = c10::make_intrusive<c10d::TCPStore>(address, options);
-      auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
-      gloo->devices.push_back(*own_host != 0 ? c10d::ProcessGroupGloo::createDeviceForHostname(own_host)
-                                             : c10d::ProcessGroupGloo::createDefaultDevice());
-      group->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(group->store, rank, world, gloo);
-    } catch (...) {
-      delete group;
-      throw;
+    options.timeout = std::chrono::milliseconds(timeout_ms);
+    *out = new Meeting{c10::make_intrusive<c10d::TCPStore>(address, options)};
+  });
+}
+
+void grpo_meeting_free(void* meeting) { delete static_cast<Meeting*>(meeting); }
+
+int grpo_meeting_set(void* meeting, const char* key, const char* value, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    at_meeting(meeting).set(key, std::vector<uint8_t>(value, value + std::strlen(value)));
+  });
+}
+
+// `found` says whether there was a value. Does not wait for one.
+int grpo_meeting_get(void* meeting, const char* key, int* found, char* value, size_t value_room, char* error,
+                     size_t room) {
+  return guarded(error, room, [&] {
+    *found = at_meeting(meeting).check({key}) ? 1 : 0;
+    if (*found == 0) return;
+    const auto bytes = at_meeting(meeting).get(key);
+    copy(reinterpret_cast<const char*>(bytes.data()), bytes.size(), value, value_room);
+  });
+}
+
+int grpo_meeting_wait(void* meeting, const char* key, int64_t timeout_ms, char* error, size_t room) {
+  return guarded(error, room,
+                 [&] { at_meeting(meeting).wait({key}, std::chrono::milliseconds(timeout_ms)); });
+}
+
+int grpo_group_new(void* meeting, int rank, int world, const char* own_host, const char* interface, int64_t timeout_ms,
+                   void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    auto gloo = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
+    if (*interface != 0) {
+      gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+    } else if (*own_host != 0) {
+      gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_host));
+    } else {
+      gloo->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
     }
-    *out = group;
+    *out = new Group{c10::make_intrusive<c10d::ProcessGroupGloo>(static_cast<Meeting*>(meeting)->store, rank, world,
+                                                                 gloo)};
   });
 }
 

@@ -1,22 +1,30 @@
 //! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`.
 //!
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call blocks until it is
-//! done or has failed; a rank that died makes the others' next call fail at once (its sockets close) or after the group's timeout.
+//! done or has failed; a rank that died makes the others' next call fail at once (its sockets close). One that hangs is found through
+//! [`meeting`], where every rank says how far it is.
 
 #![allow(unsafe_code)]
 
+mod meeting;
+
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tch::Tensor;
 
+use crate::meeting::{Meeting, Progress};
+pub use crate::meeting::{Doing, Position, Watch};
+
 unsafe extern "C" {
+    fn _exit(code: c_int) -> !;
     fn grpo_group_new(
+        meeting: *mut c_void,
         rank: c_int,
         world: c_int,
-        address: *const c_char,
-        port: c_int,
         own_host: *const c_char,
+        interface: *const c_char,
         timeout_ms: i64,
         out: *mut *mut c_void,
         error: *mut c_char,
@@ -63,7 +71,9 @@ pub struct Rendezvous {
     pub port: u16,
     /// Address by which the other ranks reach this one; empty: what the host's name resolves to.
     pub own_host: String,
-    /// How long one collective may take.
+    /// Network interface to use instead; empty: the one of `own_host`.
+    pub interface: String,
+    /// How long ranks wait for each other at most, in meeting and in every collective.
     pub timeout: Duration,
 }
 
@@ -76,8 +86,82 @@ impl Rendezvous {
             address: String::new(),
             port: 0,
             own_host: String::new(),
+            interface: String::new(),
             timeout: Duration::from_secs(60),
         }
+    }
+
+    fn error(&self, doing: &'static str, message: String) -> CollectiveError {
+        CollectiveError {
+            doing,
+            rank: self.rank,
+            world: self.world,
+            message,
+        }
+    }
+}
+
+/// Ends the process now. Nothing is torn down: another thread may be inside a collective, and would be waited for.
+pub fn end_now(code: i32) -> ! {
+    // SAFETY: takes a number and does not return.
+    unsafe { _exit(code) }
+}
+
+/// A rank that is where all ranks meet.
+pub struct Arrived {
+    at: Rendezvous,
+    meeting: Option<Meeting>,
+}
+
+impl Arrived {
+    /// Returns when rank 0 is there.
+    pub fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
+        let meeting = (at.world > 1).then(|| Meeting::reach(at)).transpose()?;
+        Ok(Self {
+            at: at.clone(),
+            meeting,
+        })
+    }
+
+    /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all ranks are there.
+    pub fn join(self, beside: impl FnOnce(Watch)) -> Result<Group, CollectiveError> {
+        let at = self.at;
+        let mut group = Group {
+            rank: at.rank,
+            world: at.world,
+            raw: None,
+            meeting: None,
+            progress: Arc::default(),
+        };
+        if let Some(meeting) = self.meeting {
+            meeting.wait_for_all(&at)?;
+            group.meeting = Some(Arc::new(meeting));
+        }
+        beside(group.watch());
+        if let Some(meeting) = group.meeting.clone() {
+            let joining = "joining the group";
+            let text = |text: &str| CString::new(text).map_err(|error| at.error(joining, error.to_string()));
+            let (own_host, interface) = (text(&at.own_host)?, text(&at.interface)?);
+            let mut raw = std::ptr::null_mut();
+            group.collective(joining, |error, room| {
+                // SAFETY: store and strings outlive the call, `raw` is a valid place for one pointer.
+                unsafe {
+                    grpo_group_new(
+                        meeting.raw(),
+                        at.rank as c_int,
+                        at.world as c_int,
+                        own_host.as_ptr(),
+                        interface.as_ptr(),
+                        at.timeout.as_millis() as i64,
+                        &mut raw,
+                        error,
+                        room,
+                    )
+                }
+            })?;
+            group.raw = Some(raw);
+        }
+        Ok(group)
     }
 }
 
@@ -86,6 +170,8 @@ pub struct Group {
     rank: u32,
     world: u32,
     raw: Option<*mut c_void>,
+    meeting: Option<Arc<Meeting>>,
+    progress: Arc<Progress>,
 }
 
 // SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time because each takes
@@ -95,36 +181,20 @@ unsafe impl Send for Group {}
 impl Group {
     /// Joins the group; returns when every rank has.
     pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        let mut group = Self {
-            rank: at.rank,
-            world: at.world,
-            raw: None,
-        };
-        if at.world <= 1 {
-            return Ok(group);
+        Arrived::reach(at)?.join(|_| ())
+    }
+
+    /// What another thread may watch this group by.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            meeting: self.meeting.clone(),
+            progress: self.progress.clone(),
         }
-        let text =
-            |text: &str| CString::new(text).map_err(|e| group.error("reading the rendezvous address", e.to_string()));
-        let (address, own_host) = (text(&at.address)?, text(&at.own_host)?);
-        let mut raw = std::ptr::null_mut();
-        group.call("joining the group", |error, room| {
-            // SAFETY: the strings outlive the call, `raw` is a valid place for one pointer.
-            unsafe {
-                grpo_group_new(
-                    at.rank as c_int,
-                    at.world as c_int,
-                    address.as_ptr(),
-                    c_int::from(at.port),
-                    own_host.as_ptr(),
-                    at.timeout.as_millis() as i64,
-                    &mut raw,
-                    error,
-                    room,
-                )
-            }
-        })?;
-        group.raw = Some(raw);
-        Ok(group)
+    }
+
+    /// See [`Watch::busy`].
+    pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
+        self.watch().busy(with, work)
     }
 
     pub fn rank(&self) -> u32 {
@@ -140,7 +210,7 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("all-reduce", tensor)?;
         // SAFETY: both pointers are live for the call, the tensor is contiguous.
-        self.call("all-reduce", |e, n| unsafe {
+        self.collective("all-reduce", |e, n| unsafe {
             grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n)
         })
     }
@@ -150,7 +220,7 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("broadcast", tensor)?;
         // SAFETY: as above.
-        self.call("broadcast", |e, n| unsafe {
+        self.collective("broadcast", |e, n| unsafe {
             grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n)
         })
     }
@@ -165,7 +235,7 @@ impl Group {
             (shard.kind(), shard.device()),
         );
         // SAFETY: as above; the output has room for every rank's shard.
-        self.call("all-gather", |e, n| unsafe {
+        self.collective("all-gather", |e, n| unsafe {
             grpo_all_gather(raw, whole.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
         })?;
         Ok(whole)
@@ -179,7 +249,7 @@ impl Group {
         let part = whole.numel() as i64 / i64::from(self.world);
         let mut shard = Tensor::empty([part], (whole.kind(), whole.device()));
         // SAFETY: as above; the input divides evenly, which the caller's padding sees to.
-        self.call("reduce-scatter", |e, n| unsafe {
+        self.collective("reduce-scatter", |e, n| unsafe {
             grpo_reduce_scatter_sum(raw, shard.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
         })?;
         Ok(shard)
@@ -189,7 +259,7 @@ impl Group {
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the group is live.
-        self.call("barrier", |e, n| unsafe { grpo_barrier(raw, e, n) })
+        self.collective("barrier", |e, n| unsafe { grpo_barrier(raw, e, n) })
     }
 
     fn contiguous(&self, doing: &'static str, tensor: &Tensor) -> Result<(), CollectiveError> {
@@ -199,15 +269,15 @@ impl Group {
         }
     }
 
-    fn call(&self, doing: &'static str, call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), CollectiveError> {
-        let mut text = vec![0u8; 1024];
-        match call(text.as_mut_ptr().cast(), text.len()) {
-            0 => Ok(()),
-            _ => {
-                let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-                Err(self.error(doing, String::from_utf8_lossy(&text[..end]).into_owned()))
-            }
-        }
+    fn collective(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce(*mut c_char, usize) -> c_int,
+    ) -> Result<(), CollectiveError> {
+        let Some(meeting) = &self.meeting else { return Ok(()) };
+        self.progress
+            .during(meeting, doing, || call(work))
+            .map_err(|message| self.error(doing, message))
     }
 
     fn error(&self, doing: &'static str, message: String) -> CollectiveError {
@@ -225,6 +295,18 @@ impl Drop for Group {
         if let Some(raw) = self.raw.take() {
             // SAFETY: made by `grpo_group_new`, freed once.
             unsafe { grpo_group_free(raw) }
+        }
+    }
+}
+
+/// Calls into C++ and takes the text of what was thrown there.
+fn call(work: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
+    let mut text = vec![0u8; 1024];
+    match work(text.as_mut_ptr().cast(), text.len()) {
+        0 => Ok(()),
+        _ => {
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+            Err(String::from_utf8_lossy(&text[..end]).into_owned())
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_native::CollectiveError;
 use grpo_policy::ModelError;
 
@@ -24,6 +25,11 @@ pub enum TrainError {
     },
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
+    /// Everything that this attempt has said is stored stays as it is; it may add nothing.
+    #[error("{doing}: attempt {attempt} was followed by another, and writes nothing any more")]
+    Fenced { doing: &'static str, attempt: u32 },
+    #[error("{}", .0.message)]
+    Hung(Hang),
     #[error("{name} is {found:?}; the trainer needs torchrun's environment")]
     Environment { name: &'static str, found: String },
     #[error("{0}")]
@@ -34,6 +40,15 @@ impl TrainError {
     pub fn disk(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.display().to_string();
         move |source| Self::Disk { doing, path, source }
+    }
+
+    /// The exit code of a rank that ends for this.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Hung(_) => HUNG_CODE as u8,
+            Self::Collective(_) => PEER_LOST_CODE as u8,
+            _ => 1,
+        }
     }
 
     /// Whether training can go on with another batch.

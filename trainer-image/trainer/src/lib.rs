@@ -2,7 +2,8 @@
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state and streams units through the model, breadth first. [`grpo`] turns
 //! a stored batch into one step, [`finetune`] trains a warm start. [`state`] writes checkpoints and weights versions, and says where to go on.
-//! [`serve`] is the process a run's pods execute: rank 0 answers the driver, every rank follows rank 0's orders.
+//! [`serve`] is the process a run's pods execute: rank 0 answers the driver, every rank follows rank 0's orders, and [`watchdog`] ends a rank
+//! that waits for one that hangs.
 
 pub mod data;
 pub mod error;
@@ -11,5 +12,6 @@ pub mod grpo;
 pub mod serve;
 pub mod sharded;
 pub mod state;
+pub mod watchdog;
 
 pub use error::TrainError;

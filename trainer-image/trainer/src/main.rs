@@ -10,8 +10,10 @@ use grpo_native::{Group, Rendezvous};
 use grpo_policy::{Config, weights};
 use grpo_trainer::TrainError;
 use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::Store;
+use grpo_trainer::watchdog::Limits;
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -28,6 +30,9 @@ enum Command {
         config: PathBuf,
         #[arg(long, default_value = "0.0.0.0:8090")]
         listen: SocketAddr,
+        /// Where the last word goes when a rank hangs.
+        #[arg(long, default_value = "/dev/termination-log")]
+        termination_log: PathBuf,
     },
     /// Train a model from random weights on JSON lines {tokens, weights}.
     Finetune {
@@ -46,7 +51,7 @@ enum Command {
     },
 }
 
-fn main() -> std::process::ExitCode {
+fn main() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()
         .with_ansi(false)
@@ -57,18 +62,20 @@ fn main() -> std::process::ExitCode {
         tch::set_num_threads(threads()?);
         run(Arguments::parse().command)
     });
-    match ended {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the trainer ends");
-            std::process::ExitCode::FAILURE
-        }
+    if let Err(error) = ended {
+        tracing::error!(%error, "the trainer ends");
+        // Threads beside it may be inside of libtorch, whose destructors would wait for them.
+        grpo_native::end_now(error.exit_code().into())
     }
 }
 
 fn run(command: Command) -> Result<(), TrainError> {
     match command {
-        Command::Serve { config, listen } => {
+        Command::Serve {
+            config,
+            listen,
+            termination_log,
+        } => {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
             let config: RunConfig = serde_json::from_slice(&bytes)
                 .map_err(|e| TrainError::Start(format!("{} is not a run's config: {e}", config.display())))?;
@@ -76,8 +83,8 @@ fn run(command: Command) -> Result<(), TrainError> {
             if !unsupported.is_empty() {
                 return Err(TrainError::Start(grpo_crds::support::in_words(&unsupported)));
             }
-            let attempt = number("GRPO_ATTEMPT", Some(1))?;
-            grpo_trainer::serve::serve(config, rendezvous()?, attempt, listen)
+            let process = process(&config, listen, termination_log)?;
+            grpo_trainer::serve::serve(config, &process)
         }
         Command::Finetune {
             model,
@@ -158,9 +165,31 @@ fn end_when_told() -> Result<(), TrainError> {
     std::thread::spawn(move || {
         runtime.block_on(told.recv());
         tracing::info!("told to end");
-        std::process::exit(143)
+        grpo_native::end_now(143)
     });
     Ok(())
+}
+
+/// How long ranks wait for each other where a watchdog, or the operator, decides when it was too long.
+const UNTIL_TOLD: Duration = Duration::from_secs(24 * 3600);
+
+fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> Result<Process, TrainError> {
+    let deadlines = config.spec.trainer.as_ref().map(|trainer| trainer.deadlines.clone());
+    let deadlines = deadlines.unwrap_or_default();
+    Ok(Process {
+        rendezvous: Rendezvous {
+            timeout: UNTIL_TOLD,
+            ..rendezvous()?
+        },
+        attempt: number("GRPO_ATTEMPT", Some(1))?,
+        listen: (number("LOCAL_RANK", Some(0))? == 0).then_some(listen),
+        limits: Limits {
+            collective: deadlines.collective(),
+            step: deadlines.step(),
+            per_pod: number("LOCAL_WORLD_SIZE", Some(1))?,
+            termination_log,
+        },
+    })
 }
 
 /// torchrun's environment.
@@ -172,6 +201,7 @@ fn rendezvous() -> Result<Rendezvous, TrainError> {
         address: text("MASTER_ADDR"),
         port: number("MASTER_PORT", Some(29500))? as u16,
         own_host: text("POD_IP"),
+        interface: text("GLOO_SOCKET_IFNAME"),
         timeout: Duration::from_secs(number("GRPO_COLLECTIVE_TIMEOUT", Some(120))?.into()),
     })
 }

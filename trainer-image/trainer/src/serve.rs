@@ -2,29 +2,32 @@
 //!
 //! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the last published step are replayed. Where a
 //! replayed step comes out with other bits than were published, a new lineage begins. Orders go from rank 0 to the others as broadcasts; an
-//! idle order every few seconds lets every rank notice that another one is gone, and end.
+//! idle order every few seconds lets every rank notice that another one is gone, and end. One that hangs is found by the [`watchdog`].
 
 mod http;
 mod recover;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use grpo_crds::RunConfig;
-use grpo_native::{Group, Rendezvous};
+use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_policy::{Config, weights};
 use grpo_records::paths;
-use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::grpo;
 use crate::sharded::Sharded;
-use crate::state::{Store, json};
+use crate::state::{Epoch, Store, json};
+use crate::watchdog::{self, Limits};
 
 /// How often idle ranks hear from rank 0.
 const IDLE: Duration = Duration::from_secs(5);
@@ -66,6 +69,7 @@ impl Shared {
 pub struct Board {
     shared: Arc<Mutex<Shared>>,
     changed: Arc<tokio::sync::Notify>,
+    arrived: Arc<AtomicBool>,
 }
 
 impl Board {
@@ -89,7 +93,13 @@ impl Board {
         Self {
             shared,
             changed: Arc::default(),
+            arrived: Arc::default(),
         }
+    }
+
+    /// Whether this rank is where all ranks meet.
+    pub fn has_arrived(&self) -> bool {
+        self.arrived.load(Ordering::Relaxed)
     }
 
     pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
@@ -113,41 +123,39 @@ struct Rank {
     /// Checksum of the current weights, on rank 0.
     tensors_sha256: String,
     board: Board,
+    /// What the watchdog sees of this rank.
+    watch: Watch,
 }
 
-/// Trains as the run's config says until it is told to stop. `listen` is used by rank 0 only.
-pub fn serve(
-    config: RunConfig,
-    rendezvous: Rendezvous,
-    attempt: u32,
-    listen: std::net::SocketAddr,
-) -> Result<(), TrainError> {
-    let board = Board::new(attempt, rendezvous.world);
-    let jobs = match rendezvous.rank {
-        0 => Some(http::start(listen, board.clone())?),
-        _ => None,
+/// This process among the ranks.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub rendezvous: Rendezvous,
+    /// Attempt of the pod group.
+    pub attempt: u32,
+    /// Where the first rank of a pod listens; none for its others.
+    pub listen: Option<SocketAddr>,
+    pub limits: Limits,
+}
+
+/// Trains as the run's config says until it is told to stop.
+pub fn serve(config: RunConfig, process: &Process) -> Result<(), TrainError> {
+    let rendezvous = &process.rendezvous;
+    let board = Board::new(process.attempt, rendezvous.world);
+    let jobs = match (rendezvous.rank, process.listen) {
+        (0, Some(listen)) => Some(http::start(listen, board.clone())?),
+        (_, Some(listen)) => {
+            http::start_without_orders(listen, board.clone())?;
+            None
+        }
+        (_, None) => None,
     };
-    let trained = (|| {
-        tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
-        let group = Group::join(&rendezvous)?;
-        let model_dir = PathBuf::from(&config.model_path);
-        let model_config = Config::read(&model_dir)?;
-        let initial = weights::read(&model_dir, &model_config)?;
-        let model = Sharded::new(model_config, group, &initial)?;
-        let mut rank = Rank {
-            store: Store::of_attempt(config.store_root(), attempt),
-            lineage: "l1".to_owned(),
-            step: 0,
-            version: String::new(),
-            tensors_sha256: String::new(),
-            board: board.clone(),
-            config,
-            model,
-            model_dir,
-        };
-        rank.recover()?;
-        rank.follow(jobs)
-    })();
+    let mut watch = None;
+    let trained = train(config, process, &board, jobs, &mut watch);
+    let trained = match (trained, &watch) {
+        (Err(TrainError::Collective(error)), Some(watch)) => Err(explained(error, watch, process)),
+        (trained, _) => trained,
+    };
     if let Err(error) = &trained {
         board.with(|shared| {
             shared.state.phase = TrainerPhase::Failed;
@@ -155,6 +163,57 @@ pub fn serve(
         });
     }
     trained
+}
+
+/// Why a collective failed: where another rank has found out who hangs, that is the reason.
+fn explained(error: grpo_native::CollectiveError, watch: &Watch, process: &Process) -> TrainError {
+    match watchdog::verdict_of_others(watch) {
+        Some(hang) => {
+            watchdog::write_last_word(&process.limits.termination_log, &hang);
+            TrainError::Hung(hang)
+        }
+        None => error.into(),
+    }
+}
+
+fn train(
+    config: RunConfig,
+    process: &Process,
+    board: &Board,
+    jobs: Option<Receiver<(u32, StepRequest)>>,
+    watch: &mut Option<Watch>,
+) -> Result<(), TrainError> {
+    let rendezvous = &process.rendezvous;
+    let model_dir = PathBuf::from(&config.model_path);
+    let model_config = Config::read(&model_dir)?;
+    let initial = weights::read(&model_dir, &model_config)?;
+    tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
+    let arrived = Arrived::reach(rendezvous)?;
+    board.arrived.store(true, Ordering::Relaxed);
+    let group = arrived.join(|seen| {
+        watchdog::start(seen.clone(), process.limits.clone());
+        *watch = Some(seen);
+    })?;
+    let epoch = Epoch {
+        run: config.uid.clone(),
+        attempt: process.attempt,
+        rank: rendezvous.rank,
+    };
+    let mut rank = Rank {
+        store: Store::of_attempt(config.store_root(), epoch),
+        lineage: "l1".to_owned(),
+        step: 0,
+        version: String::new(),
+        tensors_sha256: String::new(),
+        board: board.clone(),
+        watch: group.watch(),
+        model: Sharded::new(model_config, group, &initial)?,
+        config,
+        model_dir,
+    };
+    drop(initial);
+    rank.recover()?;
+    rank.follow(jobs)
 }
 
 impl Rank {
@@ -180,9 +239,10 @@ impl Rank {
     fn publish_weights(&mut self, weights: &weights::Weights, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
         if self.is_first() {
-            let (manifest, checksum) =
+            let (manifest, checksum) = self.model.group.busy("publishing weights", || {
                 self.store
-                    .publish(weights, &self.model_dir, &self.lineage, self.step, parent)?;
+                    .publish(weights, &self.model_dir, &self.lineage, self.step, parent)
+            })?;
             self.tensors_sha256 = manifest.tensors_sha256.clone();
             self.board.with(|shared| {
                 shared.state.lineage = manifest.lineage.clone();
@@ -246,19 +306,15 @@ impl Rank {
         self.step = step;
         self.publish(parent)?;
         let metrics = self.named(metrics);
-        let checkpoint = &self.config.spec.checkpoint;
-        let keep = checkpoint.keep as usize;
-        if step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations {
-            self.store.write_shards(&self.model, &self.lineage, step)?;
-            self.model.group.barrier()?;
-            if self.is_first() {
-                self.store.seal(&self.model, &self.lineage, step, keep)?;
-                self.board.with(|shared| shared.state.checkpoint_step = step);
-            }
+        let order = request.checkpoint.unwrap_or_else(|| self.usual_checkpoint(step));
+        if order.write {
+            self.checkpoint(step, order.keep as usize)?;
         }
         if self.is_first() {
-            self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
-            self.store.prune_versions()?;
+            self.model.group.busy("removing old versions", || {
+                self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+                self.store.prune_versions()
+            })?;
             tracing::info!(
                 step,
                 loss = metrics.loss,
@@ -271,15 +327,38 @@ impl Rank {
         Ok(())
     }
 
+    /// What `run.json` says of the state after a step.
+    fn usual_checkpoint(&self, step: u32) -> CheckpointOrder {
+        let checkpoint = &self.config.spec.checkpoint;
+        CheckpointOrder {
+            write: step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations,
+            keep: checkpoint.keep,
+        }
+    }
+
+    fn checkpoint(&self, step: u32, keep: usize) -> Result<(), TrainError> {
+        let group = &self.model.group;
+        group.busy("writing a checkpoint", || {
+            self.store.write_shards(&self.model, &self.lineage, step)
+        })?;
+        group.barrier()?;
+        if self.is_first() {
+            group.busy("sealing a checkpoint", || {
+                self.store.seal(&self.model, &self.lineage, step, keep)
+            })?;
+            self.board.with(|shared| shared.state.checkpoint_step = step);
+        }
+        Ok(())
+    }
+
+    /// One optimizer step, which has a deadline.
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
-        let batch = grpo::read(&self.store, step, path, checksum)?;
-        grpo::step(
-            &mut self.model,
-            &batch,
-            path,
-            &self.config.spec.algorithm,
-            self.config.spec.seed,
-        )
+        self.watch.set_step(Some(step));
+        let read = grpo::read(&self.store, step, path, checksum);
+        let spec = &self.config.spec;
+        let trained = read.and_then(|batch| grpo::step(&mut self.model, &batch, path, &spec.algorithm, spec.seed));
+        self.watch.set_step(None);
+        trained
     }
 
     fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {

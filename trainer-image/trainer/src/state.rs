@@ -1,7 +1,10 @@
 //! What survives: checkpoints to go on from, and weights versions that engines pull.
 //!
-//! Both are written into a folder beside their final name, synced, and renamed, the manifest last: a name either holds everything or does
+//! Both are written into a folder without a name of theirs, synced, and renamed, the manifest last: a name either holds everything or does
 //! not exist. A checkpoint's shards are flat, so they are read back at another world size by putting them behind each other.
+//!
+//! An attempt begins by removing the folders in which those before it write: a rank of an earlier one that is still alive somewhere finds
+//! nothing left to rename, and ends.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -45,43 +48,131 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
+/// Who writes: a rank of an attempt of a run.
+#[derive(Clone, Debug)]
+pub struct Epoch {
+    /// The run's uid: attempts of a run that is made again count from 1 again.
+    pub run: String,
+    pub attempt: u32,
+    pub rank: u32,
+}
+
+impl Epoch {
+    fn folder(&self) -> String {
+        format!("{}_{}_{}", self.run, self.attempt, self.rank)
+    }
+
+    /// Whether a folder belongs to a later attempt of the same run.
+    fn is_before(&self, folder: &str) -> bool {
+        let mut parts = folder.rsplitn(3, '_').skip(1);
+        let attempt = parts.next().and_then(|attempt| attempt.parse::<u32>().ok());
+        parts.next() == Some(self.run.as_str()) && attempt > Some(self.attempt)
+    }
+}
+
 /// The part of a run's store that the trainer writes.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
-    attempt: u32,
+    /// None: nobody else writes here, and no attempt follows.
+    epoch: Option<Epoch>,
 }
 
 impl Store {
     pub fn new(root: PathBuf) -> Self {
-        Self::of_attempt(root, 0)
+        Self { root, epoch: None }
     }
 
     /// An attempt stages under names of its own: the one before it may still be writing when it starts.
-    pub fn of_attempt(root: PathBuf, attempt: u32) -> Self {
-        Self { root, attempt }
+    pub fn of_attempt(root: PathBuf, epoch: Epoch) -> Self {
+        Self {
+            root,
+            epoch: Some(epoch),
+        }
     }
 
+    /// From here on attempts before this one write nothing any more. Rank 0 calls it, then every rank [`Store::begin`].
+    pub fn fence(&self) -> Result<(), TrainError> {
+        let Some(epoch) = &self.epoch else { return Ok(()) };
+        let folder = self.at(paths::STAGING);
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        let mut others = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
+            if epoch.is_before(&name_of(&path)) {
+                return Err(TrainError::Fenced {
+                    doing: "starting",
+                    attempt: epoch.attempt,
+                });
+            }
+            others.push(path);
+        }
+        for other in others {
+            fs::remove_dir_all(&other).map_err(TrainError::disk("removing the unfinished", &other))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the folder in which this rank writes.
+    pub fn begin(&self) -> Result<(), TrainError> {
+        let Some(own) = self.own_folder() else { return Ok(()) };
+        fs::create_dir_all(&own).map_err(TrainError::disk("making", &own))
+    }
+
+    fn own_folder(&self) -> Option<PathBuf> {
+        let epoch = self.epoch.as_ref()?;
+        Some(self.at(paths::STAGING).join(epoch.folder()))
+    }
+
+    /// Refuses where another attempt has followed.
+    fn still_ours(&self, doing: &'static str) -> Result<(), TrainError> {
+        match (&self.epoch, self.own_folder()) {
+            (Some(epoch), Some(own)) if !own.exists() => Err(TrainError::Fenced {
+                doing,
+                attempt: epoch.attempt,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a target is written before it has its name.
     fn staged(&self, target: &Path) -> Result<PathBuf, TrainError> {
-        Ok(parent(target)?.join(format!(".{}-{}-{}", self.attempt, std::process::id(), name_of(target))))
+        match self.own_folder() {
+            Some(own) => Ok(own.join(name_of(target))),
+            None => Ok(parent(target)?.join(format!(".{}-{}", std::process::id(), name_of(target)))),
+        }
     }
 
-    /// Removes what attempts before this one began and did not finish. One of them that still writes loses its folder, and ends.
+    /// Gives what is staged its name. A fenced rank has nothing staged any more.
+    fn name(&self, staged: &Path, target: &Path) -> Result<(), TrainError> {
+        self.still_ours("publishing")?;
+        fs::rename(staged, target).map_err(TrainError::disk("publishing", target))?;
+        sync_folder(parent(target)?)
+    }
+
+    /// Writes a file whole, or not at all; what had its name is replaced.
+    fn put_file(&self, target: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+        self.still_ours("writing")?;
+        let folder = parent(target)?;
+        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
+        let staged = self.staged(target)?;
+        let written = write_synced(&staged, bytes).and_then(|()| self.name(&staged, target));
+        if written.is_err() {
+            // Room for the next try; the error is the one to report.
+            let _ = fs::remove_file(&staged);
+        }
+        written
+    }
+
+    /// Removes checkpoints that attempts before this one began and did not finish.
     pub fn sweep(&self) -> Result<(), TrainError> {
-        for (folder, unfinished) in [
-            (
-                paths::WEIGHTS,
-                (|path: &Path| name_of(path).starts_with('.')) as fn(&Path) -> bool,
-            ),
-            (paths::CHECKPOINTS, |path: &Path| !path.join(paths::MANIFEST).exists()),
-        ] {
-            let folder = self.at(folder);
-            let Ok(entries) = fs::read_dir(&folder) else { continue };
-            for entry in entries {
-                let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
-                if path.is_dir() && unfinished(&path) {
-                    fs::remove_dir_all(&path).map_err(TrainError::disk("removing the unfinished", &path))?;
-                }
+        self.still_ours("tidying up")?;
+        let folder = self.at(paths::CHECKPOINTS);
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        for entry in entries {
+            let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
+            if path.is_dir() && !path.join(paths::MANIFEST).exists() {
+                fs::remove_dir_all(&path).map_err(TrainError::disk("removing the unfinished", &path))?;
             }
         }
         Ok(())
@@ -102,12 +193,7 @@ impl Store {
         if file.exists() {
             return Ok(false);
         }
-        let folder = parent(&file)?;
-        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
-        let staged = self.staged(&file)?;
-        write_synced(&staged, bytes)?;
-        fs::rename(&staged, &file).map_err(TrainError::disk("publishing", &file))?;
-        sync_folder(folder)?;
+        self.put_file(&file, bytes)?;
         Ok(true)
     }
 
@@ -131,7 +217,7 @@ impl Store {
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry.map_err(TrainError::disk("listing", &folder))?;
-            // A staging folder left by an attempt that died is not a version.
+            // A folder that was left half written is not a version.
             if entry.file_name().to_string_lossy().starts_with('.') {
                 continue;
             }
@@ -206,16 +292,22 @@ impl Store {
 
     /// Writes a folder whole, or not at all.
     fn put_folder(&self, target: &Path, files: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
+        self.still_ours("publishing")?;
         let above = parent(target)?;
+        fs::create_dir_all(above).map_err(TrainError::disk("making", above))?;
         let staged = self.staged(target)?;
         let written = (|| {
-            fs::create_dir_all(&staged).map_err(TrainError::disk("making", &staged))?;
+            match fs::create_dir(&staged) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(TrainError::disk("making", &staged)(error));
+                }
+                _ => {}
+            }
             for (name, bytes) in files {
                 write_synced(&staged.join(name), bytes)?;
             }
             sync_folder(&staged)?;
-            fs::rename(&staged, target).map_err(TrainError::disk("publishing", target))?;
-            sync_folder(above)
+            self.name(&staged, target)
         })();
         if written.is_err() {
             // Room for the next try; the error below is the one to report.
@@ -256,10 +348,7 @@ impl Store {
             model.group.rank(),
             model.group.world(),
         ));
-        let folder = parent(&file)?;
-        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
-        write_synced(&file, &bytes)?;
-        sync_folder(folder)
+        self.put_file(&file, &bytes)
     }
 
     /// Makes a checkpoint complete, and removes all but the newest `keep`.
@@ -277,13 +366,8 @@ impl Store {
             world,
             files,
         };
-        // A checkpoint that was found damaged, and passed over, left its manifest under this name.
-        let path = paths::checkpoint_manifest(lineage, step);
-        let stale = self.at(&path);
-        if stale.exists() {
-            fs::remove_file(&stale).map_err(TrainError::disk("removing the stale manifest", &stale))?;
-        }
-        self.create(&path, &json(&manifest)?)?;
+        // A checkpoint that was found damaged, and passed over, may have left its manifest under this name.
+        self.put_file(&self.at(&paths::checkpoint_manifest(lineage, step)), &json(&manifest)?)?;
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for old in all.iter().rev().skip(keep.max(1)) {
@@ -295,6 +379,7 @@ impl Store {
 
     /// Removes old versions: kept are the newest, and step 0.
     pub fn prune_versions(&self) -> Result<(), TrainError> {
+        self.still_ours("removing old versions")?;
         let mut all = self.versions()?;
         all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
         for old in all.iter().rev().skip(WEIGHTS_KEPT).filter(|version| version.step > 0) {

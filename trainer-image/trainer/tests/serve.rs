@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::{GrpoRun, RunConfig};
 use grpo_policy::weights;
 use grpo_records::paths;
@@ -27,6 +28,10 @@ struct Run {
 
 impl Run {
     fn new(checkpoint_every: u32) -> Self {
+        Self::with_deadline(checkpoint_every, "60s")
+    }
+
+    fn with_deadline(checkpoint_every: u32, collective: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
         let model = root.join("model");
@@ -41,7 +46,7 @@ impl Run {
         .unwrap();
 
         let run: GrpoRun = serde_json::from_value(serde_json::json!({
-            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "run", "namespace": "default"},
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "run", "namespace": "default", "uid": "uid-1"},
             "spec": {
                 "model": {"image": {"reference": "example.com/model:1"}},
                 "tasks": {"train": {"dataset": {"image": {"reference": "example.com/tasks:1", "path": "train.jsonl"}}}},
@@ -49,7 +54,7 @@ impl Run {
                 "algorithm": {"learningRate": 1e-3},
                 "rollout": {"iterations": STEPS},
                 "checkpoint": {"every": checkpoint_every, "keep": 2},
-                "trainer": {},
+                "trainer": {"deadlines": {"collective": collective}},
                 "inference": {"pool": {"engine": {"embedded": {}}}},
                 "sandboxes": {"pool": {"max": 4}},
                 "store": {"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}}
@@ -86,35 +91,53 @@ impl Run {
 /// The ranks of one attempt, killed when dropped.
 struct Attempt {
     ranks: Vec<Child>,
-    door: String,
+    /// Of every rank: each is the first of a pod of its own.
+    doors: Vec<String>,
+    last_words: PathBuf,
 }
 
 impl Attempt {
     /// Starts the ranks and returns when they take orders.
     fn start(run: &Run, number: u32, world: u32) -> Self {
-        let (meeting, door) = (free_port(), format!("127.0.0.1:{}", free_port()));
-        let ranks = (0..world).map(|rank| {
+        let mut attempt = Self::begin(run, number, world, 0..world);
+        attempt.wait_for_orders();
+        attempt
+    }
+
+    /// Starts some ranks of a world.
+    fn begin(run: &Run, number: u32, world: u32, present: std::ops::Range<u32>) -> Self {
+        let meeting = free_port();
+        let doors: Vec<String> = present.clone().map(|_| format!("127.0.0.1:{}", free_port())).collect();
+        let last_words = run.root.join(format!("last-words-{number}"));
+        std::fs::create_dir_all(&last_words).unwrap();
+        let ranks = present.zip(&doors).map(|(rank, door)| {
             Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
-                .args(["serve", "--listen", &door, "--config"])
+                .args(["serve", "--listen", door, "--config"])
                 .arg(run.root.join("run.json"))
+                .arg("--termination-log")
+                .arg(last_words.join(rank.to_string()))
                 .env("RANK", rank.to_string())
                 .env("WORLD_SIZE", world.to_string())
                 .env("MASTER_ADDR", "127.0.0.1")
                 .env("MASTER_PORT", meeting.to_string())
-                .env("POD_IP", "127.0.0.1")
+                .env("GLOO_SOCKET_IFNAME", "lo")
                 .env("GRPO_ATTEMPT", number.to_string())
                 .env("GRPO_THREADS", "1")
-                .env("GRPO_COLLECTIVE_TIMEOUT", "60")
                 .env("RUST_LOG", "info")
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap()
         });
-        let mut attempt = Self {
-            ranks: ranks.collect(),
-            door,
-        };
-        for rank in &mut attempt.ranks {
+        let ranks = ranks.collect();
+        Self {
+            ranks,
+            doors,
+            last_words,
+        }
+    }
+
+    fn wait_for_orders(&mut self) {
+        for rank in &mut self.ranks {
             let mut lines = BufReader::new(rank.stderr.take().unwrap()).lines();
             let mut seen = Vec::new();
             while !seen
@@ -131,11 +154,14 @@ impl Attempt {
             // Read on, so that the rank never waits for room in the pipe.
             std::thread::spawn(move || lines.for_each(drop));
         }
-        attempt
     }
 
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.door).unwrap();
+        self.ask_rank(0, method, path, body)
+    }
+
+    fn ask_rank(&self, rank: usize, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.doors[rank]).unwrap();
         let length = body.len();
         write!(
             stream,
@@ -169,13 +195,29 @@ impl Attempt {
         outcome
     }
 
-    /// Kills one rank; answers whether every other one then ended by itself, with a failure.
+    /// Kills one rank; answers whether every other one then said that it lost a peer.
     fn kill(&mut self, rank: usize) -> bool {
         self.ranks[rank].kill().unwrap();
         self.ranks.iter_mut().enumerate().all(|(at, child)| {
             let status = child.wait().unwrap();
-            at == rank || !status.success()
+            at == rank || status.code() == Some(PEER_LOST_CODE)
         })
+    }
+
+    fn signal(&self, rank: usize, signal: &str) {
+        let pid = self.ranks[rank].id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Stops one rank as a hang does, and answers what the others said of it when they ended.
+    fn hang(&mut self, rank: usize) -> Vec<Hang> {
+        self.signal(rank, "-STOP");
+        let others = (0..self.ranks.len()).filter(|other| *other != rank);
+        let said = others.map(|other| {
+            assert_eq!(self.ranks[other].wait().unwrap().code(), Some(HUNG_CODE), "rank {other}");
+            serde_json::from_slice(&std::fs::read(self.last_words.join(other.to_string())).unwrap()).unwrap()
+        });
+        said.collect()
     }
 }
 
@@ -298,11 +340,12 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     let weights = run.store.at(paths::WEIGHTS);
     std::fs::remove_dir_all(weights.join("l2-v4")).unwrap();
     std::fs::remove_dir_all(weights.join("l2-v3")).unwrap();
-    std::fs::create_dir(weights.join(".2-1-l2-v3")).unwrap();
+    let staged = run.store.at(paths::STAGING).join("uid-1_2_0/l2-v3");
+    std::fs::create_dir_all(&staged).unwrap();
     let attempt = Attempt::start(&run, 3, 1);
     assert_eq!((attempt.state().step, attempt.state().phase), (4, TrainerPhase::Idle));
     assert_eq!(attempt.state().weights, "l2-v4");
-    assert!(!exists(&weights, ".2-1-l2-v3"));
+    assert!(!staged.exists());
 }
 
 #[test]
@@ -323,4 +366,110 @@ fn a_version_that_was_removed_is_still_compared_with() {
     };
     std::fs::write(run.store.at(&paths::trainer_metrics(1)), json(&other).unwrap()).unwrap();
     assert_eq!(Attempt::start(&run, 2, 1).state().weights, format!("l2-v{STEPS}"));
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_by_all_others_with_collective_and_step() {
+    let run = Run::with_deadline(50, "3s");
+    let mut attempt = Attempt::start(&run, 1, 3);
+    attempt.step(&run, 1);
+    for hang in attempt.hang(1) {
+        assert_eq!((&hang.ranks, &hang.pods), (&vec![1], &vec![1]), "{hang:?}");
+        assert!(hang.message.contains("rank 1 did not arrive"), "{hang:?}");
+    }
+    // The stopped one finds its peers gone when it comes back, and ends too.
+    attempt.signal(1, "-CONT");
+    assert!(!attempt.ranks[1].wait().unwrap().success());
+
+    // And when rank 0, where the ranks meet, hangs.
+    let mut attempt = Attempt::start(&run, 2, 3);
+    for hang in attempt.hang(0) {
+        assert_eq!(hang.ranks, [0], "{hang:?}");
+    }
+}
+
+#[test]
+fn a_hang_inside_a_step_names_the_step() {
+    let run = Run::with_deadline(50, "2s");
+    let mut attempt = Attempt::start(&run, 1, 2);
+    // Stopped before it is ordered: it hangs in the step, as its peers see it.
+    attempt.signal(1, "-STOP");
+    assert_eq!(attempt.order(1, &paths::batch(1), &checksum(&run, 1)).0, 202);
+    let hang = attempt.hang(1).remove(0);
+    assert_eq!(hang.ranks, [1]);
+    assert!(hang.message.contains("rank 0 waited") && hang.message.contains("step 1"), "{hang:?}");
+}
+
+#[test]
+fn a_rank_is_ready_when_it_is_where_all_meet_and_waits_there_for_the_others() {
+    let run = Run::with_deadline(50, "1s");
+    let attempt = Attempt::begin(&run, 1, 3, 0..2);
+    for rank in 0..2 {
+        until(|| {
+            TcpStream::connect(&attempt.doors[rank]).is_ok() && attempt.ask_rank(rank, "GET", "/readyz", "").0 == 200
+        });
+    }
+    let answer = attempt.ask_rank(1, "GET", "/v1/state", "").0;
+    assert_eq!(answer, 404, "only rank 0 takes orders");
+    assert_eq!(attempt.state().phase, TrainerPhase::Starting);
+}
+
+#[test]
+fn a_rank_that_waits_for_rank_zero_is_not_ready() {
+    let run = Run::new(50);
+    let attempt = Attempt::begin(&run, 1, 2, 1..2);
+    until(|| TcpStream::connect(&attempt.doors[0]).is_ok());
+    assert_eq!(attempt.ask("GET", "/healthz", "").0, 200);
+    assert_eq!(attempt.ask("GET", "/readyz", "").0, 503);
+}
+
+#[test]
+fn the_driver_says_when_a_checkpoint_is_written_and_how_many_stay() {
+    let run = Run::new(50);
+    let attempt = Attempt::start(&run, 1, 2);
+    for (step, write) in [(1, true), (2, false), (3, true)] {
+        let order = serde_json::json!({
+            "batch": paths::batch(step), "sha256": checksum(&run, step), "checkpoint": {"write": write, "keep": 1},
+        });
+        assert_eq!(attempt.ask("PUT", &format!("/v1/steps/{step}"), &order.to_string()).0, 202);
+        assert_eq!(attempt.outcome(step).state, StepPhase::Done);
+        // Asked again by a driver that keeps otherwise: the same step.
+        assert_eq!(attempt.order(step, &paths::batch(step), &checksum(&run, step)).0, 202);
+    }
+    let kept = run.store.checkpoints().unwrap();
+    assert_eq!(kept.iter().map(|one| one.step).collect::<Vec<_>>(), [3]);
+    assert_eq!(attempt.state().checkpoint_step, 3);
+}
+
+#[test]
+fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
+    let run = Run::new(1);
+    let stale = Attempt::start(&run, 1, 2);
+    stale.step(&run, 1);
+    // Cut off from the cluster, and alive.
+    let newer = Attempt::start(&run, 2, 1);
+    assert_eq!(newer.state().step, 1);
+    let before = run.store.versions().unwrap();
+    let checkpoints = run.store.checkpoints().unwrap();
+
+    assert_eq!(stale.order(2, &paths::batch(2), &checksum(&run, 2)).0, 202);
+    let mut stale = stale;
+    for rank in &mut stale.ranks {
+        assert!(!rank.wait().unwrap().success());
+    }
+    assert_eq!(run.store.versions().unwrap(), before);
+    assert_eq!(run.store.checkpoints().unwrap(), checkpoints);
+    assert!(!run.store.at(&paths::trainer_metrics(2)).exists());
+    newer.step(&run, 2);
+    // Nor does it come back under its old number.
+    let mut again = Attempt::begin(&run, 1, 1, 0..1);
+    assert_eq!(again.ranks[0].wait().unwrap().code(), Some(1));
+    newer.step(&run, 3);
+}
+
+/// Returns when it holds.
+fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }

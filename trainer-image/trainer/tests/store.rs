@@ -10,7 +10,7 @@ use grpo_policy::weights::{Weights, checksum};
 use grpo_records::batch::Batch;
 use grpo_records::paths;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::Store;
+use grpo_trainer::state::{Epoch, Store};
 use grpo_trainer::{TrainError, grpo};
 
 fn save(store: &Store, model: &Sharded, step: u32) {
@@ -159,8 +159,10 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("/dev/full", path).unwrap();
     };
-    full(&store.at(&paths::checkpoint_rank("l1", 2, 0, 1)));
-    let staged = format!(".0-{}-l1-v2", std::process::id());
+    let shard = store.at(&paths::checkpoint_rank("l1", 2, 0, 1));
+    let shard_staged = format!(".{}-{}", std::process::id(), shard.file_name().unwrap().display());
+    full(&shard.with_file_name(shard_staged));
+    let staged = format!(".{}-l1-v2", std::process::id());
     full(&store.at(paths::WEIGHTS).join(&staged).join("model.safetensors"));
 
     let weights = model.weights().unwrap();
@@ -193,4 +195,71 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
         ),
         (2, 2)
     );
+}
+
+fn rank(root: &std::path::Path, run: &str, attempt: u32) -> Store {
+    let epoch = Epoch {
+        run: run.to_owned(),
+        attempt,
+        rank: 0,
+    };
+    Store::of_attempt(root.to_owned(), epoch)
+}
+
+fn started(root: &std::path::Path, run: &str, attempt: u32) -> Store {
+    let store = rank(root, run, attempt);
+    store.fence().unwrap();
+    store.begin().unwrap();
+    store
+}
+
+#[test]
+fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let old = started(root, "uid-1", 1);
+    let mut model = alone();
+    let weights = model.weights().unwrap();
+    old.publish(&weights, root, "l1", 0, None).unwrap();
+    steps(&mut model, 1..=1);
+    save(&old, &model, 1);
+
+    let new = started(root, "uid-1", 2);
+    steps(&mut model, 2..=2);
+    let other = model.weights().unwrap();
+    let refused = [
+        old.publish(&other, root, "l1", 2, None).map(|_| ()),
+        old.write_shards(&model, "l1", 2),
+        // Also what has its name already.
+        old.write_shards(&model, "l1", 1),
+        old.seal(&model, "l1", 1, 1),
+        old.create("metrics/trainer/000002.json", b"{}").map(|_| ()),
+        old.prune_versions(),
+        old.sweep(),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, TrainError::Fenced { attempt: 1, .. }), "{error}");
+    }
+    assert_eq!(new.versions().unwrap().len(), 1);
+    assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 1);
+
+    new.publish(&other, root, "l1", 2, None).unwrap();
+    save(&new, &model, 2);
+    assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 2);
+}
+
+#[test]
+fn an_earlier_attempt_of_the_same_run_does_not_begin_and_a_run_made_again_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let newer = started(folder.path(), "uid-1", 12);
+    assert!(matches!(
+        rank(folder.path(), "uid-1", 9).fence(),
+        Err(TrainError::Fenced { attempt: 9, .. })
+    ));
+    newer.create("still", b"ours").unwrap();
+
+    let again = started(folder.path(), "uid-2", 1);
+    again.create("now", b"ours").unwrap();
+    assert!(newer.create("late", b"").is_err());
 }

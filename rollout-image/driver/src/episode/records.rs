@@ -36,7 +36,7 @@ impl Episodes {
         transcript: &Transcript,
     ) -> Result<(), DriverError> {
         let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
-        let sampling = &self.settings.sampling;
+        let sampling = &plan.sampling;
         let record = EpisodeRecord {
             schema: SCHEMA,
             writer: self.writer.clone(),

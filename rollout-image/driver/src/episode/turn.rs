@@ -2,6 +2,7 @@
 
 use super::{Episodes, Plan, Stop, millis, now};
 use crate::agent_bash;
+use crate::config::Sampling;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::seeds;
@@ -48,7 +49,7 @@ impl Episodes {
             number,
         );
         let prompt_length = given.len();
-        let sampled = self.sample(given, seed).await?;
+        let sampled = self.sample(given, seed, &plan.sampling).await?;
         let mut record = TurnRecord {
             schema: SCHEMA,
             writer: self.writer.clone(),
@@ -82,8 +83,7 @@ impl Episodes {
         Ok(())
     }
 
-    pub(super) async fn sample(&self, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Stop> {
-        let sampling = &self.settings.sampling;
+    async fn sample(&self, prompt: Vec<u32>, seed: u64, sampling: &Sampling) -> Result<Sampled, Stop> {
         let room = self.settings.agent.context_tokens - prompt.len();
         let ask = Ask {
             max_tokens: sampling

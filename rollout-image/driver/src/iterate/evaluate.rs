@@ -1,12 +1,12 @@
 //! Fixed sets: measured when they are due, once for each version of the weights.
 
-use super::Run;
-use crate::config;
+use super::{Draw, Run};
 use crate::fault::{DriverError, Fault};
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
+use grpo_records::settings::Cadence;
 use grpo_records::state::EvaluationState;
-use grpo_records::{EpisodeHome, Event, Outcome, RunState};
+use grpo_records::{EpisodeHome, Event, Outcome, RunState, paths};
 
 /// When a set is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ impl Run {
     pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
         self.aim(BASE_VERSION, None, None).await?;
         self.synced(BASE_VERSION).await?;
+        self.before_evaluating(BASE_VERSION).await?;
         for set in 0..self.settings.evaluate.len() {
             self.evaluate(set, BASE_VERSION).await?;
         }
@@ -27,12 +28,32 @@ impl Run {
 
     pub(super) async fn evaluations(&self, moment: Moment) -> Result<(), DriverError> {
         let version = self.wanted.borrow().clone();
+        self.before_evaluating(&version).await?;
+        let live = self.live.now();
         for (at, set) in self.settings.evaluate.iter().enumerate() {
-            if is_due(set, moment, self.settings.iterations) {
+            let cadence = live.evaluate.iter().find(|cadence| cadence.set == set.name);
+            if cadence.is_some_and(|cadence| is_due(cadence, moment, live.iterations)) {
                 self.evaluate(at, &version).await?;
             }
         }
         Ok(())
+    }
+
+    /// Takes over what has changed, unless a driver before this one began to evaluate: a set is sampled alike throughout.
+    async fn before_evaluating(&self, version: &str) -> Result<(), DriverError> {
+        for set in &self.settings.evaluate {
+            let key = (set.name.clone(), version.to_owned());
+            let home = EpisodeHome::Evaluation {
+                set: key.0.clone(),
+                weights: key.1.clone(),
+            };
+            let (_, begun) = self.store.names_in(&paths::home(&home)).await?;
+            let done = self.ledger.read(|state| state.evaluations.contains_key(&key)).await;
+            if !begun.is_empty() && !done {
+                return Ok(());
+            }
+        }
+        self.take_changes().await
     }
 
     /// Measures a set under `version`, unless the journal says that it was measured.
@@ -49,7 +70,12 @@ impl Run {
                 };
                 let tasks = &self.evaluation_tasks[at];
                 let positions: Vec<u32> = (0..tasks.len() as u32).collect();
-                let plans = self.plans(&home, &positions, tasks, set.samples, set.seed);
+                let draw = Draw {
+                    samples: set.samples,
+                    seed: set.seed,
+                    sampling: self.live.now().sampling,
+                };
+                let plans = self.plans(&home, &positions, tasks, draw);
                 let metas = self.rolled_out(Stage::Evaluating, &home, plans).await?;
                 let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
                 let result = EvaluationState {
@@ -79,10 +105,13 @@ impl Run {
     }
 }
 
-fn is_due(set: &config::Evaluation, moment: Moment, iterations: u32) -> bool {
+/// The last iteration may be past the number there are to be now.
+fn is_due(cadence: &Cadence, moment: Moment, iterations: u32) -> bool {
     match moment {
-        Moment::Start => set.at_start,
-        Moment::After(k) => set.every.is_some_and(|every| k % every == 0) || (k == iterations && set.at_end),
+        Moment::Start => cadence.at_start,
+        Moment::After(k) => {
+            cadence.every.is_some_and(|every| k.is_multiple_of(every)) || (k >= iterations && cadence.at_end)
+        }
     }
 }
 
@@ -110,14 +139,10 @@ pub fn evaluations_shown(state: &RunState) -> Vec<Evaluation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::Selection;
 
-    fn set(every: Option<u32>, at_start: bool, at_end: bool) -> config::Evaluation {
-        config::Evaluation {
-            name: "s".into(),
-            tasks: Selection::default(),
-            samples: 1,
-            seed: 0,
+    fn set(every: Option<u32>, at_start: bool, at_end: bool) -> Cadence {
+        Cadence {
+            set: "s".into(),
             every,
             at_start,
             at_end,
@@ -126,7 +151,7 @@ mod tests {
 
     #[test]
     fn sets_are_due_at_start_at_end_and_every_so_often() {
-        let due = |set: &config::Evaluation| {
+        let due = |set: &Cadence| {
             let mut moments = vec![Moment::Start];
             moments.extend((1..=5).map(Moment::After));
             moments

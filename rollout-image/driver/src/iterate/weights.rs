@@ -127,7 +127,7 @@ impl Run {
             absent = updated.absent,
             "engines serve it"
         );
-        self.board.change(|progress| progress.message = None);
+        self.quiet();
         self.board.end(Stage::Syncing);
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Run {
                 std::future::pending::<()>().await;
             } => Err(DriverError::Other("nobody waits for the trainer".into())),
         };
-        self.board.change(|progress| progress.message = None);
+        self.quiet();
         result
     }
 }

@@ -12,10 +12,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use grpo_driver::agent_bash::Prompts;
-use grpo_driver::config::{AgentSettings, Evaluation, Patience, Reward, Sampling, Settings, Training};
+use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::engine::Endpoints;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
+use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::start::{self, Process};
@@ -24,7 +25,7 @@ use grpo_driver::verify;
 use grpo_engine_protocol as engine;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
+    CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
     WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
@@ -81,6 +82,8 @@ pub struct Trainer {
     pub lineage: Mutex<String>,
     pub step: Mutex<u32>,
     pub steps_run: Mutex<Vec<u32>>,
+    /// What was ordered to be kept after each of them.
+    pub kept: Mutex<Vec<Option<CheckpointOrder>>>,
     pub phase: Mutex<TrainerPhase>,
     pub away_for: Mutex<u32>,
 }
@@ -196,6 +199,7 @@ impl World {
             lineage: Mutex::new("a".into()),
             step: Mutex::new(0),
             steps_run: Mutex::default(),
+            kept: Mutex::default(),
             phase: Mutex::new(TrainerPhase::Idle),
             away_for: Mutex::new(0),
         });
@@ -259,6 +263,7 @@ impl World {
                 top_k: 0,
                 max_tokens_per_call: 256,
             },
+            checkpoint: Checkpoint { every: 10, keep: 2 },
             iterations: 2,
             prompts: 2,
             samples: 4,
@@ -284,10 +289,21 @@ impl World {
     }
 
     pub async fn start(&self, settings: Settings, attempt: u32) -> Result<Arc<Run>, DriverError> {
+        self.start_with(settings, attempt, live::Source::Fixed).await
+    }
+
+    /// A driver that finds changes of the run in `changes`.
+    pub async fn start_with(
+        &self,
+        settings: Settings,
+        attempt: u32,
+        changes: live::Source,
+    ) -> Result<Arc<Run>, DriverError> {
         let process = Process {
             attempt,
             grader_worker: grader_worker(),
             grader_site: grader_site(),
+            changes,
         };
         let store = start::store(&settings)?;
         let board = Board::new(&settings.uid, settings.iterations);
@@ -707,6 +723,7 @@ async fn put_step(
     let bytes = trainer.store.bytes(&request.batch).await.unwrap();
     assert_eq!(sha256_hex(&bytes), request.sha256);
     trainer.steps_run.lock().unwrap().push(k);
+    trainer.kept.lock().unwrap().push(request.checkpoint);
     trainer.publish(k).await;
     StatusCode::ACCEPTED.into_response()
 }

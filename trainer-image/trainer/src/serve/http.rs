@@ -1,4 +1,5 @@
-//! Rank 0's door: state, steps, health, metrics. It answers from memory and hands orders to the training thread; it never computes.
+//! The doors of a trainer's pods. Every pod's says whether its rank is where all ranks meet; rank 0's has state, steps and metrics too. It
+//! answers from memory and hands orders to the training thread; it never computes.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -31,13 +32,39 @@ struct Door {
 /// Listens, and answers the channel on which orders arrive: one at a time.
 pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
     let (jobs, orders) = sync_channel(1);
-    let door = Door { board, jobs };
+    let door = Door {
+        board: board.clone(),
+        jobs,
+    };
     let router = Router::new()
-        .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
         .route("/v1/state", get(state))
         .route("/v1/steps/{step}", put(order).get(watch))
         .with_state(door);
+    serve(listen, router.merge(health(board)))?;
+    Ok(orders)
+}
+
+/// Listens where there are no orders to take: the first rank of every other pod.
+pub fn start_without_orders(listen: SocketAddr, board: Board) -> Result<(), TrainError> {
+    serve(listen, health(board))
+}
+
+fn health(board: Board) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
+        .with_state(board)
+}
+
+async fn ready(State(board): State<Board>) -> Response {
+    match board.has_arrived() {
+        true => "ok".into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not where the ranks meet yet").into_response(),
+    }
+}
+
+fn serve(listen: SocketAddr, router: Router) -> Result<(), TrainError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -51,7 +78,7 @@ pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequ
             tracing::error!(%error, "the HTTP server ended");
         }
     });
-    Ok(orders)
+    Ok(())
 }
 
 async fn state(State(door): State<Door>) -> Response {
@@ -65,7 +92,7 @@ async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): J
     let verdict = door.board.with(|shared| {
         match (shared.steps.get(&step), shared.requests.get(&step)) {
             // A refused batch may be ordered again, corrected.
-            (Some(known), Some(asked)) if known.state != StepPhase::Failed && *asked == request => {
+            (Some(known), Some(asked)) if known.state != StepPhase::Failed && asked.is_same_step(&request) => {
                 return Ok(Some(known.clone()));
             }
             _ => {}

@@ -10,7 +10,7 @@ use grpo_records::weights::WeightsManifest;
 
 use super::Rank;
 use crate::error::TrainError;
-use crate::state::{json, lineage_number};
+use crate::state::{CheckpointManifest, json, lineage_number};
 
 /// What a step published the first time.
 struct Published {
@@ -21,9 +21,16 @@ struct Published {
 impl Rank {
     /// Comes back to where the store says the run is.
     pub(super) fn recover(&mut self) -> Result<(), TrainError> {
+        // What an attempt before this one still publishes is published before anybody reads.
+        if self.is_first() {
+            self.model.group.busy("fencing off earlier attempts", || self.store.fence())?;
+        }
+        self.model.group.barrier()?;
+        self.store.begin()?;
         // Every rank reads before any rank writes.
-        let checkpoint = self.store.newest_checkpoint()?;
-        let versions = self.store.versions()?;
+        let (checkpoint, versions) = self.model.group.busy("reading the store", || {
+            Ok::<_, TrainError>((self.store.newest_checkpoint()?, self.store.versions()?))
+        })?;
         self.model.group.barrier()?;
         if self.is_first() {
             self.store.sweep()?;
@@ -34,7 +41,7 @@ impl Rank {
                 lineage = checkpoint.lineage,
                 "going on from a checkpoint"
             );
-            self.store.load(&mut self.model, checkpoint)?;
+            self.load(checkpoint)?;
             (self.lineage, self.step) = (checkpoint.lineage.clone(), checkpoint.step);
             self.board.with(|shared| shared.state.checkpoint_step = checkpoint.step);
         }
@@ -50,6 +57,12 @@ impl Rank {
         self.idle();
         tracing::info!(step = self.step, weights = self.version, "ready for orders");
         Ok(())
+    }
+
+    /// The other ranks wait for the slowest disk.
+    fn load(&mut self, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
+        let (store, watch) = (self.store.clone(), self.watch.clone());
+        watch.busy("reading a checkpoint", || store.load(&mut self.model, checkpoint))
     }
 
     fn replay(&mut self, step: u32, versions: &[WeightsManifest]) -> Result<(), TrainError> {

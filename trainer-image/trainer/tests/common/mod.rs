@@ -110,6 +110,7 @@ pub fn ranks<T: Send>(world: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
                 address: local.clone(),
                 port,
                 own_host: local,
+                interface: String::new(),
                 timeout,
             };
             scope.spawn(move || work(Group::join(&at).unwrap()))

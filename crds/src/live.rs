@@ -1,0 +1,151 @@
+//! What may change under a running driver, and taking it over from a newer `run.json`.
+//!
+//! The API server refuses most changes while a run runs; whatever reaches the file is judged here once more, because the file may be
+//! that of a namesake, or a change may have overtaken the run's phase. What is not the driver's business is not named.
+
+use serde_json::Value;
+
+use crate::RunConfig;
+
+/// Changes of these are executed by others, or by nobody before the next start.
+const OF_OTHERS: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "inference.pool", "sandboxes.pool"];
+
+/// A `run.json` with what may change in it taken over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    pub config: RunConfig,
+    /// Paths below `spec` that differ too, and stay as they were.
+    pub ignored: Vec<String>,
+}
+
+/// A `run.json` that is not this run's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is the configuration of a run with uid {found}, and this run's uid is {own}")]
+pub struct Foreign {
+    pub own: String,
+    pub found: String,
+}
+
+impl RunConfig {
+    /// This configuration with what may change while a run runs as it is in `newer`: the number of iterations, sampling, checkpoints, and
+    /// when sets are evaluated.
+    pub fn with_live_changes_of(&self, newer: &Self) -> Result<Taken, Foreign> {
+        if newer.uid != self.uid {
+            return Err(Foreign {
+                own: self.uid.clone(),
+                found: newer.uid.clone(),
+            });
+        }
+        let mut config = self.clone();
+        config.spec.rollout.iterations = newer.spec.rollout.iterations;
+        config.spec.rollout.sampling = newer.spec.rollout.sampling.clone();
+        config.spec.checkpoint = newer.spec.checkpoint.clone();
+        for set in &mut config.spec.tasks.evaluate {
+            let newer = newer.spec.tasks.evaluate.iter().find(|other| other.name == set.name);
+            if let Some(newer) = newer {
+                (set.every, set.at_start, set.at_end) = (newer.every, newer.at_start, newer.at_end);
+            }
+        }
+        let mut ignored = Vec::new();
+        // A spec that was read from JSON always is JSON.
+        let (kept, given) = (
+            serde_json::to_value(&config.spec).unwrap_or_default(),
+            serde_json::to_value(&newer.spec).unwrap_or_default(),
+        );
+        differences("", &kept, &given, &mut ignored);
+        ignored.retain(|path| {
+            !OF_OTHERS
+                .iter()
+                .any(|other| path == other || path.starts_with(&format!("{other}.")))
+        });
+        Ok(Taken { config, ignored })
+    }
+}
+
+/// Paths at which two specs differ: fields of objects one by one, lists as a whole.
+fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let names: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for name in names {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                let of = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                differences(&path, &of(one), &of(other), found);
+            }
+        }
+        (one, other) if one != other => found.push(path.to_owned()),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GrpoRun;
+
+    fn config(patch: &str) -> RunConfig {
+        let mut run: Value = serde_yaml_ng::from_str(include_str!("../../docs/examples/demo.yaml")).unwrap();
+        run["metadata"]["uid"] = "uid-1".into();
+        let patch: Value = serde_yaml_ng::from_str(patch).unwrap();
+        merge(&mut run["spec"], &patch);
+        let run: GrpoRun = serde_json::from_value(run).unwrap();
+        RunConfig::of(&run)
+    }
+
+    fn merge(into: &mut Value, patch: &Value) {
+        match patch {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| merge(&mut into[name], value)),
+            value => *into = value.clone(),
+        }
+    }
+
+    #[test]
+    fn exactly_what_may_change_while_a_run_runs_is_taken_over() {
+        let old = config("{}");
+        let newer = config(
+            "{rollout: {iterations: 99, prompts: 3, sampling: {temperature: 0.5, maxTokensPerCall: 77}}, checkpoint: {every: 3, keep: 4}, \
+             algorithm: {learningRate: 0.5}, trainer: {nodes: 7}, suspend: true, sandboxes: {pool: {max: 3}}, \
+             ttlSecondsAfterFinished: 9}",
+        );
+        let Taken { config: taken, ignored } = old.with_live_changes_of(&newer).unwrap();
+        assert_eq!(taken.spec.rollout.iterations, 99);
+        assert_eq!(taken.spec.rollout.sampling, newer.spec.rollout.sampling);
+        assert_eq!(taken.spec.checkpoint, newer.spec.checkpoint);
+        assert_eq!(ignored, ["algorithm.learningRate", "rollout.prompts", "trainer.nodes"]);
+        let mut back = taken;
+        back.spec.rollout = old.spec.rollout.clone();
+        back.spec.checkpoint = old.spec.checkpoint.clone();
+        assert_eq!(back, old, "nothing else has changed");
+    }
+
+    #[test]
+    fn sets_are_evaluated_when_the_newer_file_says_and_stay_the_sets_they_were() {
+        let old = config("{}");
+        let mut newer = old.clone();
+        let set = &mut newer.spec.tasks.evaluate[0];
+        (set.every, set.at_end, set.samples) = (Some(5), !set.at_end, 200);
+        let taken = old.with_live_changes_of(&newer).unwrap();
+        let set = &taken.config.spec.tasks.evaluate[0];
+        let before = &old.spec.tasks.evaluate[0];
+        assert_eq!(
+            (set.every, set.at_end, set.samples),
+            (Some(5), !before.at_end, before.samples)
+        );
+        assert_eq!(taken.ignored, ["tasks.evaluate"]);
+    }
+
+    #[test]
+    fn the_file_of_a_namesake_is_not_taken() {
+        let old = config("{}");
+        let newer = RunConfig {
+            uid: "uid-2".into(),
+            ..old.clone()
+        };
+        let refused = old.with_live_changes_of(&newer).unwrap_err().to_string();
+        assert!(refused.contains("uid-1") && refused.contains("uid-2"), "{refused}");
+    }
+}

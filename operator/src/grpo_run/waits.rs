@@ -1,0 +1,212 @@
+//! Everything a run can wait for, the most fundamental first, in words that say what to do.
+
+use grpo_crds::{
+    InferencePool, SandboxPool,
+    grpo_run::Mode,
+    inference_pool::{Claim, ExternalWeights},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{
+    objects::pool_in_words,
+    read::{Seen, StoreVolume},
+};
+use crate::{
+    admission::{Gate, Verdict},
+    estimate,
+    pod_group::{GroupState, Plan},
+};
+
+/// Why a run is not running: one word for machines, a sentence for people.
+pub type Wait = (&'static str, String);
+
+/// What has to be there before the run may ask for room in the cluster: until then it would hold what others can use.
+pub fn before_admission(seen: &Seen) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
+    waits.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
+    waits.extend(store_missing(seen));
+    if seen.run.spec.mode.needs_engines() {
+        waits.extend(inference_unusable(seen));
+    }
+    if seen.run.spec.mode.needs_sandboxes() {
+        waits.extend(sandboxes_unusable(seen));
+    }
+    waits
+}
+
+/// What has to be there before it runs, once it is admitted.
+pub fn before_running(seen: &Seen, driver: &Plan, trainer: Option<&Plan>) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    if seen.run.spec.mode.needs_engines() {
+        waits.extend(inference_unready(seen));
+    }
+    if seen.run.spec.mode.needs_sandboxes() {
+        waits.extend(sandboxes_unready(seen));
+    }
+    waits.extend(group_unready("DriverNotReady", "driver", driver));
+    waits.extend(trainer.and_then(|plan| group_unready("TrainerNotReady", "trainer", plan)));
+    waits
+}
+
+/// How the run stands with whoever lets it in.
+pub fn admission(seen: &Seen) -> Verdict {
+    let gated = |pods: &[crate::pods::PodFacts]| pods.iter().any(|pod| !pod.deleting && pod.is_gated());
+    match Gate::of_run(&seen.run) {
+        Gate::Kueue { queue, .. } if gated(&seen.driver_pods) || gated(&seen.trainer_pods) => Verdict {
+            admitted: false,
+            reason: "WaitsForQuota",
+            message: format!(
+                "waits for quota in LocalQueue {queue} of namespace {0}: Kueue lets all of its pods in at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
+                seen.owner.namespace
+            ),
+        },
+        Gate::Kueue { queue, .. } => Verdict {
+            admitted: true,
+            reason: "Admitted",
+            message: format!("Kueue lets its pods in by LocalQueue {queue}"),
+        },
+        Gate::Ours { .. } => seen.verdict.clone().unwrap_or(Verdict {
+            admitted: false,
+            reason: "NotLookedAt",
+            message: "admission has not looked at it yet".to_owned(),
+        }),
+    }
+}
+
+fn store_missing(seen: &Seen) -> Option<Wait> {
+    let store = &seen.run.spec.store;
+    if seen.store != StoreVolume::Missing {
+        return None;
+    }
+    let claim = store.persistent_volume_claim.as_ref()?;
+    Some((
+        "StoreMissing",
+        format!(
+            "store: there is no PersistentVolumeClaim {} in namespace {}; make it",
+            claim.claim_name, seen.owner.namespace
+        ),
+    ))
+}
+
+fn group_unready(reason: &'static str, group: &str, plan: &Plan) -> Option<Wait> {
+    match &plan.state {
+        GroupState::Starting { message } | GroupState::Pausing { message } => {
+            Some((reason, format!("{group}: {message}")))
+        }
+        GroupState::Running | GroupState::Succeeded | GroupState::Fault(_) | GroupState::Exhausted { .. } => None,
+    }
+}
+
+/// The pool is not there, belongs to another run, or can never serve this one.
+fn inference_unusable(seen: &Seen) -> Option<Wait> {
+    let spec = &seen.run.spec;
+    let words = pool_in_words::<InferencePool>(seen.inference_name());
+    let Some(pool) = &seen.inference else {
+        return missing("InferencePoolMissing", &words, spec.inference.pool.is_some());
+    };
+    if let Some(other) = claimed_by_another(seen, pool) {
+        return Some((
+            "InferencePoolClaimed",
+            format!(
+                "{words} follows the weights of GrpoRun {0}; this run waits until that one ends. `kubectl get grun {0}` shows how far it is; with a pool of its own in spec.inference.pool a run waits for nobody",
+                other.name
+            ),
+        ));
+    }
+    if pool.spec.model != spec.model.source() {
+        return Some((
+            "InferencePoolServesAnotherModel",
+            format!(
+                "{words} serves another model than spec.model; name a pool that serves it, or describe one in spec.inference.pool"
+            ),
+        ));
+    }
+    let external = pool.spec.engine.external.as_ref()?;
+    let frozen =
+        spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
+    if frozen {
+        return Some((
+            "SamplerIsFrozen",
+            format!(
+                "{words} is an external server that takes no new weights, so every iteration would sample from the base model; use another pool, or accept it with spec.algorithm.allowFrozenSampler"
+            ),
+        ));
+    }
+    let probed = pool
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .find(|condition| condition.type_ == "Probed");
+    match probed {
+        Some(probed) if probed.status == "True" => None,
+        Some(probed) => Some((
+            "ExternalServerNotProbed",
+            format!(
+                "{words} has not passed its probe, so a run may not sample from it: {}",
+                probed.message
+            ),
+        )),
+        None => Some(("ExternalServerNotProbed", format!("{words} has not been probed yet"))),
+    }
+}
+
+fn inference_unready(seen: &Seen) -> Option<Wait> {
+    let words = pool_in_words::<InferencePool>(seen.inference_name());
+    match &seen.inference {
+        None => Some(("InferencePoolMissing", format!("{words} is being made"))),
+        Some(pool) => {
+            let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
+            unready("InferencePoolNotReady", &words, conditions)
+        }
+    }
+}
+
+fn sandboxes_unusable(seen: &Seen) -> Option<Wait> {
+    let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
+    match &seen.sandboxes {
+        Some(_) => None,
+        None => missing("SandboxPoolMissing", &words, seen.run.spec.sandboxes.pool.is_some()),
+    }
+}
+
+fn sandboxes_unready(seen: &Seen) -> Option<Wait> {
+    let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
+    match &seen.sandboxes {
+        None => Some(("SandboxPoolMissing", format!("{words} is being made"))),
+        Some(pool) => {
+            let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
+            unready("SandboxPoolNotReady", &words, conditions)
+        }
+    }
+}
+
+/// A pool of the run's own is made by this very reconcile; one that is named has to be there.
+fn missing(reason: &'static str, words: &str, own: bool) -> Option<Wait> {
+    (!own).then(|| {
+        (
+            reason,
+            format!("there is no {words} in this namespace; make it, or correct poolRef"),
+        )
+    })
+}
+
+fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<Wait> {
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => Some((reason, format!("{words}: {}", ready.message))),
+        None => Some((reason, format!("{words} has not been looked at yet"))),
+    }
+}
+
+fn claimed_by_another<'a>(seen: &Seen, pool: &'a InferencePool) -> Option<&'a Claim> {
+    pool.status
+        .as_ref()?
+        .claimed_by
+        .as_ref()
+        .filter(|claim| claim.uid != seen.owner.uid)
+}

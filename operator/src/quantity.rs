@@ -1,0 +1,112 @@
+//! Kubernetes quantities as whole thousandths: `250m` is 250, `2` is 2,000, `1Gi` is 1,073,741,824,000.
+//!
+//! Enough for adding up what pods ask for and what nodes have. What is finer than a thousandth is rounded up, as the scheduler does.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+const BINARY: [(&str, i128); 6] = [
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("Pi", 1 << 50),
+    ("Ei", 1 << 60),
+];
+const DECIMAL: [(&str, i32); 9] = [
+    ("n", -9),
+    ("u", -6),
+    ("m", -3),
+    ("k", 3),
+    ("M", 6),
+    ("G", 9),
+    ("T", 12),
+    ("P", 15),
+    ("E", 18),
+];
+
+/// A quantity in thousandths. None for what is not a quantity; the API server lets none of those through.
+pub fn thousandths(quantity: &Quantity) -> Option<i64> {
+    let text = quantity.0.as_str();
+    if let Some((number, factor)) = BINARY
+        .iter()
+        .find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
+    {
+        return scaled(number, factor, 0);
+    }
+    if let Some((number, power)) = DECIMAL
+        .iter()
+        .find_map(|(suffix, power)| Some((text.strip_suffix(suffix)?, *power)))
+    {
+        return scaled(number, 1, power);
+    }
+    match text.split_once(['e', 'E']) {
+        Some((number, power)) => scaled(number, 1, power.parse().ok()?),
+        None => scaled(text, 1, 0),
+    }
+}
+
+/// `number` x `factor` x 10^`power`, in thousandths.
+fn scaled(number: &str, factor: i128, power: i32) -> Option<i64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction}");
+    let digits: i128 = digits.parse().ok()?;
+    let power = power + 3 - i32::try_from(fraction.len()).ok()?;
+    let ten = |power: i32| 10i128.checked_pow(power.unsigned_abs());
+    let product = digits.checked_mul(factor)?;
+    let value = if power >= 0 {
+        product.checked_mul(ten(power)?)?
+    } else {
+        let divisor = ten(power)?;
+        product.div_euclid(divisor) + i128::from(product.rem_euclid(divisor) > 0)
+    };
+    i64::try_from(value).ok()
+}
+
+/// As people read it: whole thousands lose their thousandths, memory is in Gi where it is that large.
+pub fn in_words(resource: &str, thousandths: i64) -> String {
+    let whole = thousandths / 1000;
+    match resource {
+        "memory" | "ephemeral-storage" if whole >= 1 << 30 => format!("{:.0}Gi", whole as f64 / f64::from(1 << 30)),
+        "memory" | "ephemeral-storage" => format!("{}Mi", whole >> 20),
+        _ if thousandths % 1000 == 0 => whole.to_string(),
+        _ => format!("{thousandths}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_that_kubernetes_knows_is_read() {
+        for (text, wanted) in [
+            ("0", 0),
+            ("2", 2_000),
+            ("250m", 250),
+            ("1.5", 1_500),
+            ("0.0001", 1),
+            ("100n", 1),
+            ("1u", 1),
+            ("8k", 8_000_000),
+            ("1Ki", 1_024_000),
+            ("1.5Gi", 1_610_612_736_000),
+            ("2e3", 2_000_000),
+            ("1E3", 1_000_000),
+            ("-1", -1_000),
+            ("500G", 500_000_000_000_000),
+        ] {
+            assert_eq!(thousandths(&Quantity(text.into())), Some(wanted), "{text}");
+        }
+        for text in ["", "abc", "1..2", "Gi", "9999999999999999999E"] {
+            assert_eq!(thousandths(&Quantity(text.into())), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_shown_as_people_write_them() {
+        assert_eq!(in_words("nvidia.com/gpu", 8_000), "8");
+        assert_eq!(in_words("cpu", 250), "250m");
+        assert_eq!(in_words("memory", (64i64 << 30) * 1000), "64Gi");
+        assert_eq!(in_words("memory", (64i64 << 20) * 1000), "64Mi");
+    }
+}

@@ -1,0 +1,168 @@
+//! Changes of a run that runs. The operator rewrites `run.json`, the kubelet brings it into the pod, and between two pieces of work the driver
+//! takes over what may change; everything else it says and leaves.
+//!
+//! What is in force is in the journal: of an iteration or evaluation that was begun, all episodes are sampled alike, whoever finishes it.
+
+use crate::config::Settings;
+use crate::fault::{DriverError, Fault};
+use grpo_crds::RunConfig;
+use grpo_crds::live::Foreign;
+use grpo_records::settings::LiveSettings;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Where changes come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The file this process was started with.
+    File { path: PathBuf, started_with: Box<RunConfig> },
+    /// Nowhere: what is given holds.
+    Fixed,
+}
+
+/// Why a `run.json` is not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error("reading {path}: {source}")]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{path} is no run.json: {source}")]
+    NotJson { path: PathBuf, source: serde_json::Error },
+    #[error("{path} is not this run's: {source}")]
+    Foreign { path: PathBuf, source: Foreign },
+    #[error("{path} asks for what is not executed: {source}")]
+    Unsupported { path: PathBuf, source: Fault },
+}
+
+/// What a look at the file showed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    pub settings: LiveSettings,
+    /// Paths below `spec` that differ and may not.
+    pub ignored: Vec<String>,
+}
+
+struct State {
+    settings: LiveSettings,
+    ignored: Vec<String>,
+    complaint: Option<String>,
+}
+
+/// What holds now, and where it may change.
+pub struct Live {
+    source: Source,
+    given: LiveSettings,
+    state: Mutex<State>,
+}
+
+impl Live {
+    /// `known`: what the journal says is in force.
+    pub fn new(source: Source, given: LiveSettings, known: Option<LiveSettings>) -> Self {
+        let state = State {
+            settings: known.unwrap_or_else(|| given.clone()),
+            ignored: Vec::new(),
+            complaint: None,
+        };
+        Self {
+            source,
+            given,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What holds now.
+    pub fn now(&self) -> LiveSettings {
+        self.with(|state| state.settings.clone())
+    }
+
+    /// What is wrong with the file, for people.
+    pub fn complaint(&self) -> Option<String> {
+        self.with(|state| state.complaint.clone())
+    }
+
+    /// Looks at the file. Answers what to take over, if anything is new. What is wrong is said once, and nothing changes then.
+    pub async fn look(&self) -> Option<LiveSettings> {
+        match self.seen().await {
+            Ok(seen) => self.with(|state| {
+                state.complaint = None;
+                if seen.ignored != state.ignored && !seen.ignored.is_empty() {
+                    tracing::warn!(fields = seen.ignored.join(", "), "changed in run.json, and not taken over while the run runs");
+                }
+                state.ignored = seen.ignored;
+                (seen.settings != state.settings).then_some(seen.settings)
+            }),
+            Err(error) => self.with(|state| {
+                let complaint = format!("going on with the settings as they were: {error}");
+                if state.complaint.as_ref() != Some(&complaint) {
+                    tracing::warn!(%error, "run.json is not taken over");
+                }
+                state.complaint = Some(complaint);
+                None
+            }),
+        }
+    }
+
+    /// They are in the journal: from now on they hold.
+    pub fn take(&self, settings: LiveSettings) {
+        self.with(|state| state.settings = settings);
+    }
+
+    async fn seen(&self) -> Result<Seen, LiveError> {
+        let (path, started_with) = match &self.source {
+            Source::Fixed => {
+                return Ok(Seen {
+                    settings: self.given.clone(),
+                    ignored: Vec::new(),
+                });
+            }
+            Source::File { path, started_with } => (path.clone(), started_with),
+        };
+        let bytes = tokio::fs::read(&path).await.map_err(|source| LiveError::Unreadable {
+            path: path.clone(),
+            source,
+        })?;
+        let newer: RunConfig = serde_json::from_slice(&bytes).map_err(|source| LiveError::NotJson {
+            path: path.clone(),
+            source,
+        })?;
+        let taken = started_with
+            .with_live_changes_of(&newer)
+            .map_err(|source| LiveError::Foreign {
+                path: path.clone(),
+                source,
+            })?;
+        let settings = Settings::of(&taken.config).map_err(|source| LiveError::Unsupported { path, source })?;
+        Ok(Seen {
+            settings: settings.live(),
+            ignored: taken.ignored,
+        })
+    }
+}
+
+impl crate::iterate::Run {
+    /// Between two pieces of work: takes over what has changed. In the journal first, then in force.
+    pub(crate) async fn take_changes(&self) -> Result<(), DriverError> {
+        if let Some(settings) = self.live.look().await {
+            self.ledger
+                .record(grpo_records::Event::SettingsTaken {
+                    settings: settings.clone(),
+                })
+                .await?;
+            tracing::info!(?settings, "settings taken over");
+            self.board
+                .change(|progress| progress.iterations = Some(settings.iterations));
+            self.live.take(settings);
+        }
+        self.quiet();
+        Ok(())
+    }
+
+    /// Nothing is waited for: what is left to be said is what is wrong with the file.
+    pub(crate) fn quiet(&self) {
+        let complaint = self.live.complaint();
+        self.board.change(|progress| progress.message = complaint);
+    }
+}

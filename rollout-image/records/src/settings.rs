@@ -1,0 +1,51 @@
+//! What may change while a run runs, as the driver took it over. It is in the journal, so that a driver that comes back goes on sampling what
+//! was begun as the one before it did.
+
+use serde::{Deserialize, Serialize};
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveSettings {
+    pub iterations: u32,
+    pub sampling: Sampling,
+    pub checkpoint: Checkpoint,
+    /// In the order of the run's sets.
+    pub evaluate: Vec<Cadence>,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sampling {
+    pub temperature: f64,
+    pub top_p: f64,
+    pub top_k: i64,
+    pub max_tokens_per_call: u32,
+}
+
+/// When the state of the training is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    pub every: u32,
+    pub keep: u32,
+}
+
+/// When a set is evaluated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cadence {
+    pub set: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
+    pub at_start: bool,
+    pub at_end: bool,
+}
+
+impl LiveSettings {
+    /// Whether a checkpoint follows on a step: every so often, and at the end.
+    pub fn is_kept(&self, step: u32) -> bool {
+        step.is_multiple_of(self.checkpoint.every.max(1)) || step >= self.iterations
+    }
+}

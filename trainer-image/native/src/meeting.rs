@@ -1,0 +1,329 @@
+//! Where ranks find each other and say how far they are: c10d's key-value store, kept by rank 0.
+//!
+//! Every rank writes the number of the collective it enters, so that whoever waits too long can tell who did not come. [`Progress`] is
+//! this rank's own part of it, [`Watch`] what another thread of the same process sees of all.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{CollectiveError, Rendezvous, call};
+
+unsafe extern "C" {
+    fn grpo_meeting_new(
+        rank: c_int,
+        world: c_int,
+        address: *const c_char,
+        port: c_int,
+        timeout_ms: i64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_meeting_free(meeting: *mut c_void);
+    fn grpo_meeting_set(
+        meeting: *mut c_void,
+        key: *const c_char,
+        value: *const c_char,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_meeting_get(
+        meeting: *mut c_void,
+        key: *const c_char,
+        found: *mut c_int,
+        value: *mut c_char,
+        value_room: usize,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_meeting_wait(
+        meeting: *mut c_void,
+        key: *const c_char,
+        timeout_ms: i64,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+/// Longest value.
+const VALUE_BYTES: usize = 4096;
+
+/// A connection to the store.
+pub(crate) struct Meeting {
+    raw: *mut c_void,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+}
+
+// SAFETY: c10d's TCPStore takes a lock in every operation.
+unsafe impl Send for Meeting {}
+// SAFETY: as above.
+unsafe impl Sync for Meeting {}
+
+impl Meeting {
+    /// Connects to rank 0's store; rank 0 opens it. Waits for rank 0 as long as the group may.
+    pub(crate) fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
+        let doing = "reaching rank 0";
+        let address = text(&at.address).map_err(|message| at.error(doing, message))?;
+        let mut raw = std::ptr::null_mut();
+        call(|error, room| {
+            // SAFETY: the string outlives the call, `raw` is a valid place for one pointer.
+            unsafe {
+                grpo_meeting_new(
+                    at.rank as c_int,
+                    at.world as c_int,
+                    address.as_ptr(),
+                    c_int::from(at.port),
+                    at.timeout.as_millis() as i64,
+                    &mut raw,
+                    error,
+                    room,
+                )
+            }
+        })
+        .map_err(|message| at.error(doing, message))?;
+        let meeting = Self {
+            raw,
+            rank: at.rank,
+            world: at.world,
+        };
+        let here = Position::default().to_string();
+        meeting
+            .set(&place(at.rank), &here)
+            .map_err(|message| at.error(doing, message))?;
+        Ok(meeting)
+    }
+
+    /// Returns when every rank is here.
+    pub(crate) fn wait_for_all(&self, at: &Rendezvous) -> Result<(), CollectiveError> {
+        for rank in 0..self.world {
+            let key = text(&place(rank)).map_err(|message| at.error("meeting", message))?;
+            // SAFETY: the store is live, the string outlives the call.
+            call(|e, n| unsafe { grpo_meeting_wait(self.raw, key.as_ptr(), at.timeout.as_millis() as i64, e, n) })
+                .map_err(|message| at.error("meeting", format!("rank {rank} did not come: {message}")))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn raw(&self) -> *mut c_void {
+        self.raw
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<(), String> {
+        let (key, value) = (text(key)?, text(value)?);
+        // SAFETY: the store is live, the strings outlive the call.
+        call(|e, n| unsafe { grpo_meeting_set(self.raw, key.as_ptr(), value.as_ptr(), e, n) })
+    }
+
+    fn get(&self, key: &str) -> Result<Option<String>, String> {
+        let key = text(key)?;
+        let mut found: c_int = 0;
+        let mut value = vec![0u8; VALUE_BYTES];
+        // SAFETY: the store is live, the string and both places outlive the call.
+        call(|e, n| unsafe {
+            grpo_meeting_get(
+                self.raw,
+                key.as_ptr(),
+                &mut found,
+                value.as_mut_ptr().cast(),
+                value.len(),
+                e,
+                n,
+            )
+        })?;
+        let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+        Ok((found != 0).then(|| String::from_utf8_lossy(&value[..end]).into_owned()))
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // SAFETY: made by `grpo_meeting_new`, freed once.
+        unsafe { grpo_meeting_free(self.raw) }
+    }
+}
+
+fn text(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|error| error.to_string())
+}
+
+fn place(rank: u32) -> String {
+    format!("grpo/at/{rank}")
+}
+
+/// How far a rank is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Collectives it has entered.
+    pub number: u64,
+    /// It does something that may take long, outside of any collective, and says so.
+    pub busy: bool,
+    /// The last collective's name, or what it is busy with.
+    pub doing: String,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.number, u8::from(self.busy), self.doing)
+    }
+}
+
+impl Position {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        Some(Self {
+            number: parts.next()?.parse().ok()?,
+            busy: parts.next()? == "1",
+            doing: parts.next().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// What this rank does, and since when.
+#[derive(Clone, Debug, Default)]
+pub struct Doing {
+    /// The collective it is in.
+    pub collective: Option<(&'static str, Instant)>,
+    /// The optimizer step it works on.
+    pub step: Option<(u32, Instant)>,
+}
+
+/// This rank's part of the picture.
+#[derive(Default)]
+pub(crate) struct Progress {
+    doing: Mutex<Doing>,
+    number: Mutex<u64>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress {
+    /// Says in which collective this rank is, as long as `work` takes.
+    pub(crate) fn during<T>(&self, meeting: &Meeting, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let number = {
+            let mut number = locked(&self.number);
+            *number += 1;
+            *number
+        };
+        let at = Position {
+            number,
+            busy: false,
+            doing: name.to_owned(),
+        };
+        // Should rank 0 be gone, the collective itself says so.
+        let _ = meeting.set(&place(meeting.rank), &at.to_string());
+        locked(&self.doing).collective = Some((name, Instant::now()));
+        let done = work();
+        locked(&self.doing).collective = None;
+        done
+    }
+
+    pub(crate) fn busy<T>(&self, meeting: &Meeting, with: &str, work: impl FnOnce() -> T) -> T {
+        let say = |busy: bool| {
+            let at = Position {
+                number: *locked(&self.number),
+                busy,
+                doing: with.to_owned(),
+            };
+            let _ = meeting.set(&place(meeting.rank), &at.to_string());
+        };
+        say(true);
+        let done = work();
+        say(false);
+        done
+    }
+}
+
+/// What a thread beside the training sees of this rank and, through the store, of all.
+#[derive(Clone)]
+pub struct Watch {
+    pub(crate) meeting: Option<Arc<Meeting>>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Watch {
+    pub fn rank(&self) -> u32 {
+        self.meeting.as_ref().map_or(0, |meeting| meeting.rank)
+    }
+
+    pub fn world(&self) -> u32 {
+        self.meeting.as_ref().map_or(1, |meeting| meeting.world)
+    }
+
+    pub fn doing(&self) -> Doing {
+        locked(&self.progress.doing).clone()
+    }
+
+    /// Does something long outside of any collective: the others, who wait in the next one, are told not to take it for a hang.
+    pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
+        match &self.meeting {
+            Some(meeting) => self.progress.busy(meeting, with, work),
+            None => work(),
+        }
+    }
+
+    /// Begins or ends an optimizer step.
+    pub fn set_step(&self, step: Option<u32>) {
+        locked(&self.progress.doing).step = step.map(|step| (step, Instant::now()));
+    }
+
+    /// How far every rank is; nothing where one never came. An error where rank 0's store does not answer within `patience`.
+    pub fn positions(&self, patience: Duration) -> Result<Vec<Option<Position>>, String> {
+        self.asked(patience, |meeting| {
+            (0..meeting.world)
+                .map(|rank| Ok(meeting.get(&place(rank))?.as_deref().and_then(Position::parse)))
+                .collect()
+        })
+        .unwrap_or_else(|| Ok(vec![Some(Position::default())]))
+    }
+
+    /// Leaves a word for the other ranks.
+    pub fn tell(&self, word: &str, patience: Duration) -> Result<(), String> {
+        let word = word.to_owned();
+        self.asked(patience, move |meeting| meeting.set(WORD, &word))
+            .unwrap_or(Ok(()))
+    }
+
+    /// The word that a rank left.
+    pub fn told(&self, patience: Duration) -> Result<Option<String>, String> {
+        self.asked(patience, |meeting| meeting.get(WORD)).unwrap_or(Ok(None))
+    }
+
+    /// Asks in a thread of its own: a stopped rank 0 keeps its connections open and never answers.
+    fn asked<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl FnOnce(&Meeting) -> Result<T, String> + Send + 'static,
+    ) -> Option<Result<T, String>> {
+        let meeting = self.meeting.clone()?;
+        let (answer, answers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || answer.send(ask(&meeting)));
+        let answered = answers.recv_timeout(patience);
+        Some(answered.unwrap_or_else(|_| Err(format!("no answer within {patience:?}"))))
+    }
+}
+
+const WORD: &str = "grpo/word";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_as_it_was_written() {
+        for at in [
+            Position::default(),
+            Position {
+                number: 7,
+                busy: true,
+                doing: "writing weights l1-v3".to_owned(),
+            },
+        ] {
+            assert_eq!(Position::parse(&at.to_string()), Some(at));
+        }
+        assert_eq!(Position::parse("x 1"), None);
+    }
+}

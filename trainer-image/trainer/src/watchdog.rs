@@ -1,0 +1,268 @@
+//! Ends a rank that waits too long for others, and says for whom.
+//!
+//! A thread beside the training looks whether the collective or the step under way is past its deadline. It then compares how far the
+//! ranks say they are: whoever is behind, and does not say that it is busy, hangs. The verdict goes to the other ranks, into the
+//! termination message, and with it to the operator, which starts all ranks again and avoids the node of the one that hung.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use grpo_crds::hang::{HUNG_CODE, Hang};
+use grpo_native::{Doing, Position, Watch, end_now};
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long rank 0's store is given to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A rank that says it writes or reads is waited for as long as this, or as the deadline if that is longer.
+const BUSY: Duration = Duration::from_secs(1800);
+/// Rank 0 keeps the store in which the verdict is: it ends last.
+const LAST: Duration = Duration::from_secs(3);
+
+/// What may take how long, and where the last word goes.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub collective: Duration,
+    pub step: Option<Duration>,
+    /// Ranks of one pod.
+    pub per_pod: u32,
+    pub termination_log: PathBuf,
+}
+
+/// What is past its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Overdue {
+    /// `all-gather`; none when it is the step as a whole.
+    collective: Option<&'static str>,
+    step: Option<u32>,
+    waited: Duration,
+}
+
+/// Watches until the process ends.
+pub fn start(watch: Watch, limits: Limits) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(LOOK);
+            if let Some(hang) = look(&watch, &limits) {
+                end(&watch, &limits, &hang);
+            }
+        }
+    });
+}
+
+fn look(watch: &Watch, limits: &Limits) -> Option<Hang> {
+    let overdue = overdue(&watch.doing(), limits, Instant::now())?;
+    let positions = watch.positions(PATIENCE);
+    let excused = overdue.waited < BUSY && positions.as_ref().is_ok_and(|all| only_busy_ones_are_late(all));
+    (!excused).then(|| verdict(&overdue, watch.rank(), positions, limits.per_pod))
+}
+
+fn overdue(doing: &Doing, limits: &Limits, now: Instant) -> Option<Overdue> {
+    let past = |since: Instant, limit: Duration| Some(now.duration_since(since)).filter(|waited| *waited >= limit);
+    let step = doing.step.map(|(step, _)| step);
+    let in_collective = doing.collective.and_then(|(name, since)| {
+        Some(Overdue {
+            collective: Some(name),
+            step,
+            waited: past(since, limits.collective)?,
+        })
+    });
+    in_collective.or_else(|| {
+        let (step, since) = doing.step?;
+        Some(Overdue {
+            collective: doing.collective.map(|(name, _)| name),
+            step: Some(step),
+            waited: past(since, limits.step?)?,
+        })
+    })
+}
+
+/// Ranks that are not as far as the foremost, or never came.
+fn late(positions: &[Option<Position>]) -> Vec<u32> {
+    let foremost = positions.iter().flatten().map(|at| at.number).max().unwrap_or(0);
+    let behind = |at: &Option<Position>| at.as_ref().is_none_or(|at| at.number < foremost);
+    (0..)
+        .zip(positions)
+        .filter(|(_, at)| behind(at))
+        .map(|(rank, _)| rank)
+        .collect()
+}
+
+fn only_busy_ones_are_late(positions: &[Option<Position>]) -> bool {
+    let late = late(positions);
+    let busy = |rank: &u32| positions[*rank as usize].as_ref().is_some_and(|at| at.busy);
+    !late.is_empty() && late.iter().all(busy)
+}
+
+fn verdict(
+    overdue: &Overdue,
+    rank: u32,
+    positions: Result<Vec<Option<Position>>, String>,
+    per_pod: u32,
+) -> Hang {
+    let step = overdue.step.map(|step| format!(" of step {step}")).unwrap_or_default();
+    let seconds = overdue.waited.as_secs();
+    let waited = match overdue.collective {
+        Some(collective) => format!("rank {rank} waited {seconds} s in {collective}{step}"),
+        None => format!("rank {rank} has worked for {seconds} s{}", step.replace(" of", " on")),
+    };
+    let (ranks, why) = match positions {
+        Err(error) => (
+            if rank == 0 { Vec::new() } else { vec![0] },
+            format!("rank 0, where the ranks meet, does not answer ({error})"),
+        ),
+        Ok(positions) => {
+            let late = late(&positions);
+            let why = match late.as_slice() {
+                [] => "no rank is behind the others: the network between them is at fault, or the deadline in spec.trainer.deadlines is too short"
+                    .to_owned(),
+                late => late
+                    .iter()
+                    .map(|rank| in_words(*rank, positions[*rank as usize].as_ref()))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            };
+            (late, why)
+        }
+    };
+    let mut pods: Vec<u32> = ranks.iter().map(|rank| rank / per_pod.max(1)).collect();
+    pods.dedup();
+    Hang {
+        message: format!("{waited}: {why}"),
+        ranks,
+        pods,
+    }
+}
+
+fn in_words(rank: u32, at: Option<&Position>) -> String {
+    match at {
+        None => format!("rank {rank} never came"),
+        Some(at) if at.busy => format!("rank {rank} did not arrive (busy with {})", at.doing),
+        Some(at) if at.doing.is_empty() => format!("rank {rank} did not arrive"),
+        Some(at) => format!("rank {rank} did not arrive (last seen at {}, its number {})", at.doing, at.number),
+    }
+}
+
+/// Leaves the verdict to all who have to know it, and ends the process.
+fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
+    tracing::error!(ranks = ?hang.ranks, "{}", hang.message);
+    write_last_word(&limits.termination_log, hang);
+    // A rank that is still alive and finds its connections closed reads there why.
+    if let Ok(word) = serde_json::to_string(hang)
+        && let Err(error) = watch.tell(&word, PATIENCE)
+    {
+        tracing::warn!(error, "could not tell the other ranks");
+    }
+    if watch.rank() == 0 {
+        std::thread::sleep(LAST);
+    }
+    end_now(HUNG_CODE)
+}
+
+/// The verdict another rank has left, for a rank whose connections closed.
+pub fn verdict_of_others(watch: &Watch) -> Option<Hang> {
+    let word = watch.told(PATIENCE).ok()??;
+    serde_json::from_str(&word).ok()
+}
+
+/// The kubelet takes it from there; at most 4 KiB.
+pub fn write_last_word(file: &Path, hang: &Hang) {
+    let short = Hang {
+        message: hang.message.chars().take(1000).collect(),
+        ranks: hang.ranks.iter().copied().take(64).collect(),
+        pods: hang.pods.iter().copied().take(64).collect(),
+    };
+    let word = serde_json::to_vec(&short).unwrap_or_default();
+    if let Err(error) = std::fs::write(file, word) {
+        tracing::warn!(%error, file = %file.display(), "writing the termination message");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            collective: Duration::from_secs(120),
+            step: Some(Duration::from_secs(3600)),
+            per_pod: 2,
+            termination_log: PathBuf::new(),
+        }
+    }
+
+    fn at(number: u64, busy: bool, doing: &str) -> Option<Position> {
+        Some(Position {
+            number,
+            busy,
+            doing: doing.to_owned(),
+        })
+    }
+
+    fn ago(seconds: u64) -> Instant {
+        Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap()
+    }
+
+    #[test]
+    fn a_collective_and_a_step_are_overdue_past_their_deadlines_and_not_before() {
+        let look = |collective: Option<u64>, step: Option<u64>| {
+            let doing = Doing {
+                collective: collective.map(|seconds| ("all-gather", ago(seconds))),
+                step: step.map(|seconds| (7, ago(seconds))),
+            };
+            let overdue = overdue(&doing, &limits(), Instant::now());
+            overdue.map(|overdue| (overdue.collective, overdue.step))
+        };
+        assert_eq!(look(Some(119), Some(3000)), None);
+        assert_eq!(look(Some(121), None), Some((Some("all-gather"), None)));
+        assert_eq!(look(Some(121), Some(130)), Some((Some("all-gather"), Some(7))));
+        assert_eq!(look(None, Some(3601)), Some((None, Some(7))));
+        assert_eq!(look(None, None), None);
+    }
+
+    #[test]
+    fn the_verdict_names_collective_step_and_the_ranks_that_did_not_arrive_with_their_pods() {
+        let overdue = Overdue {
+            collective: Some("reduce-scatter"),
+            step: Some(7),
+            waited: Duration::from_secs(121),
+        };
+        let positions = vec![
+            at(9, false, "reduce-scatter"),
+            at(9, false, "reduce-scatter"),
+            at(8, false, "all-gather"),
+            None,
+        ];
+        let hang = verdict(&overdue, 1, Ok(positions), 2);
+        assert_eq!((hang.ranks, hang.pods), (vec![2, 3], vec![1]));
+        for words in [
+            "rank 1 waited 121 s in reduce-scatter of step 7",
+            "rank 2 did not arrive (last seen at all-gather",
+            "rank 3 never came",
+        ] {
+            assert!(hang.message.contains(words), "{}", hang.message);
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_rank_zeros_and_a_group_of_equals_blames_nobody() {
+        let overdue = Overdue {
+            collective: Some("barrier"),
+            step: None,
+            waited: Duration::from_secs(121),
+        };
+        let hang = verdict(&overdue, 3, Err("no answer within 5s".into()), 1);
+        assert_eq!((hang.ranks, hang.pods), (vec![0], vec![0]));
+        let same = vec![at(4, false, "barrier"); 2];
+        let hang = verdict(&overdue, 1, Ok(same), 1);
+        assert!(hang.ranks.is_empty() && hang.message.contains("spec.trainer.deadlines"));
+    }
+
+    #[test]
+    fn whoever_says_that_it_writes_is_not_taken_for_hanging() {
+        let writing = at(8, true, "publishing weights");
+        assert!(only_busy_ones_are_late(&[writing.clone(), at(9, false, "barrier")]));
+        assert!(!only_busy_ones_are_late(&[writing, at(9, false, "barrier"), at(8, false, "broadcast")]));
+        assert!(!only_busy_ones_are_late(&[at(9, false, "barrier"), at(9, true, "barrier")]));
+    }
+}
