@@ -42,7 +42,10 @@ fn pages() -> Vec<(PathBuf, String)> {
 /// The text without blocks and words of code, in which nothing is a link.
 fn prose(text: &str) -> String {
     let fenced = Regex::new(r"(?ms)^ *```.*?^ *```").unwrap().replace_all(text, "");
-    Regex::new(r"`[^`\n]*`").unwrap().replace_all(&fenced, "code").into_owned()
+    Regex::new(r"`[^`\n]*`")
+        .unwrap()
+        .replace_all(&fenced, "code")
+        .into_owned()
 }
 
 /// Where the links of a page lead: path and anchor, those to the web left out.
@@ -60,12 +63,17 @@ fn links(text: &str) -> Vec<(String, Option<String>)> {
 
 /// Anchors of headings, as mdBook makes them.
 fn anchors(text: &str) -> BTreeSet<String> {
-    let fenced = Regex::new(r"(?ms)^ *```.*?^ *```").unwrap().replace_all(text, "").into_owned();
+    let fenced = Regex::new(r"(?ms)^ *```.*?^ *```")
+        .unwrap()
+        .replace_all(text, "")
+        .into_owned();
     let headings = fenced.lines().filter(|line| line.starts_with('#'));
     headings
         .map(|line| {
             let words = line.trim_start_matches('#').trim().to_lowercase();
-            let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            let kept = words
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
             kept.map(|c| if c == ' ' { '-' } else { c }).collect()
         })
         .collect()
@@ -76,7 +84,11 @@ fn every_link_leads_to_a_page_and_every_anchor_to_a_heading() {
     let mut dead = Vec::new();
     for (page, text) in pages() {
         for (path, anchor) in links(&text) {
-            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(&path) };
+            let target = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(&path)
+            };
             let there = target.exists();
             let found = match &anchor {
                 Some(anchor) if there => anchors(&fs::read_to_string(&target).unwrap()).contains(anchor),
@@ -93,10 +105,17 @@ fn every_link_leads_to_a_page_and_every_anchor_to_a_heading() {
 #[test]
 fn every_page_is_in_the_summary_once() {
     let summary = fs::read_to_string(source().join("SUMMARY.md")).unwrap();
-    let mut listed: Vec<PathBuf> = links(&summary).into_iter().map(|(path, _)| source().join(path)).collect();
+    let mut listed: Vec<PathBuf> = links(&summary)
+        .into_iter()
+        .map(|(path, _)| source().join(path))
+        .collect();
     listed.sort();
     let own = [source().join("SUMMARY.md"), root().join("README.md")];
-    let mut there: Vec<PathBuf> = pages().into_iter().map(|(page, _)| page).filter(|page| !own.contains(page)).collect();
+    let mut there: Vec<PathBuf> = pages()
+        .into_iter()
+        .map(|(page, _)| page)
+        .filter(|page| !own.contains(page))
+        .collect();
     there.sort();
     assert_eq!(listed, there);
 }
@@ -117,22 +136,37 @@ fn every_include_finds_its_file_and_its_section() {
             }
         }
     }
-    assert!(seen > 0 && missing.is_empty(), "includes of what is not there: {missing:#?}");
+    assert!(
+        seen > 0 && missing.is_empty(),
+        "includes of what is not there: {missing:#?}"
+    );
 }
 
 #[test]
 fn every_example_has_a_page_that_shows_it_and_what_becomes_of_it() {
-    let files = fs::read_dir(root().join("docs/examples")).unwrap().map(|entry| entry.unwrap().path());
-    let examples: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")).collect();
+    let files = fs::read_dir(root().join("docs/examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let examples: Vec<PathBuf> = files
+        .filter(|file| file.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
     assert!(!examples.is_empty());
     let index = fs::read_to_string(source().join("examples/index.md")).unwrap();
     for example in examples {
         let name = example.file_stem().unwrap().to_str().unwrap();
         let page = fs::read_to_string(source().join(format!("examples/{name}.md"))).unwrap_or_default();
-        let sections = ["not-executed", "summary", "objects"].map(|section| format!("golden/{name}.yaml:{section}}}}}"));
-        for wanted in sections.iter().map(String::as_str).chain([format!("examples/{name}.yaml}}}}").as_str()]) {
+        let sections =
+            ["not-executed", "summary", "objects"].map(|section| format!("golden/{name}.yaml:{section}}}}}"));
+        for wanted in sections
+            .iter()
+            .map(String::as_str)
+            .chain([format!("examples/{name}.yaml}}}}").as_str()])
+        {
             assert!(page.contains(wanted), "the page of {name} does not include {wanted}");
         }
-        assert!(index.contains(&format!("({name}.md)")), "examples/index.md does not list {name}");
+        assert!(
+            index.contains(&format!("({name}.md)")),
+            "examples/index.md does not list {name}"
+        );
     }
 }

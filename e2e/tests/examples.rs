@@ -62,19 +62,27 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
     // Nothing is let in: there are no nodes.
     for example in &examples {
         let golden = fs::read_to_string(folder().join("golden").join(format!("{}.yaml", example.name)))?;
-        until(Duration::from_secs(30), &format!("{} to be as its golden file", example.name), async || {
-            let made = grpo_digest::digest(&example.name, &example.namespace, &objects(&rig.admin, example).await?);
-            Ok(made.map_or_else(|error| Err(error.to_string()), |made| same(&golden, &made)))
-        })
+        until(
+            Duration::from_secs(30),
+            &format!("{} to be as its golden file", example.name),
+            async || {
+                let made = grpo_digest::digest(&example.name, &example.namespace, &objects(&rig.admin, example).await?);
+                Ok(made.map_or_else(|error| Err(error.to_string()), |made| same(&golden, &made)))
+            },
+        )
         .await?;
     }
 
     let wanted = gpus_wanted(&rig.admin, &examples).await?;
     // Twice as many as they need: the scheduler spreads small pods, and the large ones want whole nodes.
     for node in 0..2 * wanted.div_ceil(GPUS_OF_A_NODE) {
-        rig.node(&format!("node-{node}"), GPUS_OF_A_NODE, &json!({}), &json!([])).await?;
+        rig.node(&format!("node-{node}"), GPUS_OF_A_NODE, &json!({}), &json!([]))
+            .await?;
     }
-    until(Duration::from_secs(60), "every run to run", async || running(&rig.admin).await).await?;
+    until(Duration::from_secs(60), "every run to run", async || {
+        running(&rig.admin).await
+    })
+    .await?;
     assert_eq!(gpus_given(&rig.admin).await?, wanted, "GPUs of pods that are on nodes");
     Ok(())
 }
@@ -86,7 +94,9 @@ fn folder() -> PathBuf {
 fn manifests(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap();
     let documents = serde_yaml_ng::Deserializer::from_str(&text);
-    documents.map(|document| Value::deserialize(document).unwrap()).collect()
+    documents
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
 }
 
 fn examples() -> Vec<Example> {
@@ -111,7 +121,10 @@ fn examples() -> Vec<Example> {
 
 /// The pool that a run names and its own file does not have.
 fn borrowed(own: &[Value]) -> Vec<Value> {
-    let has = |name: &Value| own.iter().any(|one| one["kind"] == "SandboxPool" && one["metadata"]["name"] == *name);
+    let has = |name: &Value| {
+        own.iter()
+            .any(|one| one["kind"] == "SandboxPool" && one["metadata"]["name"] == *name)
+    };
     let named = own.iter().filter_map(|one| one.pointer("/spec/sandboxes/poolRef/name"));
     let missing: Vec<&Value> = named.filter(|name| !has(name)).collect();
     let shared = manifests(SHARED).into_iter();
@@ -131,7 +144,13 @@ async fn apply(rig: &Rig, example: &Example) -> Result<(), RigError> {
         put::<Secret>(client, namespace, name, json!({"stringData": {key: "secret"}})).await?;
     }
     for name in ["django-train-201", "django-heldout-30"] {
-        put::<ConfigMap>(client, namespace, name, json!({"data": {"ids.txt": "django__django-11099"}})).await?;
+        put::<ConfigMap>(
+            client,
+            namespace,
+            name,
+            json!({"data": {"ids.txt": "django__django-11099"}}),
+        )
+        .await?;
     }
     for manifest in example.borrowed.iter().chain(&example.manifests) {
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
@@ -171,7 +190,10 @@ async fn volume(client: &Client, namespace: &str, claim: &str) -> Result<(), Rig
 
 async fn put<K>(client: &Client, namespace: &str, name: &str, mut body: Value) -> Result<(), RigError>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
 {
     let resource = ApiResource::erase::<K>(&());
     body["apiVersion"] = json!(resource.api_version);
@@ -212,7 +234,10 @@ async fn objects(client: &Client, example: &Example) -> Result<Vec<Value>, Clust
         owners.extend(fresh.iter().map(|object| object["metadata"]["uid"].to_string()));
         let owned = |object: &Value| {
             let references = object["metadata"]["ownerReferences"].as_array();
-            references.into_iter().flatten().any(|owner| owners.contains(&owner["uid"].to_string()))
+            references
+                .into_iter()
+                .flatten()
+                .any(|owner| owners.contains(&owner["uid"].to_string()))
         };
         (fresh, rest) = rest.into_iter().partition(owned);
         found.extend(fresh.clone());
@@ -237,18 +262,35 @@ fn same(golden: &str, made: &str) -> Result<(), String> {
 
 async fn running(client: &Client) -> Result<Result<(), String>, ClusterError> {
     let runs: Api<GrpoRun> = Api::all(client.clone());
-    let all = runs.list(&ListParams::default()).await.map_err(api("listing", "GrpoRuns"))?;
+    let all = runs
+        .list(&ListParams::default())
+        .await
+        .map_err(api("listing", "GrpoRuns"))?;
     let waiting = all.into_iter().filter_map(|run| {
         let status = run.status.clone().unwrap_or_default();
         (status.phase != Some(Phase::Running)).then(|| format!("{}: {:?}", run.name_any(), status.message))
     });
     let waiting: Vec<String> = waiting.collect();
-    Ok(if waiting.is_empty() { Ok(()) } else { Err(waiting.join("\n")) })
+    Ok(if waiting.is_empty() {
+        Ok(())
+    } else {
+        Err(waiting.join("\n"))
+    })
 }
 
 fn gpus(pod: &Pod) -> u32 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref()?.get(GPU)?.0.parse::<u32>().ok());
+    let limits = containers.filter_map(|container| {
+        container
+            .resources
+            .as_ref()?
+            .limits
+            .as_ref()?
+            .get(GPU)?
+            .0
+            .parse::<u32>()
+            .ok()
+    });
     limits.sum()
 }
 
@@ -256,7 +298,10 @@ async fn gpus_wanted(client: &Client, examples: &[Example]) -> Result<u32, Clust
     let mut wanted = 0;
     for example in examples {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &example.namespace);
-        let all = pods.list(&ListParams::default()).await.map_err(api("listing pods of", &example.name))?;
+        let all = pods
+            .list(&ListParams::default())
+            .await
+            .map_err(api("listing pods of", &example.name))?;
         wanted += all.iter().map(gpus).sum::<u32>();
     }
     Ok(wanted)
@@ -269,12 +314,17 @@ async fn gpus_given(client: &Client) -> Outcome<u32> {
     let mut given: BTreeMap<String, u32> = BTreeMap::new();
     for pod in pods.list(&ListParams::default()).await? {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        *given.entry(node.ok_or_else(|| format!("pod {} is on no node", pod.name_any()))?).or_default() += gpus(&pod);
+        *given
+            .entry(node.ok_or_else(|| format!("pod {} is on no node", pod.name_any()))?)
+            .or_default() += gpus(&pod);
     }
     let nodes = nodes.list(&ListParams::default()).await?;
     let known: BTreeSet<String> = nodes.iter().map(ResourceExt::name_any).collect();
     for (node, gpus) in &given {
-        assert!(known.contains(node) && *gpus <= GPUS_OF_A_NODE, "{node} gave {gpus} GPUs");
+        assert!(
+            known.contains(node) && *gpus <= GPUS_OF_A_NODE,
+            "{node} gave {gpus} GPUs"
+        );
     }
     Ok(given.values().sum())
 }

@@ -38,15 +38,24 @@ fn every_example_becomes_what_its_golden_file_says() {
 
 #[test]
 fn no_golden_file_outlives_its_example() {
-    let orphans: Vec<String> = names_in(&folder().join("golden")).difference(&examples()).cloned().collect();
-    assert!(orphans.is_empty(), "delete the golden files of examples that are gone: {orphans:?}");
+    let orphans: Vec<String> = names_in(&folder().join("golden"))
+        .difference(&examples())
+        .cloned()
+        .collect();
+    assert!(
+        orphans.is_empty(),
+        "delete the golden files of examples that are gone: {orphans:?}"
+    );
 }
 
 fn first_difference(written: &str, made: &str) -> Option<usize> {
     if written == made {
         return None;
     }
-    let same = written.lines().zip(made.lines()).take_while(|(one, other)| one == other);
+    let same = written
+        .lines()
+        .zip(made.lines())
+        .take_while(|(one, other)| one == other);
     Some(same.count() + 1)
 }
 
@@ -59,7 +68,10 @@ fn examples() -> BTreeSet<String> {
 }
 
 fn names_in(folder: &PathBuf) -> BTreeSet<String> {
-    let files = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path());
     files
         .filter(|file| file.extension().is_some_and(|extension| extension == "yaml"))
         .map(|file| file.file_stem().unwrap().to_string_lossy().into_owned())
@@ -91,7 +103,13 @@ fn accepted(mut object: Value, number: usize) -> Value {
 fn of_run(document: &Value, objects: &mut Vec<Value>) {
     let run: GrpoRun = read(document);
     let (status, children) = grpo_run::tests::first_made(run.clone());
-    objects.push(serde_json::to_value(GrpoRun { status: Some(status), ..run }).unwrap());
+    objects.push(
+        serde_json::to_value(GrpoRun {
+            status: Some(status),
+            ..run
+        })
+        .unwrap(),
+    );
     for child in children {
         assert_understood(&child);
         let object = accepted(child.object, objects.len());
