@@ -9,10 +9,7 @@ use crate::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Decay, Denominator, Estimator, OldLogprobs, Schedule},
     common::ClaimSource,
-    grpo_run::{
-        Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard,
-        Trainer,
-    },
+    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard, Trainer},
     sandbox_pool::SandboxPoolSpec,
     sources::ImageSource,
 };

@@ -52,7 +52,10 @@ impl Need {
 /// Why the trainer of a run cannot fit into GPUs with so much memory (MiB, as the label `nvidia.com/gpu.memory` has it), and what to do.
 pub fn refusal(spec: &GrpoRunSpec, gpu_memory: Option<u64>) -> Option<String> {
     let trains = matches!(spec.mode, Mode::Train | Mode::Finetune);
-    let trainer = spec.trainer.as_ref().filter(|trainer| trains && trainer.gpus_per_node > 0)?;
+    let trainer = spec
+        .trainer
+        .as_ref()
+        .filter(|trainer| trains && trainer.gpus_per_node > 0)?;
     let name = model_name(spec)?;
     let size = size(&name)?;
     let room = gpu_memory? as f64 * f64::from(1u32 << 20);
@@ -124,7 +127,11 @@ fn sum(spec: &GrpoRunSpec, name: &str, size: Size, need: &Need) -> String {
         gib(need.state)
     )];
     if need.tokens > 0.0 {
-        parts.push(format!("inputs of the blocks for {} tokens = {} GiB", need.tokens, gib(need.activations)));
+        parts.push(format!(
+            "inputs of the blocks for {} tokens = {} GiB",
+            need.tokens,
+            gib(need.activations)
+        ));
     }
     parts.push(format!("gathered blocks, CUDA and NCCL = {} GiB", gib(need.buffers)));
     parts.join("; ")
@@ -142,7 +149,8 @@ fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, room: f64) -> Str
     let mut found = Vec::new();
     let enough = (trainer.nodes + 1..=256).find(|nodes| {
         let nodes = *nodes;
-        trainer.shard == Shard::All && fits(&move |spec| spec.trainer.iter_mut().for_each(|trainer| trainer.nodes = nodes))
+        trainer.shard == Shard::All
+            && fits(&move |spec| spec.trainer.iter_mut().for_each(|trainer| trainer.nodes = nodes))
     });
     found.extend(enough.map(|nodes| format!("trainer.nodes: {nodes}")));
     if trainer.shard == Shard::Node && fits(&with(|trainer| trainer.shard = Shard::All)) {
@@ -282,7 +290,14 @@ mod tests {
         ] {
             assert_eq!(size(name), Some(Size { parameters, active }), "{name}");
         }
-        for name in ["grpo.dev/demo/model:1", "mistralai/Mixtral-8x7B", "deepseek-ai/DeepSeek-V3", "a/b-B", "x-infB", "x-0B"] {
+        for name in [
+            "grpo.dev/demo/model:1",
+            "mistralai/Mixtral-8x7B",
+            "deepseek-ai/DeepSeek-V3",
+            "a/b-B",
+            "x-infB",
+            "x-0B",
+        ] {
             assert_eq!(size(name), None, "{name}");
         }
     }
@@ -294,7 +309,10 @@ mod tests {
         near(gib_of("Qwen/Qwen3-8B", eight.clone()), 17.2 * 8.0 / 8.19);
         near(gib_of("Qwen/Qwen3-32B", eight.clone()), 68.7 * 32.0 / 32.76);
         near(gib_of("Qwen/Qwen3-30B-A3B", eight), 64.0 * 30.0 / 30.53);
-        near(gib_of("Qwen/Qwen3-32B", json!({"gpusPerNode": 8, "nodes": 2})), 34.3 * 32.0 / 32.76);
+        near(
+            gib_of("Qwen/Qwen3-32B", json!({"gpusPerNode": 8, "nodes": 2})),
+            34.3 * 32.0 / 32.76,
+        );
     }
 
     #[test]
@@ -314,7 +332,10 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused_with_the_sum_and_what_would_help() {
-        let tight = spec(hub("Qwen/Qwen3-32B"), json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}));
+        let tight = spec(
+            hub("Qwen/Qwen3-32B"),
+            json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}),
+        );
         let message = refusal(&tight, Some(H100)).unwrap();
         for words in [
             "needs 83.8 GiB and has 79.6 GiB",
@@ -335,16 +356,35 @@ mod tests {
     #[test]
     fn what_is_known_to_fit_is_not_refused() {
         for (repo, trainer, memory) in [
-            ("Qwen/Qwen3-32B", json!({"gpusPerNode": 8, "nodes": 2, "maxTokensPerGpu": 16384}), H100),
-            ("Qwen/Qwen3-30B-A3B", json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}), H200),
-            ("Qwen/Qwen3-14B", json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}), H100),
-            ("Qwen/Qwen3-8B", json!({"gpusPerNode": 1, "offload": {"optimizer": true, "parameters": true}}), H100),
+            (
+                "Qwen/Qwen3-32B",
+                json!({"gpusPerNode": 8, "nodes": 2, "maxTokensPerGpu": 16384}),
+                H100,
+            ),
+            (
+                "Qwen/Qwen3-30B-A3B",
+                json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}),
+                H200,
+            ),
+            (
+                "Qwen/Qwen3-14B",
+                json!({"gpusPerNode": 8, "maxTokensPerGpu": 16384}),
+                H100,
+            ),
+            (
+                "Qwen/Qwen3-8B",
+                json!({"gpusPerNode": 1, "offload": {"optimizer": true, "parameters": true}}),
+                H100,
+            ),
         ] {
             assert_eq!(refusal(&spec(hub(repo), trainer), Some(memory)), None, "{repo}");
         }
         let lora = json!({"hub": {"repo": "Qwen/Qwen3-8B"}, "lora": {"rank": 16}});
         assert_eq!(
-            refusal(&spec(lora, json!({"gpusPerNode": 1, "maxTokensPerGpu": 16384})), Some(RTX4090)),
+            refusal(
+                &spec(lora, json!({"gpusPerNode": 1, "maxTokensPerGpu": 16384})),
+                Some(RTX4090)
+            ),
             None
         );
     }
@@ -363,9 +403,17 @@ mod tests {
     #[test]
     fn nothing_is_refused_where_something_is_not_known() {
         let huge = json!({"gpusPerNode": 1});
-        assert_eq!(refusal(&spec(hub("Qwen/Qwen3-32B"), huge.clone()), None), None, "no label");
+        assert_eq!(
+            refusal(&spec(hub("Qwen/Qwen3-32B"), huge.clone()), None),
+            None,
+            "no label"
+        );
         assert_eq!(refusal(&spec(hub("a/unnamed"), huge), Some(H100)), None, "no size");
-        assert_eq!(refusal(&spec(hub("Qwen/Qwen3-32B"), json!({})), Some(H100)), None, "no GPU");
+        assert_eq!(
+            refusal(&spec(hub("Qwen/Qwen3-32B"), json!({})), Some(H100)),
+            None,
+            "no GPU"
+        );
         let mut evaluates = spec(hub("Qwen/Qwen3-32B"), json!({"gpusPerNode": 1}));
         evaluates.mode = Mode::Evaluate;
         assert_eq!(refusal(&evaluates, Some(H100)), None, "no training");
@@ -374,8 +422,14 @@ mod tests {
     #[test]
     fn what_nothing_helps_against_says_so() {
         let lora = json!({"hub": {"repo": "moonshotai/Kimi-1000B"}, "lora": {"rank": 16}});
-        let spec = spec(lora, json!({"gpusPerNode": 1, "nodes": 256, "offload": {"parameters": true}}));
+        let spec = spec(
+            lora,
+            json!({"gpusPerNode": 1, "nodes": 256, "offload": {"parameters": true}}),
+        );
         let message = refusal(&spec, Some(RTX4090)).unwrap();
-        assert!(message.ends_with("Use GPUs with more memory, or a smaller model"), "{message}");
+        assert!(
+            message.ends_with("Use GPUs with more memory, or a smaller model"),
+            "{message}"
+        );
     }
 }

@@ -138,8 +138,7 @@ pub fn lay_over(pod: &mut Value, overlay: Option<&PodOverlay>) {
             }
         }
     }
-    if let Some(Value::Object(fields)) = overlay.spec.as_ref().and_then(|spec| serde_json::to_value(spec).ok())
-    {
+    if let Some(Value::Object(fields)) = overlay.spec.as_ref().and_then(|spec| serde_json::to_value(spec).ok()) {
         merge(&mut pod["spec"], Value::Object(fields));
     }
 }
@@ -188,7 +187,10 @@ mod tests {
     #[test]
     fn an_overlays_affinity_stands_beside_the_pods_own() {
         let mut spec = json!({"affinity": {"podAffinity": {"a": [1]}}});
-        merge(&mut spec, json!({"affinity": {"podAffinity": {"a": [2]}, "nodeAffinity": {"b": 3}}}));
+        merge(
+            &mut spec,
+            json!({"affinity": {"podAffinity": {"a": [2]}, "nodeAffinity": {"b": 3}}}),
+        );
         assert_eq!(
             spec,
             json!({"affinity": {"podAffinity": {"a": [1, 2]}, "nodeAffinity": {"b": 3}}})

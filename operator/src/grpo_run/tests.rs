@@ -233,7 +233,9 @@ fn trainer_pod(trainer: &str) -> Value {
 
 #[test]
 fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
-    let rdma = trainer_pod("{gpusPerNode: 8, network: {rdma: {resource: rdma/hca, count: 2}}, resources: {limits: {memory: 1Ti}}}");
+    let rdma = trainer_pod(
+        "{gpusPerNode: 8, network: {rdma: {resource: rdma/hca, count: 2}}, resources: {limits: {memory: 1Ti}}}",
+    );
     let container = &rdma["spec"]["containers"][0];
     assert_eq!(
         container["resources"]["limits"],
@@ -251,9 +253,15 @@ fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
 
 #[test]
 fn the_interface_reaches_nccl_and_gloo() {
-    let pod = trainer_pod("{network: {interface: eth1}, env: [{name: GLOO_SOCKET_IFNAME, value: other}, {name: NCCL_DEBUG, value: INFO}]}");
+    let pod = trainer_pod(
+        "{network: {interface: eth1}, env: [{name: GLOO_SOCKET_IFNAME, value: other}, {name: NCCL_DEBUG, value: INFO}]}",
+    );
     let container = &pod["spec"]["containers"][0];
-    for (name, value) in [("NCCL_SOCKET_IFNAME", "eth1"), ("GLOO_SOCKET_IFNAME", "eth1"), ("NCCL_DEBUG", "INFO")] {
+    for (name, value) in [
+        ("NCCL_SOCKET_IFNAME", "eth1"),
+        ("GLOO_SOCKET_IFNAME", "eth1"),
+        ("NCCL_DEBUG", "INFO"),
+    ] {
         assert_eq!(variable(container, name), value, "{name}");
     }
     let names = container["env"].as_array().unwrap().iter();
@@ -272,8 +280,15 @@ fn another_trainers_image_is_started_in_the_same_way() {
 #[test]
 fn ranks_on_gpus_share_memory_of_a_bounded_size() {
     let pod = trainer_pod("{gpusPerNode: 1}");
-    let volume = pod["spec"]["volumes"].as_array().unwrap().iter().find(|one| one["name"] == "shm");
-    assert_eq!(volume.unwrap()["emptyDir"], json!({"medium": "Memory", "sizeLimit": "16Gi"}));
+    let volume = pod["spec"]["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "shm");
+    assert_eq!(
+        volume.unwrap()["emptyDir"],
+        json!({"medium": "Memory", "sizeLimit": "16Gi"})
+    );
     assert!(!trainer_pod("{}").to_string().contains("/dev/shm"));
 }
 
@@ -321,7 +336,10 @@ fn pods_of_a_run_have_its_priority_and_pull_with_its_secrets_beside_their_own() 
         let spec = &created(&decision, name)["spec"];
         (spec["priorityClassName"].clone(), spec["imagePullSecrets"].clone())
     };
-    assert_eq!(of("demo-driver-1-0"), (json!("training"), json!([{"name": "registry"}])));
+    assert_eq!(
+        of("demo-driver-1-0"),
+        (json!("training"), json!([{"name": "registry"}]))
+    );
     assert_eq!(
         of("demo-trainer-1-0"),
         (json!("urgent"), json!([{"name": "registry"}, {"name": "own"}]))

@@ -126,7 +126,9 @@ fn cause_to_come(first: &Failure, live: &[&PodFacts], now: Timestamp) -> Option<
 
 /// Pods that all run have to be ready within the group's deadline. Waiting for nodes and images does not count.
 fn start(group: &Group, live: &[&PodFacts], now: Timestamp) -> Ending {
-    let Some(deadline) = group.start else { return Ending::None };
+    let Some(deadline) = group.start else {
+        return Ending::None;
+    };
     let started: Option<Vec<Timestamp>> = live.iter().map(|pod| pod.started_at).collect();
     let last = started.filter(|_| missing(group, live).is_empty());
     let Some(last) = last.and_then(|all| all.into_iter().max()) else {

@@ -73,7 +73,12 @@ fn disrupted(mut status: Value, reason: &str) -> Value {
 }
 
 fn lost_its_peers(second: u32) -> Value {
-    ended(44, "Error", "all-gather on rank 0 of 4: connection closed by peer", second)
+    ended(
+        44,
+        "Error",
+        "all-gather on rank 0 of 4: connection closed by peer",
+        second,
+    )
 }
 
 fn hung(rank: u32, second: u32) -> Value {
@@ -145,12 +150,10 @@ fn a_lost_node_whose_pod_never_finishes_terminating_does_not_hold_up_the_next_at
 
     // It is still there when the next attempt runs, and is of no account.
     let mut later = vec![seen[1].clone()];
-    later.extend((0..4).map(|rank| {
-        PodFacts {
-            attempt: 4,
-            name: format!("demo-trainer-4-{rank}"),
-            ..pod(rank, runs(), false)
-        }
+    later.extend((0..4).map(|rank| PodFacts {
+        attempt: 4,
+        name: format!("demo-trainer-4-{rank}"),
+        ..pod(rank, runs(), false)
     }));
     let again = advance(&group(), &plan.status, &later, now());
     assert_eq!((again.state, again.delete.len()), (GroupState::Running, 0));
@@ -173,7 +176,12 @@ fn an_image_that_cannot_be_pulled_is_waited_for_however_long() {
 fn a_drained_and_a_preempted_pod_are_not_counted_whatever_the_others_say_then() {
     for (reason, code) in [("EvictionByEvictionAPI", 143), ("PreemptionByScheduler", 137)] {
         let gone = disrupted(ended(code, "Error", "told to end", 30), reason);
-        let seen = pods([lost_its_peers(31), gone, lost_its_peers(29), ended(1, "Error", "also", 31)]);
+        let seen = pods([
+            lost_its_peers(31),
+            gone,
+            lost_its_peers(29),
+            ended(1, "Error", "also", 31),
+        ]);
         let plan = advance(&group(), &known(), &seen, now());
         begins_again_uncounted(&plan);
         assert!(told(&plan).contains(reason), "{plan:?}");
@@ -183,8 +191,20 @@ fn a_drained_and_a_preempted_pod_are_not_counted_whatever_the_others_say_then() 
 #[test]
 fn a_hung_rank_counts_is_named_with_its_pod_and_its_node_is_avoided_from_then_on() {
     let seen = pods([hung(2, 20), lost_its_peers(19), runs(), hung(2, 20)]);
-    let plan = advance(&group(), &AttemptStatus { consecutive_failures: 0, ..known() }, &seen, now());
-    for words in ["rank 2 did not arrive", "all-gather of step 4", "pod demo-trainer-3-2 on node gpu-2"] {
+    let plan = advance(
+        &group(),
+        &AttemptStatus {
+            consecutive_failures: 0,
+            ..known()
+        },
+        &seen,
+        now(),
+    );
+    for words in [
+        "rank 2 did not arrive",
+        "all-gather of step 4",
+        "pod demo-trainer-3-2 on node gpu-2",
+    ] {
         assert!(told(&plan).contains(words), "{plan:?}");
     }
     assert_eq!(plan.status.avoid_nodes, ["gpu-2"]);
@@ -212,7 +232,10 @@ fn avoided_nodes_are_bounded_newest_last_and_forgotten_when_something_is_finishe
     let seen = pods([hung(2, 20), runs(), runs(), runs()]);
     let plan = advance(&group(), &full, &seen, now());
     let names: Vec<&str> = plan.status.avoid_nodes.iter().map(String::as_str).collect();
-    assert_eq!(names, ["gpu-0", "gpu-1", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7", "gpu-2"]);
+    assert_eq!(
+        names,
+        ["gpu-0", "gpu-1", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7", "gpu-2"]
+    );
 
     let others = AttemptStatus {
         avoid_nodes: (10..18).map(|n| format!("gpu-{n}")).collect(),
@@ -249,8 +272,21 @@ fn pods_that_wait_say_which_nodes_they_avoid() {
 #[test]
 fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of_its_peers() {
     let out_of_memory = ended(137, "OOMKilled", "step 4\npacking\nallocating 40 GiB\n", 21);
-    let seen = pods([lost_its_peers(20), lost_its_peers(21), out_of_memory, lost_its_peers(22)]);
-    let plan = advance(&group(), &AttemptStatus { consecutive_failures: 0, ..known() }, &seen, now());
+    let seen = pods([
+        lost_its_peers(20),
+        lost_its_peers(21),
+        out_of_memory,
+        lost_its_peers(22),
+    ]);
+    let plan = advance(
+        &group(),
+        &AttemptStatus {
+            consecutive_failures: 0,
+            ..known()
+        },
+        &seen,
+        now(),
+    );
     assert!(
         told(&plan).ends_with("exit code 137 (OOMKilled): step 4 | packing | allocating 40 GiB"),
         "{plan:?}"
@@ -260,8 +296,21 @@ fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of
 
 #[test]
 fn of_two_that_failed_by_themselves_the_first_is_told() {
-    let seen = pods([ended(9, "Error", "second", 30), runs(), ended(8, "Error", "first", 20), runs()]);
-    let plan = advance(&group(), &AttemptStatus { consecutive_failures: 0, ..known() }, &seen, now());
+    let seen = pods([
+        ended(9, "Error", "second", 30),
+        runs(),
+        ended(8, "Error", "first", 20),
+        runs(),
+    ]);
+    let plan = advance(
+        &group(),
+        &AttemptStatus {
+            consecutive_failures: 0,
+            ..known()
+        },
+        &seen,
+        now(),
+    );
     assert!(told(&plan).ends_with("exit code 8: first"), "{plan:?}");
 }
 
@@ -272,7 +321,15 @@ fn a_lost_peer_alone_is_given_a_moment_for_its_cause_to_be_seen_and_no_longer() 
     assert_eq!((plan.retry_in, &plan.ended), (Some(Duration::from_secs(1)), &None));
     assert_eq!(plan.status, known());
 
-    let plan = advance(&group(), &AttemptStatus { consecutive_failures: 0, ..known() }, &seen, at("2026-01-01T00:10:01Z"));
+    let plan = advance(
+        &group(),
+        &AttemptStatus {
+            consecutive_failures: 0,
+            ..known()
+        },
+        &seen,
+        at("2026-01-01T00:10:01Z"),
+    );
     assert!(told(&plan).contains("connection closed by peer"), "{plan:?}");
     assert_eq!(plan.status.consecutive_failures, 1);
 }
@@ -292,7 +349,13 @@ fn ranks_that_are_not_ready_within_the_deadline_are_named_and_the_attempt_is_ove
         ..known()
     };
     let plan = advance(&group(), &known, &seen, at("2026-01-01T00:30:30Z"));
-    for words in ["2 of 4 pods", "1800 s", "spec.trainer.deadlines.start", "rank 1 (pod", "rank 3 (pod"] {
+    for words in [
+        "2 of 4 pods",
+        "1800 s",
+        "spec.trainer.deadlines.start",
+        "rank 1 (pod",
+        "rank 3 (pod",
+    ] {
         assert!(told(&plan).contains(words), "{words}: {plan:?}");
     }
     assert_eq!((plan.status.consecutive_failures, plan.create.len()), (1, 4));
@@ -302,12 +365,22 @@ fn ranks_that_are_not_ready_within_the_deadline_are_named_and_the_attempt_is_ove
 fn the_start_deadline_begins_with_the_last_pod_and_is_over_once_all_were_ready() {
     let mut late = not_ready_yet();
     late["containerStatuses"] = container(json!({"running": {"startedAt": "2026-01-01T05:00:00Z"}}));
-    let plan = advance(&group(), &known(), &pods([runs(), runs(), runs(), late]), at("2026-01-01T05:10:00Z"));
+    let plan = advance(
+        &group(),
+        &known(),
+        &pods([runs(), runs(), runs(), late]),
+        at("2026-01-01T05:10:00Z"),
+    );
     assert_eq!(plan.retry_in, Some(Duration::from_secs(1200)));
 
     let mut out_of_reach = runs();
     out_of_reach["conditions"] = json!([ready("False", "2026-01-01T06:00:00Z")]);
-    let plan = advance(&group(), &known(), &pods([runs(), runs(), runs(), out_of_reach]), at("2026-01-01T06:01:00Z"));
+    let plan = advance(
+        &group(),
+        &known(),
+        &pods([runs(), runs(), runs(), out_of_reach]),
+        at("2026-01-01T06:01:00Z"),
+    );
     assert_eq!((&plan.ended, &plan.create), (&None, &vec![]));
     assert!(
         matches!(&plan.state, GroupState::Starting { message } if message.contains("gpu-3") && message.contains("out of reach")),
@@ -318,7 +391,15 @@ fn the_start_deadline_begins_with_the_last_pod_and_is_over_once_all_were_ready()
 #[test]
 fn a_termination_message_that_is_no_verdict_is_told_as_it_is() {
     let seen = pods([ended(43, "Error", "not JSON", 20), runs(), runs(), runs()]);
-    let plan = advance(&group(), &AttemptStatus { consecutive_failures: 0, ..known() }, &seen, now());
+    let plan = advance(
+        &group(),
+        &AttemptStatus {
+            consecutive_failures: 0,
+            ..known()
+        },
+        &seen,
+        now(),
+    );
     assert!(told(&plan).ends_with("exit code 43: not JSON"), "{plan:?}");
     assert_eq!(plan.status.avoid_nodes, [] as [&str; 0]);
 }
