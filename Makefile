@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-e2e test-chaos demo verify-demo bench-learning choose-rate check-vllm lint book golden
+.PHONY: help setup build images cluster down status check test test-unit test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm lint install-plugin book golden
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -41,13 +41,20 @@ status: ## which parts of the cluster serve
 check: cluster ## show what the cluster can do, and how fast
 	@e2e/cluster/check.sh
 
-test: test-unit test-e2e ## every test, those on a real cluster included; test-chaos is apart
+test: test-unit test-operator test-e2e ## every test, those on a real cluster included; test-chaos is apart
 
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
 	cargo test $(PLAIN)
 	cargo test $(TORCH)
+
+test-operator: ## the operator on a control plane without nodes: memory, requests, outages, capacity; in small
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-operator
+	cargo test $(PLAIN) --test operator -- --ignored --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
@@ -72,6 +79,13 @@ verify-demo: ## recompute what the demo claims, from its records
 bench-learning: ## learning over several seeds, with controls; a third longer than the demo, whose time is short
 	@e2e/demo/learning.sh --iterations 16
 
+bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacity scenarios; 45 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-operator --bin grpo-bench-operator
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-operator"
+
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
@@ -86,6 +100,13 @@ golden: ## write docs/examples/golden anew: what the operator makes of every exa
 book: ## build the book with mdBook: docs/book/index.html
 	@e2e/setup/book.sh
 	"$${GRPO_CACHE:-$$HOME/.cache/grpo-operator}/bin/mdbook" build docs
+
+install-plugin: ## build kubectl-grpo and put it into BIN (default ~/.local/bin), where kubectl finds it
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build -p kubectl-grpo
+	install -D -m 755 "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$${BIN:-$$HOME/.local/bin}/kubectl-grpo"
+	echo "kubectl grpo is in $${BIN:-$$HOME/.local/bin}, which has to be on the PATH"
 
 lint: ## formatting and clippy
 	@e2e/setup/setup.sh build

@@ -25,6 +25,14 @@ pub(crate) fn rule(rule: impl Into<String>, message: &str) -> Rule {
     }
 }
 
+/// A path stays below the folder it is relative to. `field` may be left out.
+pub(crate) fn stays_below(field: &str, name: &str) -> Rule {
+    rule(
+        format!("!has(self.{field}) || !self.{field}.matches('(^|/)[.][.](/|$)')"),
+        &format!("{name} is {{self.{field}}}, which leads out of the folder that it is relative to: leave out the .."),
+    )
+}
+
 /// Of these optional fields exactly one is given.
 pub(crate) fn exactly_one(fields: &[&str]) -> Rule {
     let given = |field: &&str| format!("(has(self.{field}) ? 1 : 0)");

@@ -67,7 +67,8 @@ fn quoted(yaml: String) -> String {
     yaml.lines().map(one).collect()
 }
 
-/// `uint32` and `uint64` are no formats of the API server's, which warns about them on every apply.
+/// `uint32` and `uint64` are no formats of the API server's, which warns about them on every apply. What no `u32` holds is refused: an object
+/// that holds it could not be read.
 fn without_rust_formats(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(fields) => {
@@ -76,7 +77,9 @@ fn without_rust_formats(value: &mut serde_json::Value) {
                 .and_then(|format| format.as_str())
                 .is_some_and(|format| format.starts_with("uint"))
             {
-                fields.remove("format");
+                if fields.remove("format").is_some_and(|format| format == "uint32") {
+                    fields.entry("maximum").or_insert(u32::MAX.into());
+                }
             }
             fields.values_mut().for_each(without_rust_formats);
         }

@@ -18,6 +18,7 @@ pub mod grpo_run;
 pub mod hang;
 pub mod inference_pool;
 pub mod live;
+pub mod names;
 pub mod progress;
 pub mod reference;
 pub mod run_config;

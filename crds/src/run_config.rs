@@ -67,6 +67,8 @@ impl RunConfig {
     pub const DATASETS_MOUNT: &'static str = "/datasets";
 
     pub const DRIVER_PORT: u16 = 8070;
+    /// Where the driver shows the run's records. On loopback only: whoever gets there came through the API server.
+    pub const RECORDS_PORT: u16 = 8071;
     pub const TRAINER_PORT: u16 = 8090;
     pub const AGENT_PORT: u16 = 8000;
     pub const GATEWAY_PORT: u16 = 8080;

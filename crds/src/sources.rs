@@ -10,8 +10,9 @@ use crate::{
 };
 
 /// Files that lie in an OCI image, mounted as an image volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::stays_below("path", "path"))]
 pub struct ImageSource {
     /// Reference of the image, as for a container.
     #[schemars(length(min = 1, max = 512))]
@@ -23,8 +24,9 @@ pub struct ImageSource {
 }
 
 /// Files that lie on a volume of the same namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::stays_below("path", "path"))]
 pub struct ClaimSource {
     /// Name of the PersistentVolumeClaim. It is mounted read-only.
     #[schemars(length(min = 1, max = 253))]

@@ -179,7 +179,8 @@ fn what_a_run_is_about_cannot_be_changed_and_what_steers_it_can() {
 fn every_example_is_read_whole_and_accepted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples");
     let mut read = 0;
-    for file in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    for file in files.filter(|path| path.is_file()) {
         let text = fs::read_to_string(&file).unwrap();
         for document in serde_yaml_ng::Deserializer::from_str(&text) {
             let document = Value::deserialize(document).unwrap();

@@ -182,6 +182,15 @@ build_libtorch_base() {
   stamp image-libtorch-base "$hash"
 }
 
+# loaded_by BINARY CONTEXT: the loader and the system's shared objects that a binary loads, at the paths where it looks for them.
+loaded_by() {
+  local object
+  for object in $(ldd "$1" | grep -oE '/[^ ]+'); do
+    mkdir -p "$2/root$(dirname "$object")"
+    cp -L "$object" "$2/root$object"
+  done
+}
+
 # context_of NAME: a fresh folder with what the Dockerfile copies (hard links: nothing is copied).
 context_of() {
   local name=$1 context="$CONTEXTS/$1" binary
@@ -190,6 +199,7 @@ context_of() {
   rm -rf "$context"
   mkdir -p "$context/bin"
   cp -l "$binary" "$context/bin/" 2> /dev/null || cp "$binary" "$context/bin/"
+  [ "$name" != operator ] || loaded_by "$binary" "$context"
   if [ "$name" = driver ]; then
     grader_site
     cp -al "$CACHE/grader-site" "$context/grader" 2> /dev/null || cp -a "$CACHE/grader-site" "$context/grader"
@@ -201,14 +211,14 @@ context_of() {
 # inputs_of NAME: one digest over everything that the image is made of.
 inputs_of() {
   local name=$1 base=image-base
-  case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd) base=none ;; esac
+  case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd | operator) base=none ;; esac
   hash_of "$REPO/$(dockerfile_of "$name")" "$(binary_of "$name")" "$(cat "$CACHE/stamps/$base" 2> /dev/null)" \
     "$([ "$name" != driver ] || hash_of "$REPO/rollout-image/grader")"
 }
 
 build_one() {
   local name=$1 hash context arg="BASE=$BASE"
-  case "$name" in trainer | engine) arg="BASE=$LIBTORCH_BASE" ;; sandboxd) arg= ;; esac
+  case "$name" in trainer | engine) arg="BASE=$LIBTORCH_BASE" ;; sandboxd | operator) arg= ;; esac
   hash=$(inputs_of "$name")
   if fresh "image-$name" "$hash" && in_layout "grpo.dev/$name:dev"; then note "as it was"; return; fi
   context=$(context_of "$name")

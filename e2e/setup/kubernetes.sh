@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the pieces of a Kubernetes cluster from Go modules into the cache, each pinned by the go.mod and go.sum beside
 # it under modules/ (or by its version, for commands that install as they are).
+#   kubernetes.sh [all|control-plane]     control-plane: what serves the API, and KWOK in place of nodes
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -41,15 +42,25 @@ build_containerd() {
     -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=v2.4.2" tool
 }
 
-main() {
-  command -v go > /dev/null || die "go is needed to build Kubernetes (https://go.dev/dl)"
-  stage runc build runc 1 -tags seccomp -ldflags "-s -w" "github.com/opencontainers/runc@$RUNC_VERSION"
+# What a control plane without nodes consists of.
+control_plane() {
   stage etcd build_etcd
-  stage containerd build_containerd
   stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
-  stage coredns build coredns 0 -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS_VERSION"
   stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
   stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"
 }
 
-main
+# What nodes need besides.
+nodes() {
+  stage runc build runc 1 -tags seccomp -ldflags "-s -w" "github.com/opencontainers/runc@$RUNC_VERSION"
+  stage containerd build_containerd
+  stage coredns build coredns 0 -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS_VERSION"
+}
+
+main() {
+  command -v go > /dev/null || die "go is needed to build Kubernetes (https://go.dev/dl)"
+  control_plane
+  [ "${1:-all}" = control-plane ] || nodes
+}
+
+main "$@"

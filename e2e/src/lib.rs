@@ -2,9 +2,12 @@
 //!
 //! [`run_folder`] opens a store that was copied out of a cluster; [`report`], [`learnt`], [`show`] and [`verify`] only read it, so all
 //! of them work on any machine. [`follow`] and [`cluster`] talk to a Kubernetes; the end-to-end tests are built on [`cluster`].
-//! [`control_plane`] starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale.
+//! [`control_plane`] starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale; [`ask`]
+//! puts manifests to it, and [`chart`] installs what the operator needs.
 
+pub mod ask;
 pub mod bench;
+pub mod chart;
 pub mod cluster;
 pub mod control_plane;
 pub mod curve;
@@ -14,11 +17,12 @@ pub mod learnt;
 pub mod operator_bench;
 pub mod report;
 pub mod report_text;
-pub mod run_folder;
 pub mod show;
 pub mod statistics;
 pub mod tasks;
 pub mod verify;
 
+pub use grpo_records::folder as run_folder;
+
 #[cfg(test)]
-mod fixture;
+pub(crate) use grpo_records::fixture;

@@ -22,7 +22,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 use support::recorder::{shortest_pause, slowest_showing};
-use support::{Result, SOON, Scene, repository, rows, small_run, verified};
+use support::{Result, SOON, Scene, plugin, repository, rows, small_run, verified};
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
 /// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones, and the
@@ -41,11 +41,13 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
     let mine: ConfigMap = scene.make(mine).await?;
     scene.apply(&small_run("small")?).await?;
     let recorder = scene.record("small");
+    plugin::looks_into_a_running_run(&scene, "small").await?;
     let ended = scene.follow("small").await?;
     let seen = recorder.stop();
 
     let folder = scene.store_of(&ended.run).await?;
     verified(&folder)?;
+    plugin::reads_an_ended_run(&scene, "small", &folder).await?;
     assert_eq!(folder.state.finished_iterations(), 2);
     for step in 1..=2 {
         let metrics: Option<StepMetrics> = folder.json_if_there(&paths::trainer_metrics(step))?;
@@ -349,7 +351,12 @@ async fn a_run_that_can_never_fit_is_queued_and_says_what_is_missing() -> Result
         queued.then(|| admitted.message.clone())
     };
     let words = scene
-        .until_run("too-large", FAILS_WITHIN, "a condition that says what is missing", waits)
+        .until_run(
+            "too-large",
+            FAILS_WITHIN,
+            "a condition that says what is missing",
+            waits,
+        )
         .await?;
     scene.say(&format!("it says: {words}"));
     assert!(words.contains("2 trainer pods of 8 nvidia.com/gpu"), "{words}");

@@ -1,37 +1,47 @@
-//! The operator on a control plane without nodes: how much it needs, what it does while nothing happens, what outages do to it.
+//! The operator on a control plane without nodes: what it costs, what outages do to it, whether it places runs whole. The short variants of
+//! `make bench-operator`.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: `make test-operator`.
 
-use grpo_e2e::control_plane::{ControlPlane, Options};
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, PostParams};
-use serde_json::json;
-use std::time::Duration;
+use grpo_e2e::bench::Row;
+use grpo_e2e::operator_bench::{RigError, capacity, outages, rest};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// Memory and requests mean the same on a busy machine; milliseconds do not, so of those the bench alone has bars.
+fn judge(rows: Result<Vec<Row>, RigError>) -> Result<(), RigError> {
+    let rows = rows?;
+    for row in &rows {
+        eprintln!(
+            "{:<95} {:>9.2} {} {}",
+            row.figure,
+            row.value.unwrap_or(f64::NAN),
+            row.unit,
+            row.bar.as_deref().unwrap_or("")
+        );
+    }
+    let timed = |row: &&Row| matches!(row.unit.as_str(), "ms" | "events/s");
+    let missed: Vec<&Row> = rows
+        .iter()
+        .filter(|row| !row.meets_its_bar())
+        .filter(|row| !timed(row))
+        .collect();
+    assert!(missed.is_empty(), "{missed:?}");
+    Ok(())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane: make test-operator"]
-async fn a_control_plane_without_kubelets_runs_pods_in_words() -> Result<()> {
-    let begun = std::time::Instant::now();
-    let plane = ControlPlane::start(Options::FULL).await?;
-    eprintln!("up after {:?}", begun.elapsed());
-    let client = plane.admin().await?;
-    let nodes: Api<Node> = Api::all(client.clone());
-    let node = serde_json::from_value(json!({"metadata": {"name": "n"}}))?;
-    nodes.create(&PostParams::default(), &node).await?;
-    let ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
-    };
-    grpo_e2e::cluster::wait::until(
-        nodes,
-        Default::default(),
-        Duration::from_secs(20),
-        "a ready node",
-        |all| all.values().any(ready).then_some(()),
-    )
-    .await?;
-    eprintln!("node ready after {:?}", begun.elapsed());
-    Ok(())
+async fn an_operator_at_rest_asks_for_nothing_and_answers_each_event() -> Result<(), RigError> {
+    judge(rest::measure(rest::Scale::SHORT).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts a control plane: make test-operator"]
+async fn outages_kills_and_a_second_operator_make_nothing_anew_and_lose_nothing() -> Result<(), RigError> {
+    judge(outages::measure(outages::Scale::SHORT).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts a control plane: make test-operator"]
+async fn runs_that_do_not_fit_together_are_placed_whole_one_after_the_other() -> Result<(), RigError> {
+    judge(capacity::measure(capacity::Scale::SHORT).await)
 }

@@ -1,6 +1,6 @@
 //! The requests the operator makes, each once: apply, create, delete, read, write a status, publish an event.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
@@ -205,6 +205,29 @@ impl Cluster {
                 source: Box::new(source),
             }),
         }
+    }
+
+    /// Writes the conditions of an object whose other fields cannot be read, whoever owns them.
+    pub async fn overwrite_conditions<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        conditions: &[Condition],
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        let api = self.dynamic(namespace, &ApiResource::erase::<K>(&()));
+        let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        let params = PatchParams {
+            field_manager: Some(names::STATUS_FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let written = api.patch_status(name, &params, &patch).await;
+        written.map(drop).map_err(|source| Error::Status {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })
     }
 
     /// Publishes what happened. Events are a courtesy: a failure is only logged.

@@ -5,18 +5,20 @@ use std::{
     fmt::Debug,
     future::Future,
     hash::Hash,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
-use k8s_openapi::NamespaceResourceScope;
+use futures::{FutureExt, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::{DeserializeGuard, object::HasStatus},
+    core::{DeserializeGuard, error_boundary::InvalidObject, object::HasStatus},
     runtime::{
         Controller,
-        controller::{Action, Config},
+        controller::{self, Action, Config},
         reflector::ObjectRef,
         watcher,
     },
@@ -27,6 +29,7 @@ use tokio::sync::mpsc;
 use crate::{
     admission::Admission,
     cluster::{Cluster, Note},
+    conditions::{Conditions, Holds},
     error::Error,
     inference_pool::agents::Agents,
     memory::Memory,
@@ -37,8 +40,8 @@ use crate::{
 
 /// One reconcile; what takes longer has met a stuck API server.
 const LONGEST_RECONCILE: Duration = Duration::from_secs(60);
-/// Changes within this time are reconciled once.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Changes within this time are reconciled once. Every first answer to an event waits so long.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 const CONCURRENCY: u16 = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(120);
@@ -54,6 +57,8 @@ pub struct Context {
     pub metrics: Metrics,
     pub admission: Arc<Admission>,
     failures: Mutex<HashMap<String, u32>>,
+    /// What was last said of objects that cannot be read, by uid.
+    unreadable: Mutex<HashMap<String, String>>,
 }
 
 impl Context {
@@ -75,6 +80,7 @@ impl Context {
             metrics,
             admission,
             failures: Mutex::default(),
+            unreadable: Mutex::default(),
         }
     }
 
@@ -105,6 +111,12 @@ pub trait Kind:
     + Sync
     + 'static
 {
+    /// The condition that says whether it is as it should be.
+    const HEALTH: &'static str;
+
+    /// How it is, in one word of a fixed list.
+    fn state(&self) -> &'static str;
+
     /// Brings the cluster closer to what the object says. Some: look again after that time even if nothing happens.
     fn reconcile(&self, context: &Context) -> impl Future<Output = Result<Option<Duration>, Error>> + Send;
 
@@ -145,12 +157,20 @@ pub async fn run<K: Kind>(controller: Controller<DeserializeGuard<K>>, context: 
 where
     ObjectRef<DeserializeGuard<K>>: Hash + Eq,
 {
+    let (objects, metrics) = (controller.store(), context.metrics.clone());
+    metrics.at_each_look(move |census| {
+        for object in objects.state() {
+            census.objects(&K::kind(&()), object.0.as_ref().map_or("Unreadable", Kind::state));
+        }
+    });
     controller
         .run(reconcile::<K>, retry::<K>, context)
-        .for_each(|result| async move {
-            if let Err(error) = result {
-                tracing::debug!(kind = %K::kind(&()), %error, "a reconcile ended with an error");
+        .for_each(|result| {
+            if let Err(controller::Error::QueueError(error)) = result {
+                tracing::warn!(kind = %K::kind(&()), %error, "a watch was interrupted; it begins anew");
+                metrics.interrupted(&K::kind(&()));
             }
+            std::future::ready(())
         })
         .await;
 }
@@ -160,21 +180,20 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     let object = match &object.0 {
         Ok(object) => object,
         Err(invalid) => {
-            // Accepted by an older CRD than this operator's: it is left alone until somebody changes it.
-            let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            tracing::error!(
-                kind,
-                name,
-                error = invalid.error,
-                "the object cannot be read; correct it, or delete it"
-            );
-            context.metrics.unreadable(&kind);
+            explain::<K>(invalid, &context).await;
             return Ok(Action::await_change());
         }
     };
+    let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
+    context.metrics.begun(&kind, &namespace, &name);
     let begun = Instant::now();
-    let result = match tokio::time::timeout(LONGEST_RECONCILE, object.reconcile(&context)).await {
-        Ok(result) => result,
+    // A fault that one object brings about is not to end the reconciles of all others.
+    let guarded = AssertUnwindSafe(object.reconcile(&context)).catch_unwind();
+    let result = match tokio::time::timeout(LONGEST_RECONCILE, guarded).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => Err(Error::Panicked {
+            what: in_words(panic.as_ref()),
+        }),
         Err(_) => Err(Error::TooSlow {
             after: LONGEST_RECONCILE,
         }),
@@ -189,7 +208,6 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
             Ok(again.map_or_else(Action::await_change, Action::requeue))
         }
         Err(error) => {
-            let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
             tracing::warn!(kind, namespace, name, %error, "could not reconcile");
             if error.is_for_people()
                 && let Err(unshown) = object.show(&error, &context).await
@@ -198,6 +216,47 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
             }
             Err(error)
         }
+    }
+}
+
+fn in_words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without words".to_owned())
+}
+
+/// Says of an object that cannot be read what is wrong with it, once: it is left alone until somebody changes it. It was accepted by an
+/// older CRD than this operator's, or written by somebody who may write anything.
+async fn explain<K: Kind>(invalid: &InvalidObject, context: &Context) {
+    let kind = K::kind(&());
+    let meta = &invalid.metadata;
+    let (name, namespace) = (
+        meta.name.as_deref().unwrap_or_default(),
+        meta.namespace.as_deref().unwrap_or_default(),
+    );
+    context.metrics.unreadable(&kind);
+    let uid = meta.uid.clone().unwrap_or_default();
+    {
+        let mut said = context.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(uid, invalid.error.clone()).as_ref() == Some(&invalid.error) {
+            return;
+        }
+    }
+    let message = format!(
+        "this {kind} ({}) cannot be read, and nothing is done about it until it can: {}. Correct the field, or delete it",
+        grpo_crds::GROUP,
+        invalid.error
+    );
+    tracing::error!(%kind, namespace, name, message);
+    let health = Conditions::after(&[], meta.generation, Time(Timestamp::now()))
+        .set(K::HEALTH, Holds::No, "Unreadable", &message)
+        .done();
+    let written = context
+        .cluster
+        .overwrite_conditions::<K>(namespace, name, &health)
+        .await;
+    if let Err(error) = written {
+        tracing::warn!(%kind, namespace, name, %error, "could not say so in its conditions");
     }
 }
 

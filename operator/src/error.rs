@@ -26,6 +26,8 @@ pub enum Error {
     Json { what: String, source: serde_json::Error },
     #[error("{what} has no name, namespace or uid")]
     Nameless { what: String },
+    #[error("the operator has a fault of its own: {what}. Report it with this object; other objects are not concerned")]
+    Panicked { what: String },
     #[error("reconciling took more than {} s", after.as_secs())]
     TooSlow { after: Duration },
 }
@@ -42,17 +44,19 @@ impl Error {
             Self::NameTaken { .. } => "NameTaken",
             Self::Json { .. } => "NotJson",
             Self::Nameless { .. } => "Nameless",
+            Self::Panicked { .. } => "OperatorFault",
             Self::TooSlow { .. } => "TooSlow",
         }
     }
 
-    /// Whether a person can read about it in a condition: what the API server refused, not that it could not be reached.
+    /// Whether a person can read about it in a condition: what the API server refused or nobody can read, not that it could not be reached.
     pub fn is_for_people(&self) -> bool {
         match self {
             Self::Apply { source, .. } | Self::Create { source, .. } | Self::Delete { source, .. } => {
                 matches!(**source, kube::Error::Api(_))
             }
-            Self::NameTaken { .. } | Self::Json { .. } => true,
+            Self::Read { source, .. } => matches!(**source, kube::Error::SerdeError(_)),
+            Self::NameTaken { .. } | Self::Json { .. } | Self::Panicked { .. } => true,
             _ => false,
         }
     }

@@ -8,7 +8,9 @@
 //! values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
 
 mod admission;
+mod api_client;
 mod applied;
+mod causes;
 mod child;
 mod cluster;
 mod conditions;
@@ -134,8 +136,8 @@ async fn main() -> ExitCode {
 
 /// Waits for the lease, reconciles while it is held, and gives it back on SIGTERM.
 async fn operate(flags: Flags) -> Result<(), Ended> {
-    let client = Client::try_default().await.map_err(Ended::NoCluster)?;
     let metrics = Metrics::new();
+    let client = api_client::connect(&metrics).await.map_err(Ended::NoCluster)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Signals)?;
 
@@ -211,7 +213,9 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         applied: Applied::default(),
     });
     let (pods, ledgers) = (Arc::new(PodIndex::default()), Arc::new(Ledgers::default()));
-    let (triggers, triggered) = triggers();
+    let (triggers, triggered) = triggers(metrics);
+    let counted = pods.clone();
+    metrics.at_each_look(move |census| counted.count(census));
     let (filled, mut is_filled) = watch::channel(false);
 
     let mut forever = |name: &'static str, task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {

@@ -8,16 +8,8 @@ pub const OPERATOR: &str = "grpo-operator";
 pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
 pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
-pub const RUN: &str = "grpo.dev/run";
-pub const INFERENCE_POOL: &str = "grpo.dev/inference-pool";
-pub const SANDBOX_POOL: &str = "grpo.dev/sandbox-pool";
-pub const ROLE: &str = "grpo.dev/role";
-pub const ATTEMPT: &str = "grpo.dev/attempt";
-pub const RANK: &str = "grpo.dev/rank";
-/// Which of the pods of an engine's replica it is; the agent is in number 0.
-pub const NODE: &str = "grpo.dev/node";
-/// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
-pub const STORE: &str = "grpo.dev/store";
+pub use grpo_crds::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, STORE, role, store_claim};
+
 /// Annotation of engine pods: what they were made from.
 pub const TEMPLATE: &str = "grpo.dev/template";
 
@@ -36,16 +28,6 @@ pub const STATUS_FIELD_MANAGER: &str = "grpo-operator-status";
 /// Field manager of a run's claim on an InferencePool (`grpo.dev`).
 pub const CLAIM_FIELD_MANAGER: &str = "grpo-operator-claim";
 
-/// What a pod is for, as its label says.
-pub mod role {
-    pub const DRIVER: &str = "driver";
-    pub const TRAINER: &str = "trainer";
-    pub const ENGINE: &str = "engine";
-    pub const GATEWAY: &str = "gateway";
-    pub const SANDBOX: &str = "sandbox";
-    pub const LEDGER: &str = "ledger";
-}
-
 pub type Labels = BTreeMap<String, String>;
 
 /// Labels of an object, beginning with the one that says whose it is.
@@ -58,10 +40,6 @@ pub fn labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels 
 
 pub fn config(run: &str) -> String {
     format!("{run}-config")
-}
-
-pub fn store_claim(run: &str) -> String {
-    format!("{run}-store")
 }
 
 pub fn driver(run: &str) -> String {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, stream};
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, Resource, ResourceExt,
@@ -30,6 +30,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     applied::{Applied, Key, Sighting},
+    causes,
+    metrics::{Census, Metrics},
     names::{self, role},
     pods::PodFacts,
 };
@@ -43,6 +45,22 @@ pub enum Controlled {
     Run,
     InferencePool,
     SandboxPool,
+}
+
+impl Controlled {
+    pub const ALL: [Self; 3] = [Self::Run, Self::InferencePool, Self::SandboxPool];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "GrpoRun",
+            Self::InferencePool => "InferencePool",
+            Self::SandboxPool => "SandboxPool",
+        }
+    }
+
+    pub fn named(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == kind)
+    }
 }
 
 /// An object of ours, by kind and name.
@@ -77,14 +95,8 @@ impl Parent {
             .iter()
             .flatten()
             .find(|owner| owner.controller == Some(true) && owner.api_version == GrpoRun::api_version(&()))?;
-        let kind = match owner.kind.as_str() {
-            kind if kind == GrpoRun::kind(&()) => Controlled::Run,
-            kind if kind == InferencePool::kind(&()) => Controlled::InferencePool,
-            kind if kind == SandboxPool::kind(&()) => Controlled::SandboxPool,
-            _ => return None,
-        };
         Some(Self {
-            kind,
+            kind: Controlled::named(&owner.kind)?,
             namespace: metadata.namespace.clone()?,
             name: owner.name.clone(),
         })
@@ -97,6 +109,7 @@ pub struct Triggers {
     runs: mpsc::Sender<Parent>,
     inference_pools: mpsc::Sender<Parent>,
     sandbox_pools: mpsc::Sender<Parent>,
+    metrics: Metrics,
 }
 
 /// The controllers' ends.
@@ -106,7 +119,7 @@ pub struct Triggered {
     pub sandbox_pools: mpsc::Receiver<Parent>,
 }
 
-pub fn triggers() -> (Triggers, Triggered) {
+pub fn triggers(metrics: &Metrics) -> (Triggers, Triggered) {
     let (runs, runs_end) = mpsc::channel(QUEUE);
     let (inference_pools, inference_end) = mpsc::channel(QUEUE);
     let (sandbox_pools, sandbox_end) = mpsc::channel(QUEUE);
@@ -114,6 +127,7 @@ pub fn triggers() -> (Triggers, Triggered) {
         runs,
         inference_pools,
         sandbox_pools,
+        metrics: metrics.clone(),
     };
     let triggered = Triggered {
         runs: runs_end,
@@ -130,6 +144,7 @@ impl Triggers {
             Controlled::InferencePool => &self.inference_pools,
             Controlled::SandboxPool => &self.sandbox_pools,
         };
+        self.metrics.triggered(&parent);
         // A controller that is gone ends the process; until then there is nobody to tell.
         let _ = way.send(parent).await;
     }
@@ -175,6 +190,32 @@ impl PodIndex {
             .filter(|pod| pod.role == role)
             .cloned()
             .collect()
+    }
+
+    /// Counts all pods, by role and state.
+    pub fn count(&self, census: &Census) {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        for pod in pods.values().flat_map(BTreeMap::values) {
+            census.pods(&pod.role, causes::state(&pod.facts));
+        }
+    }
+
+    /// Counts what a pod's change begins or ends, before the index knows of it.
+    fn tell(&self, pod: &Pod, metrics: &Metrics) {
+        let Some(parent) = Parent::of_pod(pod) else { return };
+        let (facts, role) = (
+            PodFacts::of(pod),
+            pod.labels().get(names::ROLE).map_or("", String::as_str),
+        );
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        let known = pods.get(&parent).and_then(|siblings| siblings.get(&facts.name));
+        if known.is_none() && facts.rank == 0 && [role::DRIVER, role::TRAINER].contains(&role) {
+            metrics.attempt(role);
+        }
+        let failed_before = known.is_some_and(|known| causes::cause(pod, &known.facts).is_some());
+        if let Some(cause) = causes::cause(pod, &facts).filter(|_| !failed_before) {
+            metrics.pod_failed(role, cause);
+        }
     }
 
     fn put(pods: &mut PodsOf, pod: &Pod) -> Option<Parent> {
@@ -241,10 +282,14 @@ pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers
                 filled.send_replace(true);
                 concerned
             }
-            Ok(Event::Apply(pod)) => index.changed(&pod).into_iter().collect(),
+            Ok(Event::Apply(pod)) => {
+                index.tell(&pod, &triggers.metrics);
+                index.changed(&pod).into_iter().collect()
+            }
             Ok(Event::Delete(pod)) => index.deleted(&pod).into_iter().collect(),
             Err(error) => {
                 tracing::warn!(%error, "the watch of pods was interrupted; it begins anew");
+                triggers.metrics.interrupted("Pod");
                 Vec::new()
             }
         };
@@ -296,6 +341,7 @@ pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers
             Ok(Event::Init | Event::InitDone) => continue,
             Err(error) => {
                 tracing::warn!(%error, "the watch of ledgers was interrupted; it begins anew");
+                triggers.metrics.interrupted("ConfigMap");
                 continue;
             }
         };
@@ -322,6 +368,7 @@ pub async fn follow_children<K>(
             Ok(Event::Init | Event::InitDone) => continue,
             Err(error) => {
                 tracing::warn!(kind = %K::kind(&()), %error, "a watch of children was interrupted; it begins anew");
+                triggers.metrics.interrupted(&K::kind(&()));
                 continue;
             }
         };

@@ -1,9 +1,11 @@
 //! How a run goes over its life: what is kept of it, what it takes up again, which faults end it.
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::tasks::Dataset;
+use crate::cel;
 
 /// When the state of the training is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -102,8 +104,9 @@ pub enum Resume {
 }
 
 /// A checkpoint of another run that this one begins with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::stays_below("path", "resumeFrom.path"))]
 pub struct ResumeFrom {
     /// The other run's folder in the same store, for example `team/first-try`.
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$"))]

@@ -12,6 +12,7 @@ use crate::{cel, sources::ObjectStoreSource};
 #[x_kube(
     validation = cel::exactly_one(&["volumeClaimTemplate", "persistentVolumeClaim", "objectStore"]),
     validation = Rule::new("!self.retain || has(self.volumeClaimTemplate)").message("store.retain keeps a volume of the run's own, but there is no volumeClaimTemplate: leave retain out, what exists already is never deleted"),
+    validation = cel::stays_below("path", "store.path"),
     validation = cel::immutable(&["persistentVolumeClaim?", "objectStore?"], "the store's volume or object store is immutable: make another run"),
     validation = cel::immutable(&["path?"], "store.path is immutable: make another run")
 )]

@@ -127,7 +127,7 @@ impl Maker<'_> {
                 .map(|inside| (with(base, outside), with(base, inside)))
                 .collect()
         };
-        self.first_accepted(path, bound, of);
+        self.first_accepted(path, path, bound, of);
     }
 
     fn required(&mut self, path: &[String], root: &Value, name: &str) {
@@ -138,18 +138,24 @@ impl Maker<'_> {
             let object = reach(&mut refused["spec"], root, path).as_object_mut().unwrap();
             object.remove(name).map(|_| (refused, accepted)).into_iter().collect()
         };
-        self.first_accepted(path, &format!("required {name}"), of);
+        let missing = [path, &[name.to_owned()]].concat();
+        self.first_accepted(path, &missing, &format!("required {name}"), of);
     }
 
-    /// Keeps the first pair whose neighbour is accepted.
-    fn first_accepted(&mut self, path: &[String], bound: &str, pairs: impl Fn(&Value) -> Vec<(Value, Value)>) {
+    /// Keeps the first pair whose neighbour is accepted. The refusal has to name the field that is wrong, by its whole path.
+    fn first_accepted(
+        &mut self,
+        path: &[String],
+        wrong: &[String],
+        bound: &str,
+        pairs: impl Fn(&Value) -> Vec<(Value, Value)>,
+    ) {
         let name = format!("{} spec.{} {bound}", self.kind, path.join("."));
         let mut last = String::new();
         for (refused, accepted) in self.bases.iter().flat_map(pairs) {
             match self.judge.refusal(&accepted, None) {
                 Ok(()) => {
-                    let field = path.iter().rev().find(|part| *part != "[]");
-                    let says = field.cloned().into_iter().collect();
+                    let says = vec![field(wrong)];
                     self.cases.push(Case {
                         name,
                         old: None,
@@ -164,6 +170,14 @@ impl Maker<'_> {
         }
         self.unreached.push(format!("{name}: {last}"));
     }
+}
+
+/// A path as a refusal names it.
+fn field(path: &[String]) -> String {
+    path.iter().fold("spec".to_owned(), |whole, part| match part.as_str() {
+        "[]" => whole + "[0]",
+        name => whole + "." + name,
+    })
 }
 
 /// The bounds of one schema: what it is, a value outside, values inside of which one has to be accepted.

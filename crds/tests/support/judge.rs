@@ -103,8 +103,8 @@ fn bounds(path: &str, schema: &Value, value: &Value, wrong: &mut Vec<String>) {
         }
         Value::Array(items) => {
             size("length", items.len() as f64, "minItems", "maxItems");
-            for item in items {
-                bounds(&format!("{path}[]"), &schema["items"], item, wrong);
+            for (index, item) in items.iter().enumerate() {
+                bounds(&format!("{path}[{index}]"), &schema["items"], item, wrong);
             }
         }
         Value::Object(fields) => {

@@ -49,7 +49,7 @@ fn idle() -> AgentStatus {
 }
 
 /// The body of what an `http://` address on this machine answers.
-pub async fn get(url: &str) -> Option<String> {
+pub async fn fetch(url: &str) -> Option<String> {
     let (host, path) = url.strip_prefix("http://")?.split_once('/')?;
     let mut stream = TcpStream::connect(host).await.ok()?;
     let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n");

@@ -123,7 +123,7 @@ impl Rig {
 
     /// A port of the operator that answers with its metrics in text.
     pub async fn metric(&self, operator: &Operator, name: &str) -> Option<f64> {
-        let text = agents::get(&operator.metrics).await?;
+        let text = agents::fetch(&operator.metrics).await?;
         let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(name))?;
         line.rsplit(' ').next()?.parse().ok()
     }

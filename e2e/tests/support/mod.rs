@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod kill;
+pub mod plugin;
 pub mod recorder;
 pub mod shelf;
 

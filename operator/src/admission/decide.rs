@@ -15,8 +15,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    facts::{Candidate, HOSTNAME, NodeFacts, PodNeeds},
-    fit::{Room, place},
+    facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
+    fit::{Budget, Room, place},
     words,
 };
 use crate::names::role;
@@ -108,10 +108,17 @@ struct Standing<'a> {
 }
 
 pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
+    let mut members: HashMap<&str, Vec<(&PodNeeds, &Member)>> = HashMap::new();
+    for pod in &snapshot.pods {
+        if let Some(member) = pod.member.as_deref().filter(|member| !member.deleting) {
+            members.entry(&member.run).or_default().push((pod, member));
+        }
+    }
+    let mut budget = Budget::default();
     let mut standings: Vec<Standing<'_>> = snapshot
         .candidates
         .iter()
-        .map(|run| Standing::of(run, &snapshot.pods))
+        .map(|run| Standing::of(run, members.get(run.uid.as_str()).map_or(&[], Vec::as_slice)))
         .collect();
     standings.sort_by_key(|run| {
         (
@@ -147,9 +154,9 @@ pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
         } else if let Some(ahead) = ahead {
             waits_in_line(ahead)
         } else if run.bound.is_empty() {
-            begin(run, room.as_ref(), snapshot, memory, &mut decision)
+            begin(run, room.as_ref(), snapshot, memory, &mut decision, &mut budget)
         } else {
-            let complete = complete_again(run, room.as_ref(), snapshot, memory, &mut decision);
+            let complete = complete_again(run, room.as_ref(), snapshot, memory, &mut decision, &mut budget);
             if !complete.admitted {
                 ahead = Some(run.run);
             }
@@ -218,13 +225,14 @@ fn begin(
     snapshot: &Snapshot<'_>,
     memory: &mut Memory,
     decision: &mut Decision,
+    budget: &mut Budget,
 ) -> Verdict {
     if !run.incomplete.is_empty() {
         return words::pods_missing(&run.incomplete);
     }
-    let Some(places) = places(run, &run.gated, room) else {
+    let Some(places) = places(run, &run.gated, room, budget) else {
         // Without nodes to look at everything fits, so there is room here.
-        return words::does_not_fit(&run.gated, run.run, room, snapshot.nodes.unwrap_or_default());
+        return words::does_not_fit(&run.gated, run.run, room, snapshot.nodes.unwrap_or_default(), budget);
     };
     memory.lifted.insert(
         run.run.uid.clone(),
@@ -248,12 +256,13 @@ fn complete_again(
     snapshot: &Snapshot<'_>,
     memory: &mut Memory,
     decision: &mut Decision,
+    budget: &mut Budget,
 ) -> Verdict {
     let mut room = room.cloned();
     let mut lifted = Vec::new();
     let mut left: Vec<&PodNeeds> = Vec::new();
     for set in run.sets() {
-        match places(run, &set, room.as_ref()) {
+        match places(run, &set, room.as_ref(), budget) {
             Some(places) => {
                 if let Some(room) = &mut room {
                     for (pod, place) in set.iter().zip(&places) {
@@ -286,7 +295,13 @@ fn complete_again(
         return words::let_in();
     }
     memory.waiting_since.entry(run.run.uid.clone()).or_insert(snapshot.now);
-    words::does_not_fit(&left, run.run, room.as_ref(), snapshot.nodes.unwrap_or_default())
+    words::does_not_fit(
+        &left,
+        run.run,
+        room.as_ref(),
+        snapshot.nodes.unwrap_or_default(),
+        budget,
+    )
 }
 
 /// A run that holds a part and cannot get the rest goes back when it has kept others waiting for too long.
@@ -322,7 +337,7 @@ fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut 
 }
 
 /// Where these pods of a run go, if all of them fit.
-fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>) -> Option<Vec<Chosen>> {
+fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>, budget: &mut Budget) -> Option<Vec<Chosen>> {
     let Some(room) = room else {
         return Some(pods.iter().map(|pod| chosen(pod)).collect());
     };
@@ -332,7 +347,7 @@ fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>) -> Op
         .iter()
         .find(|pod| pod.member.as_ref().is_some_and(|member| member.together))
         .and_then(|pod| pod.node.as_deref());
-    let nodes = place(room, pods, with_store.or(run.run.store_node.as_deref()))?;
+    let nodes = place(room, pods, with_store.or(run.run.store_node.as_deref()), budget)?;
     let host = |node: &str| {
         let (facts, _) = room.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()
@@ -367,12 +382,7 @@ fn chosen(pod: &PodNeeds) -> Chosen {
 }
 
 impl<'a> Standing<'a> {
-    fn of(run: &'a Candidate, pods: &[&'a PodNeeds]) -> Self {
-        let members: Vec<(&PodNeeds, &super::facts::Member)> = pods
-            .iter()
-            .filter_map(|pod| Some((*pod, pod.member.as_deref()?)))
-            .filter(|(_, member)| member.run == run.uid && !member.deleting)
-            .collect();
+    fn of(run: &'a Candidate, members: &[(&'a PodNeeds, &'a Member)]) -> Self {
         let newest = |role: &str| {
             members
                 .iter()
@@ -381,8 +391,7 @@ impl<'a> Standing<'a> {
                 .max()
         };
         // An attempt of an engine counts its failures; of a pod group only the newest is the group.
-        let counts =
-            |member: &super::facts::Member| member.role == role::ENGINE || Some(member.attempt) == newest(&member.role);
+        let counts = |member: &Member| member.role == role::ENGINE || Some(member.attempt) == newest(&member.role);
         let counted: Vec<_> = members.iter().filter(|(_, member)| counts(member)).collect();
         let incomplete = run
             .whole
@@ -393,7 +402,7 @@ impl<'a> Standing<'a> {
             })
             .map(|(role, _)| *role)
             .collect();
-        let of = |wanted: &dyn Fn(&PodNeeds, &super::facts::Member) -> bool| -> Vec<&'a PodNeeds> {
+        let of = |wanted: &dyn Fn(&PodNeeds, &Member) -> bool| -> Vec<&'a PodNeeds> {
             counted
                 .iter()
                 .filter(|(pod, member)| wanted(pod, member))

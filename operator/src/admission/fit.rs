@@ -8,8 +8,20 @@ use std::{cmp::Reverse, sync::Arc};
 
 use super::facts::{Amounts, NodeFacts, PodNeeds, add};
 
-/// Of a search, so many tries.
+/// Of one search, so many tries, and of all searches of one decision together.
 const TRIES: usize = 20_000;
+const ALL_TRIES: usize = 200_000;
+
+/// What is left of the tries of one decision: a thousand runs that wait must not keep the cluster's events waiting.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(ALL_TRIES)
+    }
+}
+
 /// What decides about a pod's size before anything else.
 pub const GPU: &str = "nvidia.com/gpu";
 
@@ -56,7 +68,12 @@ impl<'a> Room<'a> {
 }
 
 /// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to be.
-pub fn place(room: &Room<'_>, pods: &[&PodNeeds], store_node: Option<&str>) -> Option<Vec<Arc<str>>> {
+pub fn place(
+    room: &Room<'_>,
+    pods: &[&PodNeeds],
+    store_node: Option<&str>,
+    budget: &mut Budget,
+) -> Option<Vec<Arc<str>>> {
     let items = items(pods, store_node);
     let admitted: Vec<Vec<bool>> = room
         .nodes
@@ -68,9 +85,12 @@ pub fn place(room: &Room<'_>, pods: &[&PodNeeds], store_node: Option<&str>) -> O
         items: &items,
         admitted: &admitted,
         chosen: Vec::with_capacity(items.len()),
-        tries: TRIES,
+        tries: TRIES.min(budget.0),
     };
-    if !search.place_from(0) {
+    let allowed = search.tries;
+    let placed = search.place_from(0);
+    budget.0 -= allowed - search.tries;
+    if !placed {
         return None;
     }
     let mut nodes: Vec<Arc<str>> = vec![Arc::from(""); pods.len()];

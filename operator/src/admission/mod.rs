@@ -24,7 +24,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
@@ -42,7 +42,7 @@ pub use facts::Candidate;
 pub use gate::{Gate, whole};
 
 use self::{
-    decide::{Chosen, Memory, Snapshot, Step, decide},
+    decide::{Chosen, Decision, Memory, Snapshot, Step, decide},
     facts::{HOSTNAME, NodeFacts, PodNeeds},
 };
 use crate::{
@@ -52,6 +52,8 @@ use crate::{
 
 /// Changes within this time are decided on together.
 const GATHER: Duration = Duration::from_millis(20);
+/// A run that goes on waiting for the same reason is told new numbers this often: every pod that comes or goes changes them, and each telling is a write.
+const RETELL: SignedDuration = SignedDuration::from_secs(30);
 /// A step that the API server refused is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
 /// After a start, runs that have pods and have not been reconciled yet are waited for so long: they may come first.
@@ -71,8 +73,14 @@ struct State {
     nodes_known: bool,
     pods_known: bool,
     candidates: HashMap<String, Candidate>,
-    verdicts: HashMap<String, Verdict>,
+    verdicts: HashMap<String, Told>,
     memory: Memory,
+}
+
+/// What a run was told last, and when.
+struct Told {
+    verdict: Verdict,
+    at: Timestamp,
 }
 
 impl Admission {
@@ -110,7 +118,7 @@ impl Admission {
 
     /// How a run stands; None before it has been looked at.
     pub fn verdict(&self, run: &str) -> Option<Verdict> {
-        self.locked().verdicts.get(run).cloned()
+        self.locked().verdicts.get(run).map(|told| told.verdict.clone())
     }
 
     /// What the largest GPU of any node holds, in MiB, by the label that NVIDIA's feature discovery sets.
@@ -174,7 +182,8 @@ impl Admission {
     /// Decides on what is known now. Also returns the runs that are to be told something new.
     fn decide(&self, settled: bool) -> (Option<Step>, Option<Timestamp>, Vec<Parent>) {
         let mut state = self.locked();
-        let waits = state.pods.values().any(is_gated) || state.verdicts.values().any(|verdict| !verdict.admitted);
+        let unsettled = |told: &Told| told.verdict.reason != words::ADMITTED;
+        let waits = state.pods.values().any(is_gated) || state.verdicts.values().any(unsettled);
         let late = state
             .pods
             .values()
@@ -192,25 +201,38 @@ impl Admission {
             ..
         } = &mut *state;
         let nodes: Option<Vec<NodeFacts>> = nodes.as_ref().map(|nodes| nodes.values().cloned().collect());
+        let now = Timestamp::now();
         let snapshot = Snapshot {
             nodes: nodes.as_deref(),
             pods: pods.values().collect(),
             candidates: candidates.values().collect(),
-            now: Timestamp::now(),
+            now,
         };
-        let decision = decide(&snapshot, memory);
+        let Decision {
+            step,
+            verdicts,
+            mut again_at,
+        } = decide(&snapshot, memory);
         let mut told = Vec::new();
-        for (run, verdict) in decision.verdicts {
-            if state.verdicts.get(&run) != Some(&verdict) {
-                told.extend(state.candidates.get(&run).map(|run| Parent {
-                    kind: Controlled::Run,
-                    namespace: run.namespace.clone(),
-                    name: run.name.clone(),
-                }));
-                state.verdicts.insert(run, verdict);
+        for (run, verdict) in verdicts {
+            if let Some(known) = state.verdicts.get(&run) {
+                if known.verdict == verdict {
+                    continue;
+                }
+                let due = known.at + RETELL;
+                if known.verdict.reason == verdict.reason && now < due {
+                    again_at = Some(again_at.map_or(due, |at| at.min(due)));
+                    continue;
+                }
             }
+            told.extend(state.candidates.get(&run).map(|run| Parent {
+                kind: Controlled::Run,
+                namespace: run.namespace.clone(),
+                name: run.name.clone(),
+            }));
+            state.verdicts.insert(run, Told { verdict, at: now });
         }
-        (decision.step, decision.again_at, told)
+        (step, again_at, told)
     }
 }
 

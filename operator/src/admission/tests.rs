@@ -348,12 +348,9 @@ fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
     world.settle();
     world.add("new", 600, (1, 8), (0, 0));
     // A new attempt's rank; its node is not back yet.
+    let its_node = world.find("running-trainer-0").node.clone().unwrap();
+    let lost = world.nodes.iter().position(|node| node.name == *its_node).unwrap();
     world.pods.retain(|pod| pod.uid != "running-trainer-0");
-    let lost = world
-        .nodes
-        .iter()
-        .position(|node| world.of("running").all(|pod| pod.node.as_deref() != Some(&node.name)))
-        .unwrap();
     let mut again = pod("running", "trainer", 0, 8);
     again.member.as_mut().unwrap().attempt = 2;
     world.pods.push(again);

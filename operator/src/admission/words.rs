@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     decide::Verdict,
     facts::{Candidate, NodeFacts, PodNeeds},
-    fit::{GPU, Room, place},
+    fit::{Budget, GPU, Room, place},
 };
 use crate::quantity::in_words;
 
@@ -22,10 +22,13 @@ fn waits(reason: &'static str, message: String) -> Verdict {
     }
 }
 
+/// The reason of a run that waits for nothing here.
+pub const ADMITTED: &str = "Admitted";
+
 pub fn let_in() -> Verdict {
     Verdict {
         admitted: true,
-        reason: "Admitted",
+        reason: ADMITTED,
         message: "all of it fits; its pods may be scheduled".to_owned(),
     }
 }
@@ -69,12 +72,18 @@ pub fn put_back(until: Timestamp, now: Timestamp) -> Verdict {
 }
 
 /// Why these pods of a run do not fit.
-pub fn does_not_fit(pods: &[&PodNeeds], run: &Candidate, room: Option<&Room<'_>>, nodes: &[NodeFacts]) -> Verdict {
+pub fn does_not_fit(
+    pods: &[&PodNeeds],
+    run: &Candidate,
+    room: Option<&Room<'_>>,
+    nodes: &[NodeFacts],
+    budget: &mut Budget,
+) -> Verdict {
     let wants = wants(pods);
     let Some(room) = room else {
         return waits("WaitsForCapacity", format!("waits for {wants}"));
     };
-    let ever = place(&Room::empty(nodes), pods, run.store_node.as_deref()).is_some();
+    let ever = place(&Room::empty(nodes), pods, run.store_node.as_deref(), budget).is_some();
     let scarce = scarce(pods, room);
     let on_nodes = free_in_words(pods, room, &scarce);
     if ever {

@@ -17,8 +17,8 @@ pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
-use kube::{Client, runtime::watcher};
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Phase};
+use kube::{Client, core::PartialObjectMeta, runtime::watcher};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -35,12 +35,34 @@ pub async fn control(
     context: Arc<Context>,
 ) {
     let controller = controller::controller::<GrpoRun>(client, namespace, triggers)
-        .owns(api::<InferencePool>(client, namespace), watcher::Config::default())
-        .owns(api::<SandboxPool>(client, namespace), watcher::Config::default());
+        // Only that a pool changed matters here, and one that cannot be read must not blind the watch of all others.
+        .owns(
+            api::<PartialObjectMeta<InferencePool>>(client, namespace),
+            watcher::Config::default(),
+        )
+        .owns(
+            api::<PartialObjectMeta<SandboxPool>>(client, namespace),
+            watcher::Config::default(),
+        );
     controller::run(controller, context).await;
 }
 
 impl Kind for GrpoRun {
+    const HEALTH: &'static str = decide::PROVISIONED;
+
+    fn state(&self) -> &'static str {
+        match self.status.as_ref().and_then(|status| status.phase) {
+            None | Some(Phase::Pending) => "Pending",
+            Some(Phase::Queued) => "Queued",
+            Some(Phase::Provisioning) => "Provisioning",
+            Some(Phase::Running) => "Running",
+            Some(Phase::Suspended) => "Suspended",
+            Some(Phase::Succeeded) => "Succeeded",
+            Some(Phase::Failed) => "Failed",
+            Some(Phase::Terminating) => "Terminating",
+        }
+    }
+
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
         let seen = read::read(self, context).await?;
         let decision = decide::decide(&seen, &context.settings);

@@ -10,7 +10,7 @@ use super::{
     read::Seen,
 };
 use crate::{
-    conditions::{Conditions, Holds, holds},
+    conditions::{Conditions, Holds, holds, shortened},
     controller::{Context, note_of},
     error::Error,
     names::STATUS_FIELD_MANAGER,
@@ -51,7 +51,7 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
     let uid = run.uid().unwrap_or_default();
     let status = GrpoRunStatus {
         phase: Some(Phase::Provisioning),
-        message: Some(message),
+        message: Some(shortened(&message)),
         observed_generation: run.metadata.generation,
         objective: previous.objective,
         plan: previous.plan,

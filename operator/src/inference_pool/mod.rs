@@ -37,6 +37,7 @@ use kube::{
 use tokio::sync::mpsc;
 
 use crate::{
+    conditions::holds,
     controller::{self, Context, Kind, api},
     error::Error,
     watches::Parent,
@@ -85,6 +86,17 @@ pub async fn control(
 }
 
 impl Kind for InferencePool {
+    const HEALTH: &'static str = decide::READY;
+
+    fn state(&self) -> &'static str {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice());
+        if holds(conditions.unwrap_or_default(), decide::READY) {
+            "Ready"
+        } else {
+            "NotReady"
+        }
+    }
+
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
         let seen = read::read(self, context).await?;
         let decision = decide::decide(&seen, &context.settings);

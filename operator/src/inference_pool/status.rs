@@ -10,7 +10,7 @@ use super::{
     read::Seen,
 };
 use crate::{
-    conditions::{Conditions, Holds},
+    conditions::{Conditions, Holds, shortened},
     controller::{Context, note_of},
     error::Error,
     names::STATUS_FIELD_MANAGER,
@@ -35,7 +35,7 @@ pub async fn show(pool: &InferencePool, error: &Error, context: &Context) -> Res
         conditions: Conditions::after(&previous.conditions, pool.metadata.generation, Time(Timestamp::now()))
             .set(READY, Holds::No, error.reason(), &message)
             .done(),
-        message: Some(message),
+        message: Some(shortened(&message)),
         observed_generation: pool.metadata.generation,
         ..previous
     };

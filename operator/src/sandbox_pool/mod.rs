@@ -18,6 +18,7 @@ use kube::Client;
 use tokio::sync::mpsc;
 
 use crate::{
+    conditions::holds,
     controller::{self, Context, Kind},
     error::Error,
     watches::Parent,
@@ -38,6 +39,17 @@ pub async fn control(
 }
 
 impl Kind for SandboxPool {
+    const HEALTH: &'static str = decide::READY;
+
+    fn state(&self) -> &'static str {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice());
+        if holds(conditions.unwrap_or_default(), decide::READY) {
+            "Ready"
+        } else {
+            "NotReady"
+        }
+    }
+
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
         let seen = read::read(self, context)?;
         let decision = decide::decide(&seen, &context.settings);

@@ -5,7 +5,8 @@
 //! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
 //! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
-//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone.
+//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster weights, progress and
+//! numbers; [`records_door`] shows people the records.
 
 pub mod agent_bash;
 pub mod batches;
@@ -23,6 +24,7 @@ pub mod outcome;
 pub mod patch;
 pub mod progress;
 pub mod promote;
+pub mod records_door;
 pub mod rollout;
 pub mod sandbox;
 pub mod seeds;

@@ -3,17 +3,17 @@
 //! Exit status 0: the run is done. 42: a fault that nobody gets over, named in `status.progress.fault` and in the termination
 //! message. Anything else: this attempt failed, the next goes on.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use grpo_crds::RunConfig;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_driver::config::Settings;
 use grpo_driver::fault::{DriverError, Fault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
-use grpo_driver::{live, serve, start};
+use grpo_driver::{live, records_door, serve, start};
 use grpo_records::Event;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -21,14 +21,19 @@ const EXIT_FAULT: u8 = 42;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// What the operator resolved the run to.
     #[arg(long, default_value = RunConfig::PATH)]
     config: PathBuf,
     /// Weights, progress and metrics are served here.
     #[arg(long, default_value = "0.0.0.0:8070")]
     listen: SocketAddr,
+    /// People look into the run's records here, through the API server's port-forward.
+    #[arg(long, default_value_t = records_address())]
+    listen_records: SocketAddr,
     /// Where the store's volume is mounted.
     #[arg(long, default_value = RunConfig::STORE_MOUNT)]
     store_mount: PathBuf,
@@ -49,6 +54,26 @@ struct Arguments {
     no_status: bool,
 }
 
+/// What is done instead of driving a run.
+#[derive(Subcommand)]
+enum Instead {
+    /// Show the records of a store, read only, for `kubectl grpo`.
+    Records {
+        /// Where the store's volume is mounted.
+        #[arg(long, default_value = RunConfig::STORE_MOUNT)]
+        store_mount: PathBuf,
+        /// The run's root inside it.
+        #[arg(long)]
+        path: String,
+        #[arg(long, default_value_t = records_address())]
+        listen: SocketAddr,
+    },
+}
+
+fn records_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], RunConfig::RECORDS_PORT))
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
@@ -59,8 +84,18 @@ async fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let arguments = Arguments::parse();
+    let work = async {
+        match &arguments.instead {
+            Some(Instead::Records {
+                store_mount,
+                path,
+                listen,
+            }) => show_records(store_mount, path, *listen).await,
+            None => drive(&arguments).await,
+        }
+    };
     tokio::select! {
-        code = drive(arguments) => code,
+        code = work => code,
         signal = terminated() => {
             tracing::info!(signal, "stopping; everything finished is in the store");
             ExitCode::from(143)
@@ -68,7 +103,17 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn drive(arguments: Arguments) -> ExitCode {
+async fn show_records(mount: &Path, path: &str, listen: SocketAddr) -> ExitCode {
+    match records_door::serve(mount, path, listen).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "no records to be shown");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn drive(arguments: &Arguments) -> ExitCode {
     let config = match read_config(&arguments.config) {
         Ok(config) => config,
         Err(error) => {
@@ -92,11 +137,11 @@ async fn drive(arguments: Arguments) -> ExitCode {
             board.watch(),
         ))
     });
-    let result = driven(&arguments, &config, &board).await;
+    let result = driven(arguments, &config, &board).await;
     if let Some(task) = publishing {
         task.abort();
     }
-    let code = conclude(&arguments, &board, result);
+    let code = conclude(arguments, &board, result);
     if let Some(client) = client {
         progress::write_last(client, &config.namespace, &config.name, &board.now()).await;
     }
@@ -111,6 +156,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
+    records_door::open_beside(&store, arguments.listen_records).await;
     let router = serve::router(&store, board.clone(), metrics.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let process = start::Process {

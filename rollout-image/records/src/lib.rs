@@ -9,14 +9,20 @@
 //! * [`settings`]: what may change while a run runs;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
-//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays.
+//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays. Who only reads opens a
+//! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;
 pub mod episode;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+pub mod folder;
 pub mod journal;
+pub mod look;
 pub mod outcome;
 pub mod paths;
 pub mod settings;
+pub mod show;
 pub mod state;
 pub mod store;
 pub mod trainer;

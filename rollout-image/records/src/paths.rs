@@ -34,6 +34,28 @@ pub fn episode(of: &EpisodeHome, name: &str, attempt: u32) -> String {
     }
 }
 
+/// The part of a run whose folder this is. Only what [`home`] writes is one, so nothing that climbs or strays gets through.
+pub fn parse_home(path: &str) -> Option<EpisodeHome> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let found = match parts.as_slice() {
+        [ROLLOUTS, folder] => EpisodeHome::Iteration {
+            iteration: folder.strip_prefix("iter-")?.parse().ok()?,
+        },
+        [EVALUATIONS, set, weights] if is_plain_name(set) && is_plain_name(weights) => EpisodeHome::Evaluation {
+            set: (*set).to_owned(),
+            weights: (*weights).to_owned(),
+        },
+        _ => return None,
+    };
+    (home(&found) == path).then_some(found)
+}
+
+/// The home and the name of the episode (one try of it) whose folder this is.
+pub fn parse_episode(path: &str) -> Option<(EpisodeHome, &str)> {
+    let (of, name) = path.rsplit_once('/')?;
+    is_plain_name(name).then_some((parse_home(of)?, name))
+}
+
 pub fn turns(episode: &str) -> String {
     format!("{episode}/turns")
 }

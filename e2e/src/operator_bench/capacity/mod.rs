@@ -9,10 +9,7 @@
 mod scenario;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -23,7 +20,6 @@ use kube::{
     api::{Api, DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
 pub use scenario::{Run, Scenario};
 
@@ -87,37 +83,10 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     let rig = Rig::start().await?;
     rig.node("office", 0, &json!({}), &json!([])).await?;
     let mut operator = rig.operator(0)?;
-    let (rig, next) = (Arc::new(rig), Arc::new(AtomicU64::new(0)));
-    let mut players = JoinSet::new();
-    for player in 0..scale.at_a_time {
-        let (rig, next) = (rig.clone(), next.clone());
-        players.spawn(async move {
-            let namespace = format!("player-{player}");
-            rig.namespace(&namespace).await?;
-            fleet::volume(&rig.admin, &namespace).await?;
-            let mut seen = Seen::default();
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= scale.scenarios {
-                    return Ok::<Seen, RigError>(seen);
-                }
-                let game = Game {
-                    rig: &rig,
-                    namespace: &namespace,
-                    number,
-                    scenario: Scenario::of(number),
-                };
-                seen = seen.and(game.play().await?);
-                if number % 50 == 49 {
-                    eprintln!("    {} scenarios", number + 1);
-                }
-            }
-        });
-    }
-    let mut seen = Seen::default();
-    while let Some(player) = players.join_next().await {
-        seen = seen.and(player??);
-    }
+    let next = AtomicU64::new(0);
+    let players = (0..scale.at_a_time).map(|player| play(&rig, player, &next, scale.scenarios));
+    let played = futures::future::try_join_all(players).await?;
+    let seen = played.into_iter().fold(Seen::default(), Seen::and);
     operator.part.runs()?;
     let figure = |what: &str| format!("4: {what} in {} scenarios", scale.scenarios);
     let count = |number: usize| Some(number as f64);
@@ -138,6 +107,30 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
             None,
         ),
     ])
+}
+
+/// Plays one scenario after the other until there are no more.
+async fn play(rig: &Rig, player: u64, next: &AtomicU64, scenarios: u64) -> Result<Seen, RigError> {
+    let namespace = format!("player-{player}");
+    rig.namespace(&namespace).await?;
+    fleet::volume(&rig.admin, &namespace).await?;
+    let mut seen = Seen::default();
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= scenarios {
+            return Ok(seen);
+        }
+        let game = Game {
+            rig,
+            namespace: &namespace,
+            number,
+            scenario: Scenario::of(number),
+        };
+        seen = seen.and(game.play().await?);
+        if number % 50 == 49 {
+            eprintln!("    {} scenarios", number + 1);
+        }
+    }
 }
 
 /// One scenario, being played.

@@ -1,10 +1,10 @@
-//! A run's store as a folder on disk: what the demo copies out of the cluster, opened for reading only.
+//! A run's store as a folder on disk, opened for reading only: a mounted one, or one that was copied out of the cluster.
 //!
 //! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records that the
 //! driver and the trainer wrote. Nothing here judges what it reads.
 
-use grpo_records::journal::{Event, JournalEntry};
-use grpo_records::{Batch, EpisodeHome, EpisodeMeta, EpisodeRecord, RunState, TurnRecord, paths};
+use crate::journal::{Event, JournalEntry};
+use crate::{Batch, EpisodeHome, EpisodeMeta, EpisodeRecord, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -223,7 +223,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {
 }
 
 /// Names in a folder, sorted.
-fn names_in(dir: &Path) -> Result<Vec<String>, FolderError> {
+pub(crate) fn names_in(dir: &Path) -> Result<Vec<String>, FolderError> {
     let failed = |source| FolderError::Read {
         path: dir.to_owned(),
         source,

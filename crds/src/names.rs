@@ -1,0 +1,40 @@
+//! Names and labels that more than one program has to know: what the operator writes on its objects, and how others find them again.
+
+use crate::grpo_run::GrpoRun;
+
+/// Whose object it is: `grpo.dev/run` carries the name of the GrpoRun.
+pub const RUN: &str = "grpo.dev/run";
+pub const INFERENCE_POOL: &str = "grpo.dev/inference-pool";
+pub const SANDBOX_POOL: &str = "grpo.dev/sandbox-pool";
+pub const ROLE: &str = "grpo.dev/role";
+pub const ATTEMPT: &str = "grpo.dev/attempt";
+pub const RANK: &str = "grpo.dev/rank";
+/// Which of the pods of an engine's replica it is; the agent is in number 0.
+pub const NODE: &str = "grpo.dev/node";
+/// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
+pub const STORE: &str = "grpo.dev/store";
+
+/// What a pod is for, as its label says.
+pub mod role {
+    pub const DRIVER: &str = "driver";
+    pub const TRAINER: &str = "trainer";
+    pub const ENGINE: &str = "engine";
+    pub const GATEWAY: &str = "gateway";
+    pub const SANDBOX: &str = "sandbox";
+    pub const LEDGER: &str = "ledger";
+}
+
+/// The claim that is made for a run whose store is described in place.
+pub fn store_claim(run: &str) -> String {
+    format!("{run}-store")
+}
+
+/// The claim that holds a run's store; none where the store is no volume.
+pub fn store_claim_of(run: &GrpoRun) -> Option<String> {
+    let store = &run.spec.store;
+    match (&store.persistent_volume_claim, &store.volume_claim_template) {
+        (Some(existing), _) => Some(existing.claim_name.clone()),
+        (None, Some(_)) => run.metadata.name.as_deref().map(store_claim),
+        (None, None) => None,
+    }
+}

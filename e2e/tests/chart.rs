@@ -1,0 +1,211 @@
+//! The chart as helm judges and renders it: good values become what they say, wrong ones are refused by the path of the field.
+//!
+//! Needs helm and kube-apiserver, which `make setup` builds: `make test-e2e`. Without them these tests do not run.
+
+#![allow(clippy::unwrap_used)]
+
+use grpo_e2e::{
+    ask::{Verb, ask},
+    chart::{self, ChartError},
+    control_plane::{ControlPlane, Options},
+};
+use serde_json::{Value, json};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn of_kind<'a>(rendered: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    rendered.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+#[test]
+#[ignore = "needs helm: make test-e2e"]
+fn wrong_values_are_refused_by_the_path_of_the_field() {
+    let resources = |section: Value| json!({"resources": section});
+    for (values, path, says) in [
+        (json!({"replicas": 0}), "/replicas", "minimum"),
+        (json!({"replicas": "two"}), "/replicas", "want integer"),
+        (
+            json!({"imagePullPolicy": "Sometimes"}),
+            "/imagePullPolicy",
+            "'IfNotPresent'",
+        ),
+        (json!({"image": "x"}), "''", "'image' not allowed"),
+        (json!({"images": {"drivr": "x"}}), "/images", "'drivr' not allowed"),
+        (json!({"images": {"operator": ""}}), "/images/operator", "minLength"),
+        (
+            json!({"images": {"vllmRepository": "vllm@sha256:00"}}),
+            "/images/vllmRepository",
+            "pattern",
+        ),
+        (json!({"watchNamespace": "Team_A"}), "/watchNamespace", "pattern"),
+        (
+            json!({"imagePullSecrets": ["mine"]}),
+            "/imagePullSecrets/0",
+            "want object",
+        ),
+        (json!({"nodeSelector": {"gpu": 8}}), "/nodeSelector/gpu", "want string"),
+        (
+            json!({"tolerations": [{"keys": "a"}]}),
+            "/tolerations/0",
+            "'keys' not allowed",
+        ),
+        (resources(json!({"request": {}})), "/resources", "'request' not allowed"),
+        (
+            resources(json!({"limits": {"memory": "1 GB"}})),
+            "/resources/limits/memory",
+            "pattern",
+        ),
+        (json!({"log": ""}), "/log", "minLength"),
+    ] {
+        match chart::render(&values) {
+            Err(ChartError::Refused(words)) => {
+                assert!(
+                    words.contains(path) && words.contains(says),
+                    "{values}: wanted {path} {says}, got {words}"
+                );
+            }
+            other => panic!("{values}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs helm: make test-e2e"]
+fn good_values_become_what_they_say() -> Result<()> {
+    let rendered = chart::render(&json!({
+        "global": {"anything": 1},
+        "replicas": 2,
+        "watchNamespace": "team-a",
+        "imagePullSecrets": [{"name": "mine"}],
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+        "images": {"operator": "registry.example.com/operator@sha256:00"},
+        "resources": {"requests": {"cpu": "50m", "memory": "1Gi"}, "limits": {"cpu": 1}},
+    }))?;
+    let [deployment] = of_kind(&rendered, "Deployment")[..] else {
+        panic!("not one Deployment")
+    };
+    let pod = &deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(pod["imagePullSecrets"], json!([{"name": "mine"}]));
+    assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux"}));
+    assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+    assert_eq!(container["image"], "registry.example.com/operator@sha256:00");
+    assert_eq!(
+        container["resources"]["requests"],
+        json!({"cpu": "50m", "memory": "1Gi"})
+    );
+    let arguments = container["args"].as_array().unwrap();
+    assert!(arguments.contains(&json!("--namespace=team-a")), "{arguments:?}");
+    assert_eq!(
+        of_kind(&rendered, "ClusterRoleBinding").len(),
+        0,
+        "rights in one namespace only"
+    );
+    Ok(())
+}
+
+/// Every rule of every role of the chart.
+fn rules(rendered: &[Value]) -> Vec<&Value> {
+    let roles = rendered
+        .iter()
+        .filter(|object| ["ClusterRole", "Role"].contains(&object["kind"].as_str().unwrap()));
+    roles
+        .flat_map(|role| role["rules"].as_array().into_iter().flatten())
+        .collect()
+}
+
+fn has(rule: &Value, field: &str, word: &str) -> bool {
+    rule[field]
+        .as_array()
+        .is_some_and(|words| words.iter().any(|one| one == word))
+}
+
+#[test]
+#[ignore = "needs helm: make test-e2e"]
+fn the_operator_may_do_nothing_by_wildcard_and_neither_list_nor_watch_secrets() -> Result<()> {
+    for values in [json!({}), json!({"watchNamespace": "team-a"})] {
+        let rendered = chart::render(&values)?;
+        let rules = rules(&rendered);
+        assert!(
+            rules.iter().any(|rule| has(rule, "resources", "secrets")),
+            "this test looks at the wrong rules"
+        );
+        for rule in rules {
+            for field in ["apiGroups", "resources", "verbs"] {
+                let words = rule[field].as_array().unwrap();
+                assert!(words.iter().all(|word| !word.as_str().unwrap().contains('*')), "{rule}");
+            }
+            for verb in ["list", "watch", "deletecollection"] {
+                assert!(
+                    !(has(rule, "resources", "secrets") && has(rule, "verbs", verb)),
+                    "{rule}"
+                );
+            }
+            for verb in ["bind", "escalate", "impersonate"] {
+                assert!(!has(rule, "verbs", verb), "{rule}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The pod of the chart's Deployment.
+fn operator_pod(rendered: &[Value], namespace: &str) -> Value {
+    let template = &of_kind(rendered, "Deployment")[0]["spec"]["template"];
+    let mut spec = template["spec"].clone();
+    // The account is the system namespace's; Pod Security does not look at it.
+    spec.as_object_mut().unwrap().remove("serviceAccountName");
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "operator", "namespace": namespace, "labels": template["metadata"]["labels"]},
+        "spec": spec,
+    })
+}
+
+#[tokio::test]
+#[ignore = "needs helm, etcd and kube-apiserver: make test-e2e"]
+async fn the_api_server_admits_the_operators_pod_where_it_enforces_the_restricted_level() -> Result<()> {
+    let plane = ControlPlane::start(Options::default()).await?;
+    let client = plane.admin().await?;
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}});
+    ask(&client, Verb::Create, &namespace, false).await?;
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "strict"}});
+    ask(&client, Verb::Create, &account, false).await?;
+
+    let pod = operator_pod(&chart::render(&json!({}))?, "strict");
+    assert_eq!(ask(&client, Verb::Create, &pod, true).await.err(), None);
+    // Each of these is what the level asks for: without it the same pod is refused.
+    for (field, lax) in [
+        ("/spec/securityContext/runAsNonRoot", json!(false)),
+        ("/spec/securityContext/seccompProfile/type", json!("Unconfined")),
+        (
+            "/spec/containers/0/securityContext/allowPrivilegeEscalation",
+            json!(true),
+        ),
+        ("/spec/containers/0/securityContext/capabilities/drop", json!([])),
+    ] {
+        let mut pod = pod.clone();
+        *pod.pointer_mut(field).unwrap() = lax;
+        if field.ends_with("runAsNonRoot") {
+            *pod.pointer_mut("/spec/containers/0/securityContext/runAsNonRoot")
+                .unwrap() = json!(false);
+        }
+        let refusal = ask(&client, Verb::Create, &pod, true).await.err();
+        let refusal = refusal.unwrap_or_else(|| panic!("admitted without {field}"));
+        assert!(
+            refusal.message.contains("violates PodSecurity \"restricted:latest\""),
+            "{refusal}"
+        );
+    }
+    assert_eq!(
+        pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"],
+        true
+    );
+    Ok(())
+}

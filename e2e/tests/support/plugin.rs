@@ -1,0 +1,103 @@
+//! `kubectl grpo` on the runs that tests make anyway: through the driver while it runs, through a reader pod afterwards.
+
+use super::{Result, SOON, Scene};
+use grpo_e2e::cluster::wait;
+use grpo_e2e::run_folder::RunFolder;
+use grpo_records::look::EpisodesOf;
+use grpo_records::paths;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use kubectl_grpo::arguments::RecordsOptions;
+use kubectl_grpo::cluster::Cluster;
+use kubectl_grpo::records::{self, Source};
+
+const READERS: &str = "app.kubernetes.io/managed-by=kubectl-grpo";
+
+fn cluster(scene: &Scene) -> Cluster {
+    Cluster {
+        client: scene.client.clone(),
+        namespace: scene.namespace.clone(),
+    }
+}
+
+/// Waits for the first finished episode of a running run, then looks for it through its driver.
+pub async fn looks_into_a_running_run(scene: &Scene, run: &str) -> Result<()> {
+    let done = |run: &grpo_crds::GrpoRun| {
+        let progress = run.status.as_ref()?.progress.as_ref()?;
+        progress.episodes_done.filter(|done| *done > 0)
+    };
+    scene
+        .until_run(run, super::RUN_LIMIT, "a finished episode", done)
+        .await?;
+    let mut opened = records::of_run(&cluster(scene), run, &RecordsOptions::default()).await?;
+    let found = episodes(&mut opened.source).await?;
+    opened.close().await?;
+    let readers = Api::<Pod>::namespaced(scene.client.clone(), &scene.namespace);
+    let readers = readers.list(&kube::api::ListParams::default().labels(READERS)).await?;
+    assert!(
+        readers.items.is_empty(),
+        "a reader pod was made although the driver runs"
+    );
+    assert!(
+        !found.is_empty(),
+        "the driver shows no episode although one is finished"
+    );
+    scene.say(&format!("the driver shows {} episodes", found.len()));
+    Ok(())
+}
+
+/// The records of a run that is over, by a reader pod, are those of its store; and the pod is gone afterwards.
+pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) -> Result<()> {
+    let mut opened = records::of_run(&cluster(scene), run, &RecordsOptions::default()).await?;
+    let found = episodes(&mut opened.source).await?;
+    let mut known = Vec::new();
+    for home in folder.homes()? {
+        known.extend(folder.episodes(&home)?.into_iter().map(|episode| episode.path));
+    }
+    let mut finished: Vec<String> = found
+        .iter()
+        .filter(|(_, finished)| *finished)
+        .map(|(path, _)| path.clone())
+        .collect();
+    finished.sort();
+    known.sort();
+    assert_eq!(finished, known);
+    let one = known.first().ok_or("the run has no episodes")?;
+    assert_eq!(opened.source.turns(one).await?, folder.turns(one)?);
+    opened.close().await?;
+    let pods = Api::<Pod>::namespaced(scene.client.clone(), &scene.namespace);
+    wait::until(
+        pods,
+        wait::labelled(READERS),
+        SOON,
+        "the reader pod to be gone",
+        |there| there.is_empty().then_some(()),
+    )
+    .await?;
+    scene.say(&format!("a reader pod showed {} episodes", finished.len()));
+    Ok(())
+}
+
+/// Folders of all episodes, and whether they are finished.
+async fn episodes(source: &mut Source) -> Result<Vec<(String, bool)>> {
+    let mut found = Vec::new();
+    for home in source.contents().await?.homes {
+        let mut wanted = EpisodesOf {
+            home: paths::home(&home),
+            ..EpisodesOf::default()
+        };
+        loop {
+            let page = source.episodes(&wanted).await?;
+            found.extend(
+                page.episodes
+                    .into_iter()
+                    .map(|episode| (episode.path, episode.meta.is_some())),
+            );
+            match page.next {
+                Some(next) => wanted.after = Some(next),
+                None => break,
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,317 @@
+//! What `kubectl grpo` is asked for, checked before anything is asked of a cluster.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use grpo_records::{Outcome, paths};
+use jiff::SignedDuration;
+use std::path::PathBuf;
+
+/// GrpoRuns (grpo.dev) for people.
+#[derive(Parser, Debug)]
+#[command(name = "kubectl grpo", bin_name = "kubectl grpo", version)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// Which cluster and namespace, as kubectl's own options say it.
+#[derive(Args, Debug, Default)]
+pub struct ClusterOptions {
+    /// Namespace of the run. Default: that of the kubeconfig's context.
+    #[arg(long, short, global = true)]
+    pub namespace: Option<String>,
+    /// Context of the kubeconfig.
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// The kubeconfig. Default: $KUBECONFIG, or ~/.kube/config.
+    #[arg(long, global = true)]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum What {
+    /// Where a run is, how it goes, and what it waits for; without a name, all runs.
+    Status(Status),
+    /// Episodes with their outcomes. Without --iteration or --set: the newest iteration.
+    Episodes(Episodes),
+    /// One episode turn by turn: prompt, the policy's words, what came back, verdict, patch.
+    Show(Show),
+    /// Logs of all parts of a run, interleaved by time.
+    Logs(Logs),
+}
+
+#[derive(Args, Debug)]
+pub struct Status {
+    #[arg(value_parser = run_name)]
+    pub run: Option<String>,
+    /// Runs of all namespaces.
+    #[arg(long, short = 'A', conflicts_with = "run")]
+    pub all_namespaces: bool,
+    /// Show it again whenever it changes, until the run is over.
+    #[arg(long, short, requires = "run")]
+    pub watch: bool,
+}
+
+/// Where records are read.
+#[derive(Args, Debug, Default)]
+pub struct RecordsOptions {
+    /// A folder with a copy of the run's store (it contains journal/) instead of a cluster.
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+    /// Image for the pod that reads the store of a run without a driver. Default: that of the run's last driver.
+    #[arg(long, value_name = "IMAGE")]
+    pub reader_image: Option<String>,
+}
+
+/// Which part of a run.
+#[derive(Args, Debug, Default, Clone)]
+pub struct Part {
+    /// Episodes of this iteration.
+    #[arg(long, value_name = "N", conflicts_with = "set")]
+    pub iteration: Option<u32>,
+    /// Episodes of this set of tasks.evaluate.
+    #[arg(long, value_name = "NAME", value_parser = set_name)]
+    pub set: Option<String>,
+    /// Only evaluations of this version of the weights.
+    #[arg(long, value_name = "VERSION", requires = "set", value_parser = set_name)]
+    pub weights: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Episodes {
+    #[arg(value_parser = run_name, required_unless_present = "from")]
+    pub run: Option<String>,
+    #[command(flatten)]
+    pub part: Part,
+    /// Only these outcomes.
+    #[arg(long, value_delimiter = ',')]
+    pub outcome: Vec<Wanted>,
+    /// At most so many rows.
+    #[arg(long, default_value_t = 200)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub records: RecordsOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct Show {
+    /// The run, and any part of the episode's name or folder that names it. With --from the run may be left out.
+    #[arg(value_names = ["RUN", "EPISODE"], num_args = 1..=2, required = true)]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub part: Part,
+    /// Every sampled token id with its logprob, too.
+    #[arg(long)]
+    pub tokens: bool,
+    #[command(flatten)]
+    pub records: RecordsOptions,
+}
+
+impl Show {
+    /// The run, if one is needed, and the words that name the episode.
+    pub fn checked(&self) -> Result<(Option<String>, String), String> {
+        match (self.names.as_slice(), &self.records.from) {
+            ([episode], Some(_)) => Ok((None, episode_words(episode)?)),
+            ([run, episode], _) => Ok((Some(run_name(run)?), episode_words(episode)?)),
+            _ => Err("name a run and an episode: `kubectl grpo show RUN EPISODE`; `kubectl grpo episodes RUN` lists episodes".into()),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Logs {
+    #[arg(value_parser = run_name)]
+    pub run: String,
+    /// Go on as lines are written, and with pods that come later.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only lines of the last while, such as 10m.
+    #[arg(long, value_parser = while_ago)]
+    pub since: Option<SignedDuration>,
+    /// Of each part only the last lines.
+    #[arg(long)]
+    pub tail: Option<u32>,
+    /// Only these parts: driver, trainer, engine, agent, gateway.
+    #[arg(long, value_delimiter = ',')]
+    pub part: Vec<LogPart>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPart {
+    Driver,
+    Trainer,
+    Engine,
+    Agent,
+    Gateway,
+}
+
+/// An outcome as one asks for it.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Resolved,
+    Unresolved,
+    Void,
+    /// Without a verdict yet, or given up.
+    Unfinished,
+}
+
+impl Wanted {
+    pub fn is(self, outcome: Option<&Outcome>) -> bool {
+        match self {
+            Self::Resolved => outcome == Some(&Outcome::Resolved),
+            Self::Unresolved => outcome == Some(&Outcome::Unresolved),
+            Self::Void => matches!(outcome, Some(Outcome::Void { .. })),
+            Self::Unfinished => outcome.is_none(),
+        }
+    }
+}
+
+/// The name of a GrpoRun; `grun/demo` and its like are taken as kubectl takes them.
+pub fn run_name(text: &str) -> Result<String, String> {
+    let name = match text.split_once('/') {
+        None => text,
+        Some((kind, name)) if is_kind(kind) => name,
+        Some((kind, _)) => return Err(format!("{kind} is no GrpoRun; give the run's name, or grun/NAME")),
+    };
+    let inside = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'.';
+    let outside = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let bytes = name.as_bytes();
+    match name.len() <= 253
+        && bytes.first().is_some_and(outside)
+        && bytes.last().is_some_and(outside)
+        && bytes.iter().copied().all(inside)
+    {
+        true => Ok(name.to_owned()),
+        false => Err(
+            "a run's name has lower-case letters, digits, '-' and '.', and begins and ends with a letter or digit"
+                .into(),
+        ),
+    }
+}
+
+fn is_kind(text: &str) -> bool {
+    matches!(
+        text,
+        "grun" | "grporun" | "grporuns" | "grporun.grpo.dev" | "grporuns.grpo.dev"
+    )
+}
+
+fn set_name(text: &str) -> Result<String, String> {
+    match paths::is_plain_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("it has letters, digits, '.', '_' and '-' only".into()),
+    }
+}
+
+/// Part of an episode's folder.
+pub fn episode_words(text: &str) -> Result<String, String> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'/');
+    let climbs = text.split('/').any(|part| part == "..");
+    match !text.is_empty() && text.len() <= 512 && text.bytes().all(plain) && !climbs {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} names no episode: a name looks like psf__requests-1__g0__i3, a folder like rollouts/iter-000003/psf__requests-1__g0__i3"
+        )),
+    }
+}
+
+fn while_ago(text: &str) -> Result<SignedDuration, String> {
+    let wrong = || "a duration looks like 30s, 10m or 1h30m".to_owned();
+    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
+    match duration.is_positive() {
+        true => Ok(duration),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use proptest::prelude::*;
+
+    fn parsed(line: &str) -> Result<Arguments, String> {
+        Arguments::try_parse_from(std::iter::once("kubectl-grpo").chain(line.split_whitespace()))
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn kubectls_options_may_stand_anywhere() {
+        for line in [
+            "-n team status demo",
+            "status demo -n team",
+            "status --namespace=team grun/demo",
+        ] {
+            let Arguments { cluster, what } = parsed(line).unwrap();
+            let What::Status(status) = what else { panic!("{line}") };
+            assert_eq!(
+                (cluster.namespace.as_deref(), status.run.as_deref()),
+                (Some("team"), Some("demo")),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_words() {
+        for (line, words) in [
+            ("status Demo", "lower-case"),
+            ("status pod/demo", "pod is no GrpoRun"),
+            ("status --watch", "RUN"),
+            ("episodes", "RUN"),
+            ("episodes demo --iteration 1 --set heldout", "cannot be used with"),
+            ("episodes demo --weights l1-v2", "--set"),
+            ("episodes demo --outcome lost", "unfinished"),
+            ("episodes demo --set ../x", "letters"),
+            ("logs demo --since yesterday", "30s, 10m"),
+            ("logs demo --since -10m", "--since"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_episode_of_a_copied_store_needs_no_run() {
+        let shown = |line: &str| {
+            let What::Show(show) = parsed(line).unwrap().what else {
+                panic!("{line}")
+            };
+            show.checked()
+        };
+        assert_eq!(shown("show a__g0__i0 --from out/store"), Ok((None, "a__g0__i0".into())));
+        assert_eq!(
+            shown("show demo a__g0__i0"),
+            Ok((Some("demo".into()), "a__g0__i0".into()))
+        );
+        assert!(
+            shown("show a__g0__i0")
+                .unwrap_err()
+                .contains("kubectl grpo show RUN EPISODE")
+        );
+        assert!(shown("show demo ../secret").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_that_is_taken_can_be_put_into_a_path(text in "\\PC{0,60}") {
+            if let Ok(name) = run_name(&text) {
+                prop_assert!(!name.contains('/') && !name.is_empty() && name.is_ascii());
+                prop_assert!(!name.split('.').any(str::is_empty) || name.contains(".."));
+            }
+        }
+
+        #[test]
+        fn words_for_an_episode_never_climb(text in "[a-z./_-]{0,30}") {
+            if let Ok(words) = episode_words(&text) {
+                prop_assert!(!words.split('/').any(|part| part == ".."));
+            }
+        }
+    }
+}

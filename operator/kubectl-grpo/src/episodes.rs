@@ -1,0 +1,314 @@
+//! Tables of episodes, and finding the one that some words name.
+
+use crate::arguments::{Part, Wanted};
+use crate::error::Error;
+use crate::records::Source;
+use crate::text::table;
+use grpo_records::look::{Contents, EPISODES_A_PAGE, Episode, EpisodesOf};
+use grpo_records::{EpisodeHome, Outcome, paths};
+
+/// So many candidates are named when words fit several episodes.
+const CANDIDATES: usize = 10;
+
+/// The rows of a table, and what more there is.
+#[derive(Debug, Default)]
+pub struct Listing {
+    pub homes: Vec<EpisodeHome>,
+    pub episodes: Vec<Episode>,
+    /// More would have fitted.
+    pub cut: bool,
+    pub contents: Contents,
+}
+
+/// The homes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or what there is.
+pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeHome> {
+    let fits = |home: &&EpisodeHome| match (home, part.iteration, &part.set) {
+        (EpisodeHome::Iteration { iteration }, Some(wanted), _) => *iteration == wanted,
+        (EpisodeHome::Evaluation { set, weights }, None, Some(wanted)) => {
+            set == wanted && part.weights.as_ref().is_none_or(|version| version == weights)
+        }
+        (_, None, None) => true,
+        _ => false,
+    };
+    contents.homes.iter().rev().filter(fits).cloned().collect()
+}
+
+/// The episodes of a table.
+pub async fn list(source: &mut Source, part: &Part, outcomes: &[Wanted], limit: usize) -> Result<Listing, Error> {
+    let contents = source.contents().await?;
+    let mut homes = meant(&contents, part);
+    if homes.is_empty() {
+        return Err(Error::NoEpisode(nothing_there(&contents, part)));
+    }
+    if part.iteration.is_none() && part.set.is_none() {
+        let newest = homes
+            .iter()
+            .position(|home| matches!(home, EpisodeHome::Iteration { .. }))
+            .unwrap_or(0);
+        homes = vec![homes.swap_remove(newest)];
+    }
+    let mut listing = Listing {
+        contents,
+        ..Listing::default()
+    };
+    for home in &homes {
+        let mut wanted = of(home);
+        loop {
+            let page = source.episodes(&wanted).await?;
+            listing
+                .episodes
+                .extend(page.episodes.into_iter().filter(|episode| is_wanted(episode, outcomes)));
+            match page.next {
+                Some(next) if listing.episodes.len() <= limit => wanted.after = Some(next),
+                _ => break,
+            }
+        }
+    }
+    listing.cut = listing.episodes.len() > limit;
+    listing.episodes.truncate(limit);
+    listing.homes = homes;
+    Ok(listing)
+}
+
+fn of(home: &EpisodeHome) -> EpisodesOf {
+    EpisodesOf {
+        home: paths::home(home),
+        limit: Some(EPISODES_A_PAGE),
+        ..EpisodesOf::default()
+    }
+}
+
+fn is_wanted(episode: &Episode, outcomes: &[Wanted]) -> bool {
+    let outcome = episode.meta.as_ref().map(|meta| &meta.outcome);
+    outcomes.is_empty() || outcomes.iter().any(|wanted| wanted.is(outcome))
+}
+
+fn nothing_there(contents: &Contents, part: &Part) -> String {
+    if contents.homes.is_empty() {
+        return "the run has no episodes yet".into();
+    }
+    let asked = match (&part.iteration, &part.set, &part.weights) {
+        (Some(iteration), ..) => format!("iteration {iteration}"),
+        (_, Some(set), Some(weights)) => format!("set {set} under {weights}"),
+        (_, Some(set), None) => format!("set {set}"),
+        _ => "that".into(),
+    };
+    format!(
+        "there are no episodes of {asked}; there are {}",
+        what_there_is(contents)
+    )
+}
+
+/// `iterations 1-3; sets heldout (l1-v0, l1-v3)`.
+pub fn what_there_is(contents: &Contents) -> String {
+    let mut words = Vec::new();
+    let iterations = contents.homes.iter().filter_map(|home| match home {
+        EpisodeHome::Iteration { iteration } => Some(*iteration),
+        EpisodeHome::Evaluation { .. } => None,
+    });
+    let bounds = iterations.fold(None, |bounds: Option<(u32, u32)>, n| {
+        Some(bounds.map_or((n, n), |(low, high)| (low.min(n), high.max(n))))
+    });
+    match bounds {
+        Some((low, high)) if low == high => words.push(format!("iteration {low}")),
+        Some((low, high)) => words.push(format!("iterations {low}-{high}")),
+        None => {}
+    }
+    let mut sets: Vec<(&str, Vec<&str>)> = Vec::new();
+    for home in &contents.homes {
+        if let EpisodeHome::Evaluation { set, weights } = home {
+            match sets.iter_mut().find(|(name, _)| name == set) {
+                Some((_, versions)) => versions.push(weights),
+                None => sets.push((set, vec![weights])),
+            }
+        }
+    }
+    words.extend(
+        sets.iter()
+            .map(|(set, versions)| format!("set {set} ({})", versions.join(", "))),
+    );
+    words.join("; ")
+}
+
+/// The table, and a last line about what more there is.
+pub fn text(listing: &Listing) -> String {
+    let several = listing.homes.len() > 1;
+    let rows: Vec<Vec<String>> = listing.episodes.iter().map(|episode| row(episode, several)).collect();
+    let head = [
+        "EPISODE", "OUTCOME", "REWARD", "TURNS", "TOKENS", "SAMPLED", "ENDED", "WEIGHTS",
+    ];
+    let homes: Vec<String> = listing.homes.iter().map(EpisodeHome::to_string).collect();
+    let mut out = format!("{}: {}\n", homes.join(", "), counts(&listing.episodes));
+    if !rows.is_empty() {
+        out += &table(&head, &rows);
+    }
+    if listing.cut {
+        out += &format!("only {} are shown; --limit shows more\n", listing.episodes.len());
+    }
+    out += &format!("records of {}\n", what_there_is(&listing.contents));
+    out
+}
+
+fn row(episode: &Episode, several: bool) -> Vec<String> {
+    let name = match several {
+        true => episode.path.clone(),
+        false => episode.name().to_owned(),
+    };
+    let Some(meta) = &episode.meta else {
+        let dash = || "-".to_owned();
+        return vec![
+            name,
+            "Unfinished".into(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+        ];
+    };
+    vec![
+        name,
+        meta.outcome.to_string(),
+        meta.reward.map_or_else(|| "-".into(), |reward| format!("{reward}")),
+        meta.turns.to_string(),
+        meta.tokens.to_string(),
+        meta.sampled_tokens.to_string(),
+        format!("{:?}", meta.end),
+        meta.weights.join(","),
+    ]
+}
+
+fn counts(episodes: &[Episode]) -> String {
+    let count = |fits: fn(Option<&Outcome>) -> bool| {
+        let outcomes = episodes
+            .iter()
+            .map(|episode| episode.meta.as_ref().map(|meta| &meta.outcome));
+        outcomes.filter(|outcome| fits(*outcome)).count()
+    };
+    let kinds = [
+        (count(|outcome| Wanted::Resolved.is(outcome)), "resolved"),
+        (count(|outcome| Wanted::Unresolved.is(outcome)), "unresolved"),
+        (count(|outcome| Wanted::Void.is(outcome)), "void"),
+        (count(|outcome| Wanted::Unfinished.is(outcome)), "unfinished"),
+    ];
+    let words: Vec<String> = kinds
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, word)| format!("{n} {word}"))
+        .collect();
+    match words.is_empty() {
+        true => "no episodes".into(),
+        false => words.join(", "),
+    }
+}
+
+/// The folder of the one episode that the words name: by its whole folder, by its name, or by a part of it. The newest part of the run
+/// in which any fits decides.
+pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<String, Error> {
+    if paths::parse_episode(words).is_some() {
+        return Ok(words.to_owned());
+    }
+    let contents = source.contents().await?;
+    for home in meant(&contents, part) {
+        let root = paths::home(&home);
+        // Words with a slash say something about the folder, too.
+        let name = words.rsplit('/').next().unwrap_or(words);
+        let wanted = EpisodesOf {
+            containing: Some(name.to_owned()),
+            ..of(&home)
+        };
+        let found = source.episodes(&wanted).await?.episodes;
+        let fitting: Vec<&Episode> = found
+            .iter()
+            .filter(|e| format!("{root}/{}", e.name()).contains(words))
+            .collect();
+        match fitting.as_slice() {
+            [] => {}
+            [one] => return Ok(one.path.clone()),
+            several => {
+                return match several.iter().find(|e| e.name() == words) {
+                    Some(exact) => Ok(exact.path.clone()),
+                    None => Err(Error::NoEpisode(ambiguous(words, &home, several))),
+                };
+            }
+        }
+    }
+    let there = match contents.homes.is_empty() {
+        true => "the run has none yet".to_owned(),
+        false => format!("there are {}", what_there_is(&contents)),
+    };
+    Err(Error::NoEpisode(format!(
+        "no episode's name contains {words:?}; {there}; `kubectl grpo episodes` lists their names"
+    )))
+}
+
+fn ambiguous(words: &str, home: &EpisodeHome, several: &[&Episode]) -> String {
+    let mut names: Vec<&str> = several.iter().take(CANDIDATES).map(|episode| episode.name()).collect();
+    if several.len() > CANDIDATES {
+        names.push("…");
+    }
+    format!(
+        "{words:?} names {} episodes of {home}: {}; say more of the name",
+        several.len(),
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluation(set: &str, weights: &str) -> EpisodeHome {
+        EpisodeHome::Evaluation {
+            set: set.into(),
+            weights: weights.into(),
+        }
+    }
+
+    fn contents() -> Contents {
+        Contents {
+            homes: vec![
+                EpisodeHome::Iteration { iteration: 1 },
+                EpisodeHome::Iteration { iteration: 2 },
+                evaluation("heldout", "l1-v0"),
+                evaluation("heldout", "l1-v2"),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_run_is_meant_by_iteration_or_by_set_and_weights() {
+        let of = |part: Part| meant(&contents(), &part);
+        let set = |weights: Option<&str>| Part {
+            set: Some("heldout".into()),
+            weights: weights.map(str::to_owned),
+            ..Part::default()
+        };
+        assert_eq!(
+            of(Part {
+                iteration: Some(2),
+                ..Part::default()
+            }),
+            [EpisodeHome::Iteration { iteration: 2 }]
+        );
+        assert_eq!(
+            of(set(None)),
+            [evaluation("heldout", "l1-v2"), evaluation("heldout", "l1-v0")]
+        );
+        assert_eq!(of(set(Some("l1-v0"))), [evaluation("heldout", "l1-v0")]);
+        assert_eq!(of(Part::default()).len(), 4);
+    }
+
+    #[test]
+    fn what_is_not_there_is_answered_with_what_is() {
+        let asked = Part {
+            iteration: Some(7),
+            ..Part::default()
+        };
+        assert_eq!(
+            nothing_there(&contents(), &asked),
+            "there are no episodes of iteration 7; there are iterations 1-2; set heldout (l1-v0, l1-v2)"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! What can go wrong, each with the next step.
+
+use grpo_records::look::Refusal;
+use kube::core::response::StatusSummary;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Usage(String),
+    #[error("no cluster to talk to: {0}; set KUBECONFIG, or give --kubeconfig or --context")]
+    Kubeconfig(String),
+    #[error("there is no GrpoRun (grpo.dev) {name} in namespace {namespace}{}", .there.as_ref().map(|there| format!("; there is: {there}")).unwrap_or_else(|| "; `kubectl grpo status -A` lists all".into()))]
+    NoRun {
+        name: String,
+        namespace: String,
+        there: Option<String>,
+    },
+    #[error(
+        "this cluster knows no GrpoRun (grpo.dev): grpo-operator is not installed in it, or --context names another cluster"
+    )]
+    NotInstalled,
+    #[error(
+        "you may not {verb} {resource} in {place}: ask for a role that allows it (`view` for status and logs, `edit` for episodes and show); `kubectl auth can-i {verb} {resource} {flag}` tells when you may"
+    )]
+    Forbidden {
+        verb: &'static str,
+        resource: &'static str,
+        place: String,
+        flag: String,
+    },
+    #[error("{doing} {object}: {source}")]
+    Api {
+        doing: String,
+        object: String,
+        source: Box<kube::Error>,
+    },
+    #[error(transparent)]
+    Records(#[from] Refusal),
+    #[error("{dir} is no copy of a run's store: it has no folder journal/")]
+    NoStore { dir: PathBuf },
+    #[error(
+        "GrpoRun {run} has no driver that runs, and its store is no volume that a pod could mount; copy the store and give --from DIR"
+    )]
+    NoVolume { run: String },
+    #[error(
+        "GrpoRun {run} has no driver that runs, and none was found whose image could read its store; give --reader-image IMAGE (the operator's driver image)"
+    )]
+    NoReaderImage { run: String },
+    #[error("pod {pod}, which reads the store of GrpoRun {run}, does not run: {why}")]
+    Reader { run: String, pod: String, why: String },
+    #[error("asking pod {pod} for records: {why}")]
+    Door { pod: String, why: String },
+    #[error("{0}")]
+    NoEpisode(String),
+    #[error("GrpoRun {run} has no pods yet; `kubectl grpo status {run}` says what it waits for")]
+    NoPods { run: String },
+    #[error(
+        "GrpoRun {run} has no pods left; `kubectl grpo status {run}` says how it ended, and its episodes stay readable"
+    )]
+    PodsGone { run: String },
+    #[error("writing: {0}")]
+    Output(#[from] std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A request: which verb on which resource, for the error when it is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    pub verb: &'static str,
+    pub resource: &'static str,
+    /// None for all namespaces.
+    pub namespace: Option<&'a str>,
+    pub name: &'a str,
+}
+
+impl Asking<'_> {
+    /// What a refusal or failure of this request means.
+    pub fn failed(self, error: kube::Error) -> Error {
+        if refused(&error, 403) {
+            let (place, flag) = match self.namespace {
+                Some(namespace) => (format!("namespace {namespace}"), format!("-n {namespace}")),
+                None => ("all namespaces".to_owned(), "-A".to_owned()),
+            };
+            return Error::Forbidden {
+                verb: self.verb,
+                resource: self.resource,
+                place,
+                flag,
+            };
+        }
+        Error::Api {
+            doing: format!("{} {}", self.verb, self.resource),
+            object: self.name.to_owned(),
+            source: Box::new(error),
+        }
+    }
+}
+
+/// Whether the API server answered with this code. A refused upgrade carries it in another place.
+pub fn refused(error: &kube::Error, code: u16) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == code && status.status != Some(StatusSummary::Success),
+        kube::Error::UpgradeConnection(kube::client::UpgradeConnectionError::ProtocolSwitch(status)) => {
+            status.as_u16() == code
+        }
+        _ => false,
+    }
+}
+
+/// The refusal behind a watch that cannot begin; anything else a watch gets over by itself.
+pub fn watch_refused(error: kube::runtime::watcher::Error) -> Option<kube::Error> {
+    use kube::runtime::watcher::Error::{InitialListFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) if refused(&error, 403) => Some(error),
+        _ => None,
+    }
+}
+
+impl Error {
+    /// The reader of our output went away, as `head` does: no error to speak of.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+}

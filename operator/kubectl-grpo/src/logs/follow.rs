@@ -1,0 +1,242 @@
+//! Reads the logs of all parts at once, finds parts that come later, and prints their lines in one order.
+
+use super::interleave::{Interleaver, SourceId};
+use super::parts::{Part, Run, selector};
+use super::stream;
+use crate::arguments::Logs;
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error, refused, watch_refused};
+use crate::records::listing_pods;
+use crate::status::is_over;
+use anstyle::{AnsiColor, Style};
+use futures::StreamExt;
+use grpo_records::show::harmless;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, LogParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// So long a line waits for older ones of other parts.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// Before a broken connection is taken up again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often a followed run without open logs is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Lines on their way from the readers: a fast log waits for a slow terminal.
+const ON_THEIR_WAY: usize = 4096;
+/// Wide enough for most names; longer ones push their line to the right.
+const NAME: usize = 10;
+
+const COLOURS: [AnsiColor; 6] = [
+    AnsiColor::Cyan,
+    AnsiColor::Green,
+    AnsiColor::Yellow,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+    AnsiColor::Red,
+];
+
+enum News {
+    Line(SourceId, stream::Stamped),
+    Closed(SourceId, Option<Error>),
+}
+
+pub async fn logs(cluster: &Cluster, wanted: &Logs) -> Result<(), Error> {
+    let run = cluster.run(&wanted.run).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let found = pods
+        .list(&ListParams::default().labels(&selector()))
+        .await
+        .map_err(|error| listing_pods(cluster).failed(error))?;
+    let (sender, news) = mpsc::channel(ON_THEIR_WAY);
+    let mut readers = Readers {
+        pods,
+        namespace: cluster.namespace.clone(),
+        run: Run::of(&run, &wanted.part),
+        wanted,
+        sender,
+        begun: BTreeSet::new(),
+        names: BTreeMap::new(),
+        lines: Interleaver::new(wanted.follow.then_some(PATIENCE)),
+        open: 0,
+    };
+    for pod in &found.items {
+        readers.begin(pod);
+    }
+    if readers.open == 0 && (!wanted.follow || is_over(&run)) {
+        return Err(match is_over(&run) {
+            true => Error::PodsGone {
+                run: wanted.run.clone(),
+            },
+            false => Error::NoPods {
+                run: wanted.run.clone(),
+            },
+        });
+    }
+    print(cluster, readers, news).await
+}
+
+struct Readers<'a> {
+    pods: Api<Pod>,
+    namespace: String,
+    run: Run,
+    wanted: &'a Logs,
+    sender: mpsc::Sender<News>,
+    begun: BTreeSet<Part>,
+    names: BTreeMap<SourceId, String>,
+    lines: Interleaver,
+    open: usize,
+}
+
+impl Readers<'_> {
+    /// Reads every log of the pod that is not read yet.
+    fn begin(&mut self, pod: &Pod) {
+        for part in self.run.parts(pod) {
+            if self.begun.insert(part.clone()) {
+                let id = self.begun.len() as SourceId;
+                self.names.insert(id, part.name.clone());
+                self.lines.open(id);
+                self.open += 1;
+                let reading = read(
+                    self.pods.clone(),
+                    self.namespace.clone(),
+                    part,
+                    parameters(self.wanted),
+                    id,
+                    self.sender.clone(),
+                );
+                tokio::spawn(reading);
+            }
+        }
+    }
+
+    fn closed(&mut self, id: SourceId) {
+        self.lines.close(id);
+        self.open -= 1;
+    }
+}
+
+fn parameters(wanted: &Logs) -> LogParams {
+    LogParams {
+        follow: wanted.follow,
+        timestamps: true,
+        since_seconds: wanted.since.map(|since| since.as_secs().max(1)),
+        tail_lines: wanted.tail.map(i64::from),
+        ..LogParams::default()
+    }
+}
+
+/// Reads one log to its end. A connection that breaks while following is taken up where it broke.
+async fn read(
+    pods: Api<Pod>,
+    namespace: String,
+    part: Part,
+    mut parameters: LogParams,
+    id: SourceId,
+    sender: mpsc::Sender<News>,
+) {
+    parameters.container = Some(part.container.clone());
+    let mut last: Option<Timestamp> = None;
+    let ended = loop {
+        match pods.log_stream(&part.pod, &parameters).await {
+            Ok(log) => {
+                let mut lines = std::pin::pin!(stream::lines(log, last));
+                let broken = loop {
+                    match lines.next().await {
+                        Some(Ok(line)) => {
+                            last = Some(line.at);
+                            if sender.send(News::Line(id, line)).await.is_err() {
+                                return;
+                            }
+                        }
+                        Some(Err(_)) => break true,
+                        None => break false,
+                    }
+                };
+                if !broken || !parameters.follow {
+                    break None;
+                }
+            }
+            // It went away between being seen and being asked.
+            Err(error) if refused(&error, 404) || refused(&error, 400) => break None,
+            Err(error) if refused(&error, 403) || !parameters.follow => {
+                let asking = Asking {
+                    verb: "get",
+                    resource: "pods/log",
+                    namespace: Some(&namespace),
+                    name: &part.pod,
+                };
+                break Some(asking.failed(error));
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(PAUSE).await;
+        if last.is_some() {
+            parameters.since_seconds = None;
+            parameters.tail_lines = None;
+            parameters.since_time = last;
+        }
+    };
+    // Nobody listens only when the program ends.
+    let _ = sender.send(News::Closed(id, ended)).await;
+}
+
+/// Prints until everything is read; while following, until the run is over.
+async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Receiver<News>) -> Result<(), Error> {
+    let follow = readers.wanted.follow;
+    let mut out = anstream::stdout();
+    let later = watcher(readers.pods.clone(), watcher::Config::default().labels(&selector())).default_backoff();
+    let mut later = std::pin::pin!(later);
+    loop {
+        // While nothing is open, the run may have ended without another word.
+        let turn = match readers.open {
+            0 => Some(Instant::now() + LOOK_AGAIN),
+            _ => readers.lines.next_turn(),
+        };
+        let patience = async {
+            match turn {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(one) = news.recv() => match one {
+                News::Line(id, line) => readers.lines.push(id, line.at, line.text, Instant::now()),
+                News::Closed(id, None) => readers.closed(id),
+                News::Closed(_, Some(error)) => return Err(error),
+            },
+            Some(event) = later.next(), if follow => match event {
+                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => readers.begin(&pod),
+                Ok(_) => {}
+                Err(error) => {
+                    if let Some(refusal) = watch_refused(error) {
+                        return Err(Asking { verb: "watch", ..listing_pods(cluster) }.failed(refusal));
+                    }
+                }
+            },
+            () = patience => {}
+        }
+        for line in readers.lines.ready(Instant::now()) {
+            let name = readers.names.get(&line.source).map_or("", String::as_str);
+            print_line(&mut out, name, line.source, &line.text)?;
+        }
+        if readers.open == 0
+            && readers.lines.is_idle()
+            && (!follow || is_over(&cluster.run(&readers.wanted.run).await?))
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// A line behind the name of its part, coloured where the output is a terminal.
+fn print_line(out: &mut impl Write, name: &str, source: SourceId, text: &str) -> Result<(), Error> {
+    let colour = COLOURS[(source as usize) % COLOURS.len()];
+    let style = Style::new().fg_color(Some(colour.into()));
+    writeln!(out, "{style}{name:<NAME$}{style:#} {}", harmless(text))?;
+    Ok(())
+}

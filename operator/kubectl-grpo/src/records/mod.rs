@@ -1,0 +1,142 @@
+//! Where a run's records are read: in a copied folder, through the door of its driver, or through that of a reader pod that is made
+//! for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
+
+mod door;
+mod reader;
+
+pub use door::Door;
+pub use reader::pod as reader_pod;
+
+use crate::arguments::RecordsOptions;
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error};
+use grpo_crds::names::{ATTEMPT, ROLE, RUN, role};
+use grpo_crds::{GrpoRun, RunConfig};
+use grpo_records::look::{Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, TurnsOf, routes};
+use grpo_records::{TurnRecord, paths};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use std::path::Path;
+
+/// An open source of records.
+pub enum Source {
+    Folder(Records),
+    Door(Door),
+}
+
+impl Source {
+    pub async fn contents(&mut self) -> Result<Contents, Error> {
+        match self {
+            Self::Folder(records) => Ok(records.contents()?),
+            Self::Door(door) => door.ask(routes::CONTENTS, &()).await,
+        }
+    }
+
+    pub async fn episodes(&mut self, wanted: &EpisodesOf) -> Result<EpisodePage, Error> {
+        match self {
+            Self::Folder(records) => Ok(records.episodes(wanted)?),
+            Self::Door(door) => door.ask(routes::EPISODES, wanted).await,
+        }
+    }
+
+    pub async fn episode(&mut self, path: &str) -> Result<EpisodeView, Error> {
+        let wanted = EpisodeAt { path: path.to_owned() };
+        match self {
+            Self::Folder(records) => Ok(records.episode(path)?),
+            Self::Door(door) => door.ask(routes::EPISODE, &wanted).await,
+        }
+    }
+
+    /// All turns, page by page.
+    pub async fn turns(&mut self, path: &str) -> Result<Vec<TurnRecord>, Error> {
+        let mut turns = Vec::new();
+        let mut from = Some(0);
+        while let Some(next) = from {
+            let wanted = TurnsOf {
+                path: path.to_owned(),
+                from: next,
+            };
+            let page = match self {
+                Self::Folder(records) => records.turns(&wanted)?,
+                Self::Door(door) => door.ask(routes::TURNS, &wanted).await?,
+            };
+            turns.extend(page.turns);
+            from = page.next;
+        }
+        Ok(turns)
+    }
+}
+
+/// A source, and the pod that has to go when it is not needed any more.
+pub struct Opened {
+    pub source: Source,
+    reader: Option<reader::Reader>,
+}
+
+impl Opened {
+    pub async fn close(self) -> Result<(), Error> {
+        match self.reader {
+            Some(reader) => reader.remove().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A copied store.
+pub fn folder(dir: &Path) -> Result<Opened, Error> {
+    if !dir.join(paths::JOURNAL).is_dir() {
+        return Err(Error::NoStore { dir: dir.to_owned() });
+    }
+    Ok(Opened {
+        source: Source::Folder(Records::below(dir)),
+        reader: None,
+    })
+}
+
+/// The records of a run in a cluster.
+pub async fn of_run(cluster: &Cluster, name: &str, options: &RecordsOptions) -> Result<Opened, Error> {
+    let run = cluster.run(name).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let drivers = drivers(cluster, &pods, &run).await?;
+    if let Some(driver) = drivers.iter().find(|pod| is_running(pod)) {
+        let door = Door::of_pod(&pods, &cluster.namespace, &driver.name_any(), RunConfig::RECORDS_PORT).await?;
+        return Ok(Opened {
+            source: Source::Door(door),
+            reader: None,
+        });
+    }
+    let (reader, door) = reader::Reader::start(cluster, &pods, &run, drivers.first(), options).await?;
+    Ok(Opened {
+        source: Source::Door(door),
+        reader: Some(reader),
+    })
+}
+
+/// The run's driver pods, the newest attempt first.
+async fn drivers(cluster: &Cluster, pods: &Api<Pod>, run: &GrpoRun) -> Result<Vec<Pod>, Error> {
+    let selector = format!("{RUN}={},{ROLE}={}", run.name_any(), role::DRIVER);
+    let mut found = pods
+        .list(&ListParams::default().labels(&selector))
+        .await
+        .map_err(|error| listing_pods(cluster).failed(error))?
+        .items;
+    let attempt = |pod: &Pod| pod.labels().get(ATTEMPT).and_then(|number| number.parse::<u32>().ok());
+    found.sort_by_key(|pod| std::cmp::Reverse(attempt(pod)));
+    Ok(found)
+}
+
+/// For the error when pods may not be listed.
+pub fn listing_pods(cluster: &Cluster) -> Asking<'_> {
+    Asking {
+        verb: "list",
+        resource: "pods",
+        namespace: Some(&cluster.namespace),
+        name: "",
+    }
+}
+
+fn is_running(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+}

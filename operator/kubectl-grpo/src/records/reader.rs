@@ -1,0 +1,339 @@
+//! The reader pod: shows the store of a run whose driver is gone, under the restricted Pod Security Standard, and is deleted after use.
+//!
+//! It runs the driver's image as `grpo-driver records` on the run's claim, mounted read only, without a service account's token. If
+//! this program dies before it deletes the pod, the pod's deadline ends it, and it goes with the run.
+
+use super::Door;
+use crate::arguments::RecordsOptions;
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error, refused};
+use grpo_crds::names::{ROLE, RUN, STORE, role, store_claim_of};
+use grpo_crds::{GrpoRun, RunConfig};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const USER: i64 = 65532;
+/// The pod ends by then, whatever becomes of us.
+const DEADLINE_SECONDS: u32 = 600;
+/// It has to run by then: volumes may have to be attached, the image pulled.
+const STARTS_WITHIN: Duration = Duration::from_secs(180);
+/// The process has to listen by then.
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+const KNOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// A reader pod that exists.
+pub struct Reader {
+    pods: Api<Pod>,
+    namespace: String,
+    name: String,
+}
+
+impl Reader {
+    /// Makes the pod and opens its door. Whatever fails on the way, the pod is deleted.
+    pub async fn start(
+        cluster: &Cluster,
+        pods: &Api<Pod>,
+        run: &GrpoRun,
+        last_driver: Option<&Pod>,
+        options: &RecordsOptions,
+    ) -> Result<(Self, Door), Error> {
+        let name = run.name_any();
+        let claim = store_claim_of(run).ok_or_else(|| Error::NoVolume { run: name.clone() })?;
+        let image = match &options.reader_image {
+            Some(image) => image.clone(),
+            None => match last_driver.and_then(image_of) {
+                Some(image) => image,
+                None => any_drivers_image(cluster, pods)
+                    .await?
+                    .ok_or_else(|| Error::NoReaderImage { run: name.clone() })?,
+            },
+        };
+        let asking = |verb| Asking {
+            verb,
+            resource: "pods",
+            namespace: Some(&cluster.namespace),
+            name: &name,
+        };
+        let wanted = pod(run, &claim, &image, last_driver.and_then(|pod| pod.spec.as_ref()));
+        let wanted = serde_json::from_value(wanted).map_err(|error| Error::Usage(error.to_string()))?;
+        let made = pods
+            .create(&PostParams::default(), &wanted)
+            .await
+            .map_err(|error| asking("create").failed(error))?;
+        let reader = Self {
+            pods: pods.clone(),
+            namespace: cluster.namespace.clone(),
+            name: made.name_any(),
+        };
+        eprintln!("GrpoRun {name} has no driver now; pod {} reads its store", reader.name);
+        let opened = tokio::select! {
+            opened = reader.open(&name) => opened,
+            _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+        };
+        match opened {
+            Ok(door) => Ok((reader, door)),
+            Err(error) => {
+                reader.remove().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self, run: &str) -> Result<Door, Error> {
+        let failed = |why: String| Error::Reader {
+            run: run.to_owned(),
+            pod: self.name.clone(),
+            why,
+        };
+        let settled = |pod: Option<&Pod>| pod.is_none_or(|pod| is_running(pod) || hopeless(pod).is_some());
+        let waiting = await_condition(self.pods.clone(), &self.name, settled);
+        let Ok(waited) = tokio::time::timeout(STARTS_WITHIN, waiting).await else {
+            let seen = self.pods.get(&self.name).await.ok();
+            let why = seen
+                .as_ref()
+                .and_then(what_it_waits_for)
+                .unwrap_or_else(|| "nobody says why".into());
+            return Err(failed(format!("it waited {} s: {why}", STARTS_WITHIN.as_secs())));
+        };
+        match waited.map_err(|error| failed(error.to_string()))? {
+            None => return Err(failed("it was deleted".into())),
+            Some(pod) => {
+                if let Some(why) = hopeless(&pod) {
+                    return Err(failed(why));
+                }
+            }
+        }
+        self.knock(run).await
+    }
+
+    /// The process may not listen yet; one that has ended never will.
+    async fn knock(&self, run: &str) -> Result<Door, Error> {
+        let began = std::time::Instant::now();
+        loop {
+            match Door::of_pod(&self.pods, &self.namespace, &self.name, RunConfig::RECORDS_PORT).await {
+                Err(Error::Door { .. }) if began.elapsed() < LISTENS_WITHIN => tokio::time::sleep(KNOCK_EVERY).await,
+                Err(Error::Door { why, .. }) => {
+                    let seen = self.pods.get(&self.name).await.ok();
+                    return Err(Error::Reader {
+                        run: run.to_owned(),
+                        pod: self.name.clone(),
+                        why: seen.as_ref().and_then(hopeless).unwrap_or(why),
+                    });
+                }
+                other => return other,
+            }
+        }
+    }
+
+    pub async fn remove(&self) -> Result<(), Error> {
+        let asking = Asking {
+            verb: "delete",
+            resource: "pods",
+            namespace: Some(&self.namespace),
+            name: &self.name,
+        };
+        match self
+            .pods
+            .delete(&self.name, &DeleteParams::default().grace_period(0))
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if refused(&error, 404) => Ok(()),
+            Err(error) => Err(asking.failed(error)),
+        }
+    }
+}
+
+/// The reader pod of a run. What made the last driver schedulable and its image pullable is taken over from it.
+pub fn pod(run: &GrpoRun, claim: &str, image: &str, last_driver: Option<&PodSpec>) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "generateName": format!("{}-records-", run.name_any()),
+            "labels": {"app.kubernetes.io/managed-by": "kubectl-grpo"},
+            "ownerReferences": run.owner_ref(&()).into_iter().collect::<Vec<_>>(),
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "activeDeadlineSeconds": DEADLINE_SECONDS,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [{
+                "name": "records",
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "args": ["records", "--path", RunConfig::of(run).store_path],
+                "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": [{"name": "store", "mountPath": RunConfig::STORE_MOUNT, "readOnly": true}],
+            }],
+            "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim, "readOnly": true}}],
+            // A volume that one node at a time may mount is read where the run's other pods have it.
+            "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 100,
+                "podAffinityTerm": {
+                    "labelSelector": {"matchExpressions": [
+                        {"key": RUN, "operator": "In", "values": [run.name_any()]},
+                        {"key": STORE, "operator": "Exists"},
+                    ]},
+                    "topologyKey": "kubernetes.io/hostname",
+                },
+            }]}},
+        },
+    });
+    if let Some(last) = last_driver {
+        pod["spec"]["imagePullSecrets"] = json!(last.image_pull_secrets.clone().unwrap_or_default());
+        pod["spec"]["nodeSelector"] = json!(last.node_selector.clone().unwrap_or_default());
+        pod["spec"]["tolerations"] = json!(last.tolerations.clone().unwrap_or_default());
+    }
+    pod
+}
+
+/// The image of a driver pod's first container.
+fn image_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.containers.first()?.image.clone()
+}
+
+/// The drivers of one operator all have one image, so that of a neighbour will do.
+async fn any_drivers_image(cluster: &Cluster, pods: &Api<Pod>) -> Result<Option<String>, Error> {
+    let selector = format!("{ROLE}={}", role::DRIVER);
+    let found = pods
+        .list(&ListParams::default().labels(&selector).limit(1))
+        .await
+        .map_err(|error| super::listing_pods(cluster).failed(error))?;
+    Ok(found.items.iter().find_map(image_of))
+}
+
+fn is_running(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+}
+
+/// Why the pod will not run any more, if it is so.
+fn hopeless(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let ended = status.container_statuses.iter().flatten().find_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        let words = ended.message.as_deref().map(str::trim).unwrap_or("it said nothing");
+        Some(format!("it ended with exit code {}: {words}", ended.exit_code))
+    });
+    let failed = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let image = what_it_waits_for(pod).filter(|why| why.contains("ImagePull") || why.contains("InvalidImageName"));
+    ended
+        .or_else(|| failed.then(|| status.message.clone().unwrap_or_else(|| "it failed".into())))
+        .or(image)
+}
+
+/// In the scheduler's or the kubelet's words.
+fn what_it_waits_for(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let container = status.container_statuses.iter().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().unwrap_or("Waiting");
+        Some(format!("{reason}: {}", waiting.message.as_deref().unwrap_or_default()))
+    });
+    let scheduled = status.conditions.iter().flatten().find_map(|condition| {
+        (condition.type_ == "PodScheduled" && condition.status == "False").then(|| condition.message.clone())?
+    });
+    container.or(scheduled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> GrpoRun {
+        serde_json::from_value(json!({
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun",
+            "metadata": {"name": "demo", "namespace": "team", "uid": "uid-1"},
+            "spec": {
+                "model": {"image": {"reference": "m"}}, "tasks": {}, "agent": {"bash": {}},
+                "inference": {"poolRef": {"name": "p"}}, "sandboxes": {"poolRef": {"name": "p"}},
+                "store": {"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}},
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_reader_is_restricted_reads_only_and_ends_by_itself() {
+        let made: Pod = serde_json::from_value(pod(&run(), "demo-store", "driver:1", None)).unwrap();
+        let spec = made.spec.unwrap();
+        assert_eq!(spec.active_deadline_seconds, Some(600));
+        assert_eq!(spec.automount_service_account_token, Some(false));
+        let security = spec.security_context.unwrap();
+        assert_eq!(
+            (
+                security.run_as_non_root,
+                security.seccomp_profile.unwrap().type_.as_str()
+            ),
+            (Some(true), "RuntimeDefault")
+        );
+        let container = &spec.containers[0];
+        let locked = container.security_context.as_ref().unwrap();
+        assert_eq!(
+            (locked.allow_privilege_escalation, locked.read_only_root_filesystem),
+            (Some(false), Some(true))
+        );
+        assert_eq!(locked.capabilities.as_ref().unwrap().drop, Some(vec!["ALL".to_owned()]));
+        assert_eq!(container.volume_mounts.as_ref().unwrap()[0].read_only, Some(true));
+        let volume = spec.volumes.as_ref().unwrap()[0]
+            .persistent_volume_claim
+            .as_ref()
+            .unwrap();
+        assert_eq!(
+            (volume.claim_name.as_str(), volume.read_only),
+            ("demo-store", Some(true))
+        );
+        assert_eq!(container.args.as_ref().unwrap(), &["records", "--path", "team/demo"]);
+        assert_eq!(made.metadata.owner_references.unwrap()[0].uid, "uid-1");
+    }
+
+    #[test]
+    fn what_let_the_last_driver_run_lets_the_reader_run() {
+        let last: PodSpec = serde_json::from_value(json!({
+            "containers": [{"name": "driver"}], "imagePullSecrets": [{"name": "pull"}],
+            "tolerations": [{"key": "team", "operator": "Exists"}], "nodeSelector": {"pool": "cpu"},
+        }))
+        .unwrap();
+        let made: Pod = serde_json::from_value(pod(&run(), "c", "driver:1", Some(&last))).unwrap();
+        let spec = made.spec.unwrap();
+        assert_eq!(spec.image_pull_secrets, last.image_pull_secrets);
+        assert_eq!(
+            (spec.tolerations, spec.node_selector),
+            (last.tolerations, last.node_selector)
+        );
+    }
+
+    #[test]
+    fn a_reader_that_cannot_run_says_why() {
+        let with = |status: Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "r"}, "status": status})).unwrap()
+        };
+        let state = |state: Value| json!([{"name": "records", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+        let pull = with(
+            json!({"phase": "Pending", "containerStatuses": state(json!({"waiting": {"reason": "ImagePullBackOff", "message": "no i"}}))}),
+        );
+        assert_eq!(hopeless(&pull).as_deref(), Some("ImagePullBackOff: no i"));
+        let ended = with(
+            json!({"phase": "Failed", "containerStatuses": state(json!({"terminated": {"exitCode": 1, "message": "no store\n"}}))}),
+        );
+        assert_eq!(hopeless(&ended).as_deref(), Some("it ended with exit code 1: no store"));
+        let starting = with(
+            json!({"phase": "Pending", "containerStatuses": state(json!({"waiting": {"reason": "ContainerCreating"}}))}),
+        );
+        assert_eq!(hopeless(&starting), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! What a run waits for, read off its conditions: the thing in a word or two, and the operator's own words about how many, where, and
+//! what to do.
+
+use grpo_crds::GrpoRunStatus;
+use grpo_crds::grpo_run::Phase;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// Conditions a run has to fulfil, in the order in which it does.
+const STEPS: [&str; 2] = ["Admitted", "Provisioned"];
+
+/// One thing that keeps a run from running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Such as `GPUs`.
+    pub thing: String,
+    pub condition: String,
+    pub reason: String,
+    pub message: String,
+    pub since: Timestamp,
+}
+
+/// What a run that should run waits for. Conditions that say the same are one.
+pub fn waits(status: &GrpoRunStatus) -> Vec<Wait> {
+    if !matches!(
+        status.phase,
+        None | Some(Phase::Pending | Phase::Queued | Phase::Provisioning)
+    ) {
+        return Vec::new();
+    }
+    let mut waits: Vec<Wait> = Vec::new();
+    for step in STEPS {
+        let Some(condition) = status.conditions.iter().find(|condition| condition.type_ == step) else {
+            continue;
+        };
+        let known = waits.iter().any(|wait| wait.message == condition.message);
+        if condition.status != "True" && !known {
+            waits.push(of(condition));
+        }
+    }
+    waits
+}
+
+fn of(condition: &Condition) -> Wait {
+    Wait {
+        thing: thing(&condition.reason, &condition.message).to_owned(),
+        condition: condition.type_.clone(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        since: condition.last_transition_time.0,
+    }
+}
+
+/// The thing in a word or two. What is not known here is still told, by the message.
+fn thing(reason: &str, message: &str) -> &'static str {
+    let says = |words: &str| message.contains(words);
+    match reason {
+        "StoreMissing" => "a volume claim",
+        "WaitsForQuota" => "quota",
+        _ if says("exceeded quota") => "quota",
+        "BehindAnotherRun" => "its turn",
+        "WaitsForCapacity" | "NeverFits" if says("GPU") || says("/gpu") => "GPUs",
+        "WaitsForCapacity" | "NeverFits" => "room on the nodes",
+        "WaitsForPods" | "NotLookedAt" | "PutBack" | "BeingScheduled" => "its place on the nodes",
+        _ if says("for want of an image") => "an image",
+        _ if says("cannot be scheduled") && (says("GPU") || says("/gpu")) => "GPUs",
+        _ if says("cannot be scheduled") => "room on the nodes",
+        "InferencePoolClaimed" => "an InferencePool that another run holds",
+        _ if reason.starts_with("InferencePool") || reason.starts_with("ExternalServer") => "its InferencePool",
+        _ if reason.starts_with("SandboxPool") => "its SandboxPool",
+        "DriverNotReady" | "TrainerNotReady" => "its pods",
+        _ => "",
+    }
+}

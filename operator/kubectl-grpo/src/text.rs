@@ -1,0 +1,153 @@
+//! Bars, tables, paragraphs and durations: plain text that reads the same in a terminal and in a file.
+
+use jiff::{SignedDuration, Timestamp};
+
+const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+
+/// `done` of `total` as a bar of `width` characters.
+pub fn bar(done: u64, total: u64, width: usize) -> String {
+    let cells = width as u64 * 8;
+    let filled = match total {
+        0 => 0,
+        total => (u128::from(done.min(total)) * u128::from(cells) / u128::from(total)) as u64,
+    };
+    let (whole, part) = ((filled / 8) as usize, (filled % 8) as usize);
+    let mut bar = "█".repeat(whole);
+    if whole < width {
+        bar.push(EIGHTHS[part]);
+        bar.push_str(&"·".repeat(width - whole - 1));
+    }
+    bar.replace(' ', "·")
+}
+
+/// Columns as wide as their widest cell, three apart, as kubectl has them.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("   ").trim_end().to_owned() + "\n"
+    };
+    let mut out = line(head.to_vec());
+    for row in rows {
+        out += &line(row.iter().map(String::as_str).collect());
+    }
+    out
+}
+
+/// A text in lines of at most `width` characters, each behind `indent`. A word that is longer has a line of its own.
+pub fn paragraph(text: &str, indent: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut length = 0;
+        for word in line.split_whitespace() {
+            let wide = word.chars().count();
+            if length > 0 && indent.chars().count() + length + 1 + wide > width {
+                out.push('\n');
+                length = 0;
+            }
+            match length {
+                0 => out.push_str(indent),
+                _ => out.push(' '),
+            }
+            length += wide + usize::from(length > 0);
+            out.push_str(word);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// How long ago, as kubectl says it: two units at most.
+pub fn since(then: Timestamp, now: Timestamp) -> String {
+    span(now.duration_since(then))
+}
+
+/// A duration in two units at most; nothing is ever negative for a reader.
+pub fn span(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().max(0);
+    let (days, hours, minutes, rest) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let pair = |large: i64, of: &str, small: i64, unit: &str| match small {
+        0 => format!("{large}{of}"),
+        _ => format!("{large}{of}{small}{unit}"),
+    };
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest}s"),
+        (0, 0, _) => pair(minutes, "m", rest, "s"),
+        (0, ..) => pair(hours, "h", minutes, "m"),
+        _ => pair(days, "d", hours, "h"),
+    }
+}
+
+/// The text, cut to so many characters.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_bar_fills_by_eighths() {
+        assert_eq!(bar(0, 10, 4), "····");
+        assert_eq!(bar(5, 10, 4), "██··");
+        assert_eq!(bar(1, 8, 4), "▌···");
+        assert_eq!(bar(10, 10, 4), "████");
+        assert_eq!(bar(3, 0, 4), "····");
+    }
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        let said = |seconds| span(SignedDuration::from_secs(seconds));
+        assert_eq!(
+            [said(-5), said(59), said(252), said(7200), said(93_600)],
+            ["0s", "59s", "4m12s", "2h", "1d2h"]
+        );
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            vec!["a".into(), "long one".into(), "x".into()],
+            vec!["bcd".into(), String::new(), "y".into()],
+        ];
+        assert_eq!(
+            table(&["A", "B", "C"], &rows),
+            "A     B          C\na     long one   x\nbcd              y\n"
+        );
+    }
+
+    #[test]
+    fn a_word_longer_than_the_line_is_kept_whole() {
+        assert_eq!(
+            paragraph("to example.com/a/long/name now", "  ", 12),
+            "  to\n  example.com/a/long/name\n  now\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_bar_is_always_as_wide_as_asked_and_never_shrinks(done in 0u64.., total in 0u64.., width in 1usize..60) {
+            let one = bar(done, total, width);
+            prop_assert_eq!(one.chars().count(), width);
+            let full = |bar: &str| bar.chars().filter(|c| *c == '█').count();
+            prop_assert!(full(&bar(done.saturating_add(1), total, width)) >= full(&one));
+        }
+
+        #[test]
+        fn wrapping_loses_no_word(text in "[a-z]{1,12}( [a-z]{1,12}){0,20}", width in 4usize..60) {
+            let wrapped = paragraph(&text, "  ", width);
+            prop_assert_eq!(wrapped.split_whitespace().collect::<Vec<_>>(), text.split_whitespace().collect::<Vec<_>>());
+        }
+    }
+}

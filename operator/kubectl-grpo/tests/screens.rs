@@ -1,0 +1,244 @@
+//! What people see, from statuses as the operator writes them: one file in, one file out, both under review. The book shows the same files.
+//!
+//! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them anew.
+
+use grpo_crds::GrpoRun;
+use grpo_records::fixture;
+use grpo_records::look::{Records, TurnsOf};
+use grpo_records::show::{self, Detail};
+use jiff::Timestamp;
+use kubectl_grpo::arguments::{Part, Wanted};
+use kubectl_grpo::records::Source;
+use kubectl_grpo::{episodes, status};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const NOW: &str = "2026-11-21T12:04:13Z";
+const PAGE: &str = "docs/src/kubectl-grpo.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn screens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens")
+}
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+/// The GrpoRun of an example, with the status of a screen.
+fn run(screen: &str) -> GrpoRun {
+    let text = std::fs::read_to_string(screens().join(screen).with_extension("yaml")).unwrap();
+    let mut wanted: Value = serde_yaml_ng::from_str(&text).unwrap();
+    let example = root().join("docs/examples").join(wanted["example"].as_str().unwrap());
+    let manifest = std::fs::read_to_string(example).unwrap();
+    let mut documents = manifest
+        .split("\n---\n")
+        .map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
+    let mut run = documents.find(|document| document["kind"] == "GrpoRun").unwrap();
+    for part in ["metadata", "spec"] {
+        if let Some(more) = wanted[part].as_object_mut() {
+            run[part].as_object_mut().unwrap().append(more);
+        }
+    }
+    run["status"] = wanted["status"].take();
+    serde_json::from_value(run).unwrap()
+}
+
+fn shown_as(screen: &str, text: &str) {
+    let file = screens().join(screen).with_extension("txt");
+    if std::env::var_os("UPDATE_SCREENS").is_some() {
+        std::fs::write(&file, text).unwrap();
+    }
+    let known = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(
+        text,
+        known,
+        "{} is not what is shown; UPDATE_SCREENS=1 writes it anew",
+        file.display()
+    );
+}
+
+/// Shows a run that waits, and looks for what a person needs: which thing, how many, where, and what to do.
+fn waiting(screen: &str, needed: &[&str]) {
+    let text = status::screen(&run(screen), now());
+    shown_as(screen, &text);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in needed {
+        assert!(words.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_run_that_waits_for_gpus_says_how_many_are_missing_where_and_what_to_do() {
+    waiting(
+        "gpus",
+        &[
+            "It has waited 4m12s for GPUs",
+            "8 nvidia.com/gpu asked, 3 free",
+            "node-b 2 of 8",
+            "end or suspend other runs",
+        ],
+    );
+}
+
+#[test]
+fn a_run_that_waits_for_an_image_names_it_its_pod_and_what_to_do() {
+    waiting(
+        "image",
+        &[
+            "It has waited 4m12s for an image",
+            "grpo.dev/demo/model:1",
+            "pod demo-driver-1-0",
+            "Correct the name",
+        ],
+    );
+}
+
+#[test]
+fn a_run_that_waits_for_a_claim_names_it_and_its_namespace() {
+    waiting(
+        "claim",
+        &[
+            "It has waited 4m12s for a volume claim",
+            "no PersistentVolumeClaim runs in namespace team-a",
+            "make it",
+        ],
+    );
+}
+
+#[test]
+fn a_run_that_waits_for_quota_names_the_queue_and_who_tells_more() {
+    waiting(
+        "quota",
+        &[
+            "It has waited 4m12s for quota",
+            "LocalQueue gpus of namespace team-a",
+            "kubectl describe workloads.kueue.x-k8s.io",
+        ],
+    );
+}
+
+#[test]
+fn a_running_run_shows_bars_numbers_objective_and_plan() {
+    let text = status::screen(&run("running"), now());
+    shown_as("running", &text);
+    assert!(!text.contains("waited"), "{text}");
+    assert!(
+        text.contains("8/12") && text.contains("41/64") && text.contains("resolved 0.62"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_failed_run_says_why_and_where_its_last_words_are() {
+    let text = status::screen(&run("failed"), now());
+    shown_as("failed", &text);
+    assert!(
+        text.contains("It failed: TaskImagesUnavailable") && text.contains("kubectl grpo logs demo -n team-a"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_runs_are_a_table_that_says_what_each_waits_for() {
+    let renamed = |screen: &str, name: &str| {
+        let mut run = run(screen);
+        run.metadata.name = Some(name.into());
+        run
+    };
+    let runs = [
+        renamed("running", "demo"),
+        renamed("gpus", "swe-pdb-8b"),
+        renamed("claim", "swe-pdb-8b-b"),
+        renamed("failed", "broken"),
+    ];
+    shown_as("runs", &status::overview(&runs, false, now()));
+    assert!(status::overview(&runs, true, now()).starts_with("NAMESPACE"));
+}
+
+#[test]
+fn a_run_nobody_has_looked_at_says_so() {
+    let mut run = run("running");
+    run.status = None;
+    let text = status::screen(&run, now());
+    assert!(
+        text.contains("not looked at yet") && text.contains("whether the operator runs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_status_cannot_command_the_terminal() {
+    let mut run = run("claim");
+    let status = run.status.as_mut().unwrap();
+    status.conditions[0].message = "\u{1b}]0;owned\u{7}".into();
+    assert!(!status::screen(&run, now()).contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn episodes_are_a_table_with_outcome_turns_tokens_and_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let mut source = Source::Folder(Records::below(dir.path()));
+    let newest = episodes::list(&mut source, &Part::default(), &[], 200).await.unwrap();
+    shown_as("episodes", &episodes::text(&newest));
+    let only = |wanted| [wanted];
+    let resolved = episodes::list(&mut source, &Part::default(), &only(Wanted::Resolved), 200)
+        .await
+        .unwrap();
+    assert_eq!(resolved.episodes.len(), 1);
+    let two = episodes::list(&mut source, &Part::default(), &[], 2).await.unwrap();
+    assert!(two.cut && episodes::text(&two).contains("only 2 are shown"));
+}
+
+#[tokio::test]
+async fn an_episode_is_found_by_part_of_its_name_and_shown_turn_by_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let records = Records::below(dir.path());
+    let mut source = Source::Folder(records.clone());
+    let in_iteration = Part {
+        iteration: Some(1),
+        ..Part::default()
+    };
+    let path = episodes::find(&mut source, &in_iteration, "g0__i0").await.unwrap();
+    assert_eq!(path, "rollouts/iter-000001/psf__requests-1__g0__i0");
+    let turns = records
+        .turns(&TurnsOf {
+            path: path.clone(),
+            from: 0,
+        })
+        .unwrap();
+    shown_as(
+        "show",
+        &show::text(&records.episode(&path).unwrap(), &turns.turns, Detail::default()),
+    );
+    let several = episodes::find(&mut source, &in_iteration, "requests")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        several.contains("4 episodes") && several.contains("say more"),
+        "{several}"
+    );
+    let none = episodes::find(&mut source, &Part::default(), "django")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(none.contains("iteration 1; set heldout (a-v0)"), "{none}");
+}
+
+#[test]
+fn the_book_shows_every_screen() {
+    let page = std::fs::read_to_string(root().join(PAGE)).unwrap();
+    for entry in std::fs::read_dir(screens()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".txt") {
+            let include = format!("{{{{#include ../../operator/kubectl-grpo/tests/screens/{name}}}}}");
+            assert!(page.contains(&include), "{PAGE} does not include {name}");
+        }
+    }
+}

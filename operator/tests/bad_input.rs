@@ -1,0 +1,281 @@
+//! Wrong manifests, put to a real API server beside which the real operator runs: each is refused in words that help, or accepted and explained
+//! in a condition, and none of them keeps a good run waiting.
+//!
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-e2e`. Without them this test does not run.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/mod.rs"]
+mod operator;
+#[path = "../../crds/tests/support/mod.rs"]
+mod support;
+#[path = "bad_input/table.rs"]
+mod table;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use grpo_e2e::{
+    ask::{Refusal, Verb, ask, ask_raw},
+    chart,
+    control_plane::{ControlPlane, OPERATORS, Options},
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Api, Client, api::PostParams};
+use operator::{Operator, Result, get, namespace, until};
+use serde_json::{Value, json};
+use table::{Entry, NAMESPACE, RefusedBy, entries};
+
+/// What is explained is explained soon, on two cores that do other things too.
+const SOON: Duration = Duration::from_secs(30);
+/// For so long it is counted what failing objects cost. With pauses of 0.5 s, doubled each time, seven tries fit into it; what happens to
+/// the object itself adds a few.
+const QUIET: Duration = Duration::from_secs(25);
+const MOST_TRIES: usize = 12;
+
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver: make test-e2e"]
+async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> Result<()> {
+    let plane = ControlPlane::start(Options {
+        controller_manager: true,
+        audit: true,
+        ..Options::default()
+    })
+    .await?;
+    let client = plane.admin().await?;
+    chart::install(&client).await?;
+    for name in [NAMESPACE, "good", "usual"] {
+        namespace(&client, name, json!({})).await?;
+    }
+    let entries = entries();
+    assert!(entries.len() >= 60, "{} entries", entries.len());
+    let names: BTreeSet<&str> = entries.iter().map(|entry| entry.what.as_str()).collect();
+    assert_eq!(names.len(), entries.len(), "two entries are called the same");
+
+    let stale: Vec<(usize, &Entry)> = entries.iter().enumerate().filter(|(_, entry)| entry.stale).collect();
+    accept_anything(&client).await?;
+    for (number, entry) in &stale {
+        let made = until(SOON, "a CRD that takes anything", async || {
+            ask(&client, Verb::Create, &entry.manifest(*number), false)
+                .await
+                .map_err(|refusal| refusal.to_string())
+        });
+        made.await?;
+    }
+    chart::install(&client).await?;
+    until(SOON, "the CRDs to be as they were", async || {
+        let refused = ask(
+            &client,
+            Verb::Create,
+            &merged_name(&stale[0].1.manifest(stale[0].0)),
+            true,
+        )
+        .await;
+        refused
+            .err()
+            .map(drop)
+            .ok_or_else(|| "a wrong one is still accepted".to_owned())
+    })
+    .await?;
+
+    let mut operator = Operator::start(&plane, SYSTEM_LOG).await?;
+    let usual = good_run(&client, "usual").await?;
+
+    let mut wrong = Vec::new();
+    for (number, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.stale) {
+        if let Err(what) = put(&client, number, entry).await {
+            wrong.push(format!("{}: {what}", entry.what));
+        }
+    }
+    let made = Instant::now();
+    let now = good_run(&client, "good").await?;
+    for (number, entry) in entries
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| entry.refused_by == RefusedBy::Operator)
+    {
+        if let Err(what) = explained(&client, number, entry).await {
+            wrong.push(format!("{}: {what}", entry.what));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        entries.len(),
+        wrong.join("\n")
+    );
+
+    operator.part.runs()?;
+    tokio::time::sleep(QUIET.saturating_sub(made.elapsed())).await;
+    operator.part.runs()?;
+    let refused = refused_requests(&plane)?;
+    println!(
+        "{} wrong manifests; {} requests of the operator were refused",
+        entries.len(),
+        refused.values().sum::<usize>()
+    );
+    for (what, times) in &refused {
+        assert!(*times <= MOST_TRIES, "{what} was tried {times} times in {QUIET:?}");
+    }
+    println!("a good run has its objects after {now:?}, usually {usual:?}");
+    assert!(
+        now < usual * 3 + Duration::from_secs(1),
+        "a good run took {now:?}, usually {usual:?}"
+    );
+    let unreadable = operator
+        .metric(r#"grpo_operator_objects{kind="GrpoRun",state="Unreadable"}"#)
+        .await?;
+    assert_eq!(unreadable, Some(3.0));
+    Ok(())
+}
+
+const SYSTEM_LOG: &str = "warn";
+
+/// The CRDs of somebody who knew nothing about the fields.
+async fn accept_anything(client: &Client) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for name in ["grporuns.grpo.dev", "inferencepools.grpo.dev", "sandboxpools.grpo.dev"] {
+        let mut crd = serde_json::to_value(crds.get(name).await?)?;
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        crds.replace(name, &PostParams::default(), &serde_json::from_value(crd)?)
+            .await?;
+    }
+    Ok(())
+}
+
+fn merged_name(manifest: &Value) -> Value {
+    support::merged(manifest, &json!({"metadata": {"name": "not-yet-there"}}))
+}
+
+/// Puts an entry's manifest where it belongs; an error when the API server does not say what it should.
+async fn put(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
+    for object in &entry.beside {
+        ask(client, Verb::Create, object, false)
+            .await
+            .map_err(|refusal| format!("beside: {refusal}"))?;
+    }
+    if let Some(after) = &entry.after {
+        let object = json!({"apiVersion": "grpo.dev/v1alpha1", "kind": after.kind, "metadata": {"name": after.name, "namespace": NAMESPACE}});
+        let there = until(SOON, &after.field, async || {
+            let found = get(client, &object).await.map_err(|refusal| refusal.to_string())?;
+            found
+                .pointer(&after.field)
+                .map(drop)
+                .ok_or_else(|| found["status"].to_string())
+        });
+        there.await.map_err(|error| error.to_string())?;
+    }
+    let verdict = verdict(client, number, entry).await;
+    match (entry.refused_by, verdict) {
+        (RefusedBy::Operator, Ok(())) => Ok(()),
+        (RefusedBy::Operator, Err(refusal)) => Err(format!("refused by the API server: {refusal}")),
+        (_, Ok(())) => Err("accepted".to_owned()),
+        (by, Err(refusal)) => {
+            let judged = refusal.code == 422;
+            if judged != (by != RefusedBy::Server) && by != RefusedBy::Server {
+                return Err(format!("not refused by a {by:?}: {refusal}"));
+            }
+            says(entry, &refusal.to_string())
+        }
+    }
+}
+
+async fn verdict(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), Refusal> {
+    let manifest = entry.manifest(number);
+    if let Some((content, body)) = entry.body() {
+        return ask_raw(client, &manifest, content, body).await.map(drop);
+    }
+    let mut there = ask(client, Verb::Create, &manifest, false).await?;
+    if entry.twice {
+        let mut again = manifest.clone();
+        again["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"].clone();
+        there = ask(client, Verb::Replace, &again, false).await?;
+    }
+    if let Some(status) = &entry.status {
+        there["status"] = status.clone();
+        ask(client, Verb::PatchStatus, &there, false).await?;
+    }
+    if let Some(changed) = entry.changed(&there) {
+        // The operator writes the status meanwhile: what it is changed from is of no account, unless that is what the entry is about.
+        let mut changed = changed;
+        let versions = [&changed, &there].map(|object| object["metadata"]["resourceVersion"].clone());
+        if versions[0] == versions[1]
+            && let Some(metadata) = changed["metadata"].as_object_mut()
+        {
+            metadata.remove("resourceVersion");
+        }
+        ask(client, Verb::Replace, &changed, false).await?;
+    }
+    Ok(())
+}
+
+fn says(entry: &Entry, message: &str) -> std::result::Result<(), String> {
+    let shown: String = message.chars().take(2000).collect();
+    match entry.says.iter().find(|wanted| !message.contains(wanted.as_str())) {
+        Some(wanted) => Err(format!("wanted {wanted:?}, got {shown}")),
+        None => Ok(()),
+    }
+}
+
+/// Waits until the condition says what it should.
+async fn explained(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
+    let manifest = entry.manifest(number);
+    let wanted = entry.condition.as_deref().unwrap_or_default();
+    let explained = until(SOON, wanted, async || {
+        let there = get(client, &manifest).await.map_err(|refusal| refusal.to_string())?;
+        let conditions = there["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found = conditions.into_iter().find(|condition| condition["type"] == wanted);
+        let found = found.ok_or_else(|| format!("no such condition: {}", there["status"]))?;
+        let reason = entry.reason.as_deref().is_none_or(|reason| found["reason"] == reason);
+        if found["status"] != "False" || !reason {
+            return Err(found.to_string());
+        }
+        says(entry, found["message"].as_str().unwrap_or_default())
+    });
+    explained.await.map_err(|error| error.to_string())
+}
+
+/// How long it takes until a good run has everything that it is made of.
+async fn good_run(client: &Client, namespace: &str) -> Result<Duration> {
+    let mut run = support::bases()["train"].clone();
+    run["metadata"]["namespace"] = json!(namespace);
+    let begun = Instant::now();
+    ask(client, Verb::Create, &run, false).await?;
+    let made = [
+        ("v1", "Pod", "run-driver-1-0"),
+        ("v1", "Pod", "run-trainer-1-0"),
+        ("v1", "Pod", "run-engine-0"),
+        ("v1", "PersistentVolumeClaim", "run-store"),
+        ("apps/v1", "Deployment", "run-gateway"),
+    ];
+    for (version, kind, name) in made {
+        let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+        until(SOON, name, async || {
+            get(client, &object)
+                .await
+                .map(drop)
+                .map_err(|refusal| refusal.to_string())
+        })
+        .await?;
+    }
+    Ok(begun.elapsed())
+}
+
+/// How often the operator was refused which object in the namespace of the wrong ones.
+fn refused_requests(plane: &ControlPlane) -> Result<BTreeMap<String, usize>> {
+    let mut refused = BTreeMap::new();
+    for request in plane.audit().fresh()? {
+        if request.by == OPERATORS[0] && request.namespace == NAMESPACE && request.code >= 400 && request.is_write() {
+            let what = format!(
+                "{} {} {} ({})",
+                request.verb, request.resource, request.name, request.code
+            );
+            *refused.entry(what).or_insert(0) += 1;
+        }
+    }
+    Ok(refused)
+}

@@ -1,0 +1,517 @@
+//! Looking into a run's records from outside, one page after the other: what the driver answers `kubectl grpo`, and what that
+//! reads from a copied store by itself.
+//!
+//! In go the path of a home or of an episode and where to go on; out come records without their token ids where those would only
+//! be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still be read. A path that
+//! [`paths`] would not write is refused before any file is touched.
+
+use crate::folder::{FolderError, names_in, read_json};
+use crate::{EpisodeEnd, EpisodeHome, EpisodeMeta, EpisodeRecord, Message, TurnRecord, paths};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Where each question is asked over HTTP.
+pub mod routes {
+    pub const CONTENTS: &str = "/v1/records";
+    pub const EPISODES: &str = "/v1/records/episodes";
+    pub const EPISODE: &str = "/v1/records/episode";
+    pub const TURNS: &str = "/v1/records/turns";
+}
+
+/// Most episodes of a page.
+pub const EPISODES_A_PAGE: usize = 200;
+/// Most turns of a page.
+pub const TURNS_A_PAGE: usize = 16;
+/// A page of turns ends when their files are larger than this together.
+const TURN_BYTES_A_PAGE: u64 = 4 << 20;
+/// A record's file that is larger is not read.
+const LARGEST_RECORD: u64 = 64 << 20;
+/// Of a patch so much is shown.
+const LARGEST_PATCH: u64 = 1 << 20;
+
+/// Everything that has episodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Contents {
+    /// Iterations, then evaluations, each in order.
+    pub homes: Vec<EpisodeHome>,
+}
+
+/// Which episodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpisodesOf {
+    /// Folder of the home, as [`paths::home`] writes it.
+    pub home: String,
+    /// Only those whose name contains this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containing: Option<String>,
+    /// Only those behind this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// One try of one episode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Episode {
+    /// Below the store's root.
+    pub path: String,
+    /// Absent while it has no verdict, and for a try that was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<EpisodeMeta>,
+}
+
+impl Episode {
+    /// The folder's own name.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// A page of episodes in order of their name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodePage {
+    pub episodes: Vec<Episode>,
+    /// What to put into `after` for the next page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Names one episode's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpisodeAt {
+    pub path: String,
+}
+
+/// One episode without its turns and its token ids.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeView {
+    #[serde(flatten)]
+    pub episode: Episode,
+    /// Absent until the agent's loop has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Told>,
+    /// Absent where none was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<String>,
+    /// Bytes of the patch that are not shown.
+    #[serde(default)]
+    pub patch_omitted: u64,
+}
+
+/// What the trajectory says besides its tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    pub image: String,
+    pub end: EpisodeEnd,
+    pub messages: Vec<Message>,
+    pub temperature: f32,
+    pub prompt_length: usize,
+    pub tokens: usize,
+}
+
+impl From<EpisodeRecord> for Told {
+    fn from(record: EpisodeRecord) -> Self {
+        Self {
+            image: record.image,
+            end: record.end,
+            messages: record.messages,
+            temperature: record.temperature,
+            prompt_length: record.prompt_length,
+            tokens: record.tokens.len(),
+        }
+    }
+}
+
+/// Which turns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TurnsOf {
+    pub path: String,
+    /// The first to be read.
+    #[serde(default)]
+    pub from: u32,
+}
+
+/// A page of turns in order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnPage {
+    pub turns: Vec<TurnRecord>,
+    /// What to put into `from` for the next page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u32>,
+}
+
+/// Why a question has no answer; the body of the error over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+#[error("{message}")]
+pub struct Refusal {
+    pub code: RefusalCode,
+    pub message: String,
+    pub fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// The path is none that a store has.
+    BadPath,
+    /// There is nothing at that path.
+    NotThere,
+    /// The file is larger than what is read whole.
+    TooLarge,
+    /// It is there and cannot be read.
+    Unreadable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    Client,
+    Infrastructure,
+}
+
+impl Refusal {
+    fn new(code: RefusalCode, message: String) -> Self {
+        let fault = match code {
+            RefusalCode::Unreadable => Fault::Infrastructure,
+            _ => Fault::Client,
+        };
+        Self { code, message, fault }
+    }
+
+    fn bad_path(path: &str) -> Self {
+        let shown: String = path.chars().take(200).collect();
+        let message = format!(
+            "{shown:?} is no part of a run; one looks like rollouts/iter-000003 or evaluations/heldout/l1-v4, and an episode's folder lies in it"
+        );
+        Self::new(RefusalCode::BadPath, message)
+    }
+
+    fn not_there(path: &str) -> Self {
+        Self::new(RefusalCode::NotThere, format!("{path} is not in the run's store"))
+    }
+}
+
+impl From<FolderError> for Refusal {
+    fn from(error: FolderError) -> Self {
+        Self::new(RefusalCode::Unreadable, error.to_string())
+    }
+}
+
+/// The records below a run's root.
+#[derive(Clone, Debug)]
+pub struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    pub fn below(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    pub fn contents(&self) -> Result<Contents, Refusal> {
+        let iterations = self
+            .folders(paths::ROLLOUTS)?
+            .into_iter()
+            .map(|name| format!("{}/{name}", paths::ROLLOUTS));
+        let mut evaluations = Vec::new();
+        for set in self.folders(paths::EVALUATIONS)? {
+            let of_set = format!("{}/{set}", paths::EVALUATIONS);
+            evaluations.extend(
+                self.folders(&of_set)?
+                    .into_iter()
+                    .map(|weights| format!("{of_set}/{weights}")),
+            );
+        }
+        let homes = iterations.chain(evaluations);
+        Ok(Contents {
+            homes: homes.filter_map(|path| paths::parse_home(&path)).collect(),
+        })
+    }
+
+    pub fn episodes(&self, wanted: &EpisodesOf) -> Result<EpisodePage, Refusal> {
+        let home = paths::parse_home(&wanted.home).ok_or_else(|| Refusal::bad_path(&wanted.home))?;
+        let root = paths::home(&home);
+        let limit = wanted.limit.unwrap_or(EPISODES_A_PAGE).clamp(1, EPISODES_A_PAGE);
+        let mut names = self.folders(&root)?;
+        names.retain(|name| {
+            paths::is_plain_name(name)
+                && wanted.after.as_ref().is_none_or(|after| name > after)
+                && wanted.containing.as_ref().is_none_or(|part| name.contains(part))
+        });
+        let next = (names.len() > limit).then(|| names[limit - 1].clone());
+        names.truncate(limit);
+        let episodes = names.iter().map(|name| self.found(format!("{root}/{name}")));
+        Ok(EpisodePage {
+            episodes: episodes.collect::<Result<_, _>>()?,
+            next,
+        })
+    }
+
+    pub fn episode(&self, path: &str) -> Result<EpisodeView, Refusal> {
+        self.check(path)?;
+        let told: Option<EpisodeRecord> = self.record_if_there(&paths::trajectory(path))?;
+        let (patch, patch_omitted) = self.patch(path)?;
+        Ok(EpisodeView {
+            episode: self.found(path.to_owned())?,
+            told: told.map(Told::from),
+            patch,
+            patch_omitted,
+        })
+    }
+
+    pub fn turns(&self, wanted: &TurnsOf) -> Result<TurnPage, Refusal> {
+        self.check(&wanted.path)?;
+        let mut page = TurnPage::default();
+        let mut bytes = 0;
+        for number in wanted.from.. {
+            let path = paths::turn(&wanted.path, number);
+            let Some(length) = self.length(&path)? else { break };
+            if page.turns.len() == TURNS_A_PAGE || (bytes + length > TURN_BYTES_A_PAGE && !page.turns.is_empty()) {
+                page.next = Some(number);
+                break;
+            }
+            let Some(turn) = self.record_if_there(&path)? else {
+                break;
+            };
+            page.turns.push(turn);
+            bytes += length;
+        }
+        Ok(page)
+    }
+
+    /// Refuses what is no episode's folder, and what is not there.
+    fn check(&self, path: &str) -> Result<(), Refusal> {
+        paths::parse_episode(path).ok_or_else(|| Refusal::bad_path(path))?;
+        match self.dir.join(path).is_dir() {
+            true => Ok(()),
+            false => Err(Refusal::not_there(path)),
+        }
+    }
+
+    fn found(&self, path: String) -> Result<Episode, Refusal> {
+        let meta = self.record_if_there(&paths::meta(&path))?;
+        Ok(Episode { path, meta })
+    }
+
+    /// Names of folders in a folder; none where it does not exist.
+    fn folders(&self, path: &str) -> Result<Vec<String>, Refusal> {
+        let at = self.dir.join(path);
+        if !at.is_dir() {
+            return Ok(Vec::new());
+        }
+        let mut names = names_in(&at)?;
+        names.retain(|name| at.join(name).is_dir());
+        Ok(names)
+    }
+
+    fn length(&self, path: &str) -> Result<Option<u64>, Refusal> {
+        match std::fs::metadata(self.dir.join(path)) {
+            Ok(found) => Ok(Some(found.len())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(unreadable(self.dir.join(path), source)),
+        }
+    }
+
+    fn record_if_there<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refusal> {
+        match self.length(path)? {
+            None => Ok(None),
+            Some(bytes) if bytes > LARGEST_RECORD => {
+                let message = format!(
+                    "{path} has {bytes} bytes, and not more than {LARGEST_RECORD} are read; copy it from the store"
+                );
+                Err(Refusal::new(RefusalCode::TooLarge, message))
+            }
+            Some(_) => Ok(Some(read_json(&self.dir.join(path))?)),
+        }
+    }
+
+    /// The beginning of the patch, and how many bytes are left out.
+    fn patch(&self, episode: &str) -> Result<(Option<String>, u64), Refusal> {
+        let path = paths::patch(episode);
+        let Some(length) = self.length(&path)? else {
+            return Ok((None, 0));
+        };
+        let beginning = beginning_of(&self.dir.join(path))?;
+        Ok((Some(beginning), length.saturating_sub(LARGEST_PATCH)))
+    }
+}
+
+fn beginning_of(path: &Path) -> Result<String, Refusal> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LARGEST_PATCH).read_to_end(&mut bytes))
+        .map_err(|source| unreadable(path.to_owned(), source))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn unreadable(path: PathBuf, source: std::io::Error) -> Refusal {
+    FolderError::Read { path, source }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Outcome, fixture};
+    use proptest::prelude::*;
+
+    fn store() -> (tempfile::TempDir, Records) {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write_store(dir.path());
+        let records = Records::below(dir.path());
+        (dir, records)
+    }
+
+    fn of(home: &str) -> EpisodesOf {
+        EpisodesOf {
+            home: home.into(),
+            ..EpisodesOf::default()
+        }
+    }
+
+    #[test]
+    fn iterations_and_evaluations_are_found_by_their_folders() {
+        let (_dir, records) = store();
+        let named: Vec<String> = records.contents().unwrap().homes.iter().map(paths::home).collect();
+        assert_eq!(named, ["rollouts/iter-000001", "evaluations/heldout/a-v0"]);
+    }
+
+    #[test]
+    fn an_empty_store_has_no_episodes_and_is_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::below(dir.path());
+        assert_eq!(records.contents().unwrap(), Contents::default());
+        assert_eq!(
+            records.episodes(&of("rollouts/iter-000001")).unwrap(),
+            EpisodePage::default()
+        );
+    }
+
+    #[test]
+    fn pages_follow_each_other_without_gap_or_repetition() {
+        let (_dir, records) = store();
+        let mut wanted = EpisodesOf {
+            limit: Some(3),
+            ..of("rollouts/iter-000001")
+        };
+        let first = records.episodes(&wanted).unwrap();
+        assert_eq!(first.episodes.len(), 3);
+        wanted.after = first.next.clone();
+        let second = records.episodes(&wanted).unwrap();
+        let names: Vec<&str> = first
+            .episodes
+            .iter()
+            .chain(&second.episodes)
+            .map(Episode::name)
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "psf__requests-1__g0__i0",
+                "psf__requests-1__g0__i1",
+                "psf__requests-1__g0__i2",
+                "psf__requests-1__g0__i3"
+            ]
+        );
+        assert_eq!(second.next, None);
+        let outcomes: Vec<Option<Outcome>> = first
+            .episodes
+            .iter()
+            .chain(&second.episodes)
+            .map(|episode| episode.meta.as_ref().map(|meta| meta.outcome.clone()))
+            .collect();
+        assert_eq!((&outcomes[0], &outcomes[3]), (&Some(Outcome::Resolved), &None));
+    }
+
+    #[test]
+    fn turns_come_in_pages_that_end_at_the_last_one() {
+        let (dir, records) = store();
+        let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
+        for number in 2..20 {
+            let turn = serde_json::to_vec(&fixture::turn(number, "true", "")).unwrap();
+            std::fs::write(dir.path().join(paths::turn(path, number)), turn).unwrap();
+        }
+        let page = |from: u32| {
+            records
+                .turns(&TurnsOf {
+                    path: path.into(),
+                    from,
+                })
+                .unwrap()
+        };
+        let (first, last) = (page(0), page(16));
+        assert_eq!((first.turns.len(), first.next), (TURNS_A_PAGE, Some(16)));
+        assert_eq!((last.turns.len(), last.next), (4, None));
+    }
+
+    #[test]
+    fn a_record_too_large_to_read_is_refused_and_a_long_patch_cut() {
+        let (dir, records) = store();
+        let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
+        std::fs::write(dir.path().join(paths::patch(path)), vec![b'x'; (1 << 20) + 7]).unwrap();
+        let view = records.episode(path).unwrap();
+        assert_eq!((view.patch.unwrap().len(), view.patch_omitted), (1 << 20, 7));
+        let file = std::fs::File::create(dir.path().join(paths::trajectory(path))).unwrap();
+        file.set_len(LARGEST_RECORD + 1).unwrap();
+        assert_eq!(records.episode(path).unwrap_err().code, RefusalCode::TooLarge);
+    }
+
+    #[test]
+    fn a_path_that_leaves_the_episodes_is_refused_before_any_file_is_touched() {
+        let (_dir, records) = store();
+        for path in [
+            "journal/0000000001.json",
+            "rollouts/iter-000001",
+            "rollouts/iter-000001/..",
+            "rollouts/iter-1/x",
+            "rollouts/../journal/x",
+            "evaluations/../rollouts/iter-000001",
+            "/etc/passwd",
+            "",
+        ] {
+            assert_eq!(records.episode(path).unwrap_err().code, RefusalCode::BadPath, "{path}");
+            assert_eq!(
+                records
+                    .turns(&TurnsOf {
+                        path: path.into(),
+                        from: 0
+                    })
+                    .unwrap_err()
+                    .code,
+                RefusalCode::BadPath,
+                "{path}"
+            );
+        }
+        assert_eq!(
+            records.episodes(&of("weights/a-v1")).unwrap_err().code,
+            RefusalCode::BadPath
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn only_paths_that_a_store_writes_are_taken(path in "[a-z0-9./_-]{0,40}|(rollouts|evaluations)/[a-z0-9./_-]{0,30}") {
+            if let Some((home, name)) = paths::parse_episode(&path) {
+                prop_assert_eq!(format!("{}/{name}", paths::home(&home)), path.clone());
+                prop_assert!(path.split('/').all(paths::is_plain_name));
+            }
+        }
+
+        #[test]
+        fn every_home_is_found_again_by_its_path(iteration in 0u32.., set in "[a-z][a-z0-9-]{0,20}", step in 0u32..) {
+            let weights = paths::weights_version("l1", step);
+            for home in [EpisodeHome::Iteration { iteration }, EpisodeHome::Evaluation { set: set.clone(), weights: weights.clone() }] {
+                prop_assert_eq!(paths::parse_home(&paths::home(&home)), Some(home));
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! One episode for a person: what the policy was asked, what it said, which of it was sampled, what was run, what came back, and
+//! how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
+
+use crate::look::EpisodeView;
+use crate::{GradeRecord, TurnAction, TurnRecord, paths};
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// A text with its control characters made visible: what came out of a sandbox must not command the reader's terminal.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let visible = |c: char| match c {
+        '\u{7f}' => '\u{2421}',
+        c if commands(c) && c.is_ascii() => {
+            char::from_u32(0x2400 + u32::from(c)).unwrap_or(char::REPLACEMENT_CHARACTER)
+        }
+        c if commands(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    Cow::Owned(text.chars().map(visible).collect())
+}
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Every sampled token id with its logprob.
+    pub tokens: bool,
+}
+
+/// The whole episode.
+pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String {
+    let mut out = head(view);
+    if let Some(told) = &view.told {
+        for message in told.messages.iter().take_while(|m| m.role != "assistant") {
+            block(&mut out, &message.role, &message.content);
+        }
+    }
+    for turn in turns {
+        turn_text(&mut out, turn, detail);
+    }
+    end(&mut out, view);
+    if let Some(patch) = view.patch.as_deref().filter(|p| !p.is_empty()) {
+        block(&mut out, "patch", patch);
+        if view.patch_omitted > 0 {
+            let _ = writeln!(out, "  … {} bytes more", view.patch_omitted);
+        }
+    }
+    if let Some(grade) = view.episode.meta.as_ref().and_then(|meta| meta.grade.as_ref()) {
+        graded(&mut out, grade);
+    }
+    harmless(&out).into_owned()
+}
+
+fn head(view: &EpisodeView) -> String {
+    let mut out = format!("{}\n", view.episode.path);
+    match (&view.episode.meta, paths::parse_episode(&view.episode.path)) {
+        (Some(meta), _) => {
+            let _ = writeln!(
+                out,
+                "{} of {}, sampled by {}",
+                meta.key.name(),
+                meta.key.home,
+                meta.weights.join(", ")
+            );
+        }
+        (None, Some((home, name))) => {
+            let _ = writeln!(out, "{name} of {home}, without a verdict");
+        }
+        (None, None) => {}
+    }
+    out
+}
+
+fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
+    let end = turn.prompt_length + turn.sampled.len();
+    let _ = write!(
+        out,
+        "\n=== turn {}: tokens {}..{end} were sampled by {} ({} of them, logprob {:.3})",
+        turn.turn,
+        turn.prompt_length,
+        turn.weights,
+        turn.sampled.len(),
+        turn.logprobs.iter().sum::<f32>()
+    );
+    match &turn.action {
+        TurnAction::Command { .. } => out.push('\n'),
+        TurnAction::FormatError { blocks } => {
+            let _ = writeln!(out, "; {blocks} bash blocks, so nothing was run");
+        }
+        TurnAction::Truncated => out.push_str("; cut off, so nothing was run\n"),
+    }
+    out.push_str(turn.text.trim_end());
+    out.push('\n');
+    if detail.tokens {
+        sampled(out, turn);
+    }
+    if let Some(exec) = &turn.exec {
+        let exit = exec
+            .exit_code
+            .map_or_else(|| "no exit code".into(), |c| format!("exit {c}"));
+        let given = turn.observation.len();
+        block(
+            out,
+            &format!(
+                "{exit} in {} ms; tokens {end}..{} were given",
+                exec.duration_millis,
+                end + given
+            ),
+            &turn.observation_text,
+        );
+    }
+}
+
+/// Ids with their logprobs, eight a line.
+fn sampled(out: &mut String, turn: &TurnRecord) {
+    let _ = writeln!(out, "--- sampled ids, each with its logprob");
+    let pairs: Vec<(u32, f32)> = turn
+        .sampled
+        .iter()
+        .copied()
+        .zip(turn.logprobs.iter().copied())
+        .collect();
+    for line in pairs.chunks(8) {
+        let words: Vec<String> = line
+            .iter()
+            .map(|(id, logprob)| format!("{id:>6} {logprob:<8.3}"))
+            .collect();
+        let _ = writeln!(out, "  {}", words.join(" ").trim_end());
+    }
+}
+
+fn end(out: &mut String, view: &EpisodeView) {
+    match &view.episode.meta {
+        Some(meta) => {
+            let _ = writeln!(
+                out,
+                "\n--- ended: {:?}; {} ({} of {} tokens were sampled)",
+                meta.end, meta.outcome, meta.sampled_tokens, meta.tokens
+            );
+            if let Some(message) = &meta.message {
+                let _ = writeln!(out, "{message}");
+            }
+        }
+        None => match &view.told {
+            Some(told) => {
+                let _ = writeln!(out, "\n--- ended: {:?}; not graded", told.end);
+            }
+            None => out.push_str("\n--- it has not ended, or this try was given up\n"),
+        },
+    }
+}
+
+fn graded(out: &mut String, grade: &GradeRecord) {
+    let _ = writeln!(
+        out,
+        "--- graded: {}; tests that must turn: {}/{}, tests that must stay: {}/{}; tries: {}",
+        grade.status,
+        grade.fail_to_pass.passed,
+        grade.fail_to_pass.passed + grade.fail_to_pass.failed,
+        grade.pass_to_pass.passed,
+        grade.pass_to_pass.passed + grade.pass_to_pass.failed,
+        grade.tries
+    );
+    if let Some(source) = &grade.reused_from {
+        let _ = writeln!(
+            out,
+            "verdict on the same patch of the same task, taken over from {source}"
+        );
+    }
+    for note in &grade.notes {
+        let _ = writeln!(out, "{note}");
+    }
+}
+
+fn block(out: &mut String, title: &str, body: &str) {
+    let _ = writeln!(out, "--- {title}");
+    for line in body.trim_end().lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::look::{Records, TurnsOf};
+
+    fn shown(path: &str, detail: Detail) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write_store(dir.path());
+        let records = Records::below(dir.path());
+        let turns = records.turns(&TurnsOf {
+            path: path.into(),
+            from: 0,
+        });
+        text(&records.episode(path).unwrap(), &turns.unwrap().turns, detail)
+    }
+
+    #[test]
+    fn an_episode_is_told_from_prompt_to_verdict() {
+        let told = shown("rollouts/iter-000001/psf__requests-1__g0__i0", Detail::default());
+        let parts = [
+            "iteration 1",
+            "--- system",
+            "The loop is off by one.",
+            "=== turn 0: tokens 3..5 were sampled by a-v0 (2 of them, logprob -0.600)",
+            "grep -n",
+            "exit 0 in 5 ms; tokens 5..6 were given",
+            "=== turn 1",
+            "1 passed",
+            "--- ended: Submitted; Resolved (40 of 100 tokens were sampled)",
+            "--- patch",
+            "--- graded: Judged",
+        ];
+        let mut rest = told.as_str();
+        for part in parts {
+            let at = rest
+                .find(part)
+                .unwrap_or_else(|| panic!("{part:?} does not follow in:\n{told}"));
+            rest = &rest[at + part.len()..];
+        }
+        assert!(!told.contains("sampled ids"), "{told}");
+    }
+
+    #[test]
+    fn every_sampled_id_is_told_when_asked_for() {
+        let told = shown("rollouts/iter-000001/psf__requests-1__g0__i0", Detail { tokens: true });
+        assert!(told.contains("    10 -0.500        2 -0.100"), "{told}");
+    }
+
+    #[test]
+    fn an_episode_that_goes_on_is_told_as_far_as_it_is() {
+        let told = shown("rollouts/iter-000001/psf__requests-1__g0__i3", Detail::default());
+        assert!(
+            told.contains("without a verdict") && told.contains("it has not ended"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_a_sandbox_wrote_does_not_command_the_terminal() {
+        assert_eq!(harmless("a\u{1b}[2Jb\r\n\tc\u{9b}\u{7f}"), "a␛[2Jb␍\n\tc\u{fffd}␡");
+        assert!(matches!(harmless("é\n"), Cow::Borrowed(_)));
+    }
+}
