@@ -1,4 +1,5 @@
-"""Writes a tiny random Qwen3 to FOLDER/model and two LoRA adapters to it to FOLDER/adapters/a-v1 and a-v2."""
+"""Writes a tiny random Qwen3 to FOLDER/model, as full weights of other random values to FOLDER/weights/w-v1 and w-v2, and LoRA adapters to
+the first to FOLDER/adapters/a-v1 to a-v3."""
 
 import json
 import pathlib
@@ -9,24 +10,24 @@ from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 folder = pathlib.Path(sys.argv[1])
-torch.manual_seed(0)
 config = Qwen3Config(
     vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=32, max_position_embeddings=256, eos_token_id=2, tie_word_embeddings=True,
+    head_dim=32, max_position_embeddings=256, eos_token_id=2, tie_word_embeddings=True, initializer_range=0.2,
 )
-Qwen3ForCausalLM(config).save_pretrained(folder / "model")
 # vLLM starts with a tokenizer; nothing here is ever turned into text with it.
-vocabulary = {f"t{id}": id for id in range(config.vocab_size)}
 tokenizer = {
     "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
-    "decoder": None, "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "t0"},
+    "decoder": None, "model": {"type": "WordLevel", "vocab": {f"t{id}": id for id in range(config.vocab_size)}, "unk_token": "t0"},
 }
-(folder / "model/tokenizer.json").write_text(json.dumps(tokenizer))
-(folder / "model/tokenizer_config.json").write_text(
-    json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "t0", "eos_token": "t2"})
-)
+for seed, name in enumerate(["model", "weights/w-v1", "weights/w-v2"]):
+    torch.manual_seed(seed)
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder / name)
+    (folder / name / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / name / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "t0", "eos_token": "t2"})
+    )
 rank = 8
-for version in ("a-v1", "a-v2"):
+for version in ("a-v1", "a-v2", "a-v3"):
     adapter = folder / "adapters" / version
     adapter.mkdir(parents=True)
     tensors = {}

@@ -134,6 +134,7 @@ async fn full_weights_of_vllm_are_replaced_while_it_is_paused() {
             "/reset_prefix_cache",
             "/update_weight_version",
             "/resume",
+            "/v1/completions",
             "/update_weight_version"
         ]
     );
@@ -147,6 +148,64 @@ async fn full_weights_of_vllm_are_replaced_while_it_is_paused() {
         agent.complete(&request(), Some("a-v1")).await.unwrap().weights_version,
         "a-v1"
     );
+}
+
+#[tokio::test]
+async fn rows_that_do_not_say_their_version_are_of_the_one_between_two_replacements() {
+    let fake = Fake::vllm().await;
+    fake.say_no_spans();
+    let source = Source::start().await;
+    let agent = Arc::new(before(vllm(), &fake).await);
+    agent.wait_until_serving("base").await;
+    let answer = agent.complete(&request(), Some("base")).await.unwrap();
+    assert_eq!(answer.choices[0].weights_version, "base");
+    fake.hold();
+    let running = {
+        let agent = agent.clone();
+        tokio::spawn(async move { agent.complete(&request(), Some("base")).await })
+    };
+    while fake.running() == 0 {
+        tokio::task::yield_now().await;
+    }
+    agent.order(&source.publish("a-v1", 2).0).await;
+    while !fake.paths().iter().any(|path| path == "/resume") {
+        tokio::task::yield_now().await;
+    }
+    fake.let_go();
+    let error = running.await.unwrap().unwrap_err();
+    assert_eq!(
+        error.code,
+        ErrorCode::WrongWeights,
+        "weights were replaced under it: {error}"
+    );
+    agent.wait_until_serving("a-v1").await;
+    let answer = agent.complete(&request(), Some("a-v1")).await.unwrap();
+    assert_eq!(answer.choices[0].weights_version, "a-v1");
+}
+
+#[tokio::test]
+async fn a_prefix_cache_that_was_not_dropped_is_a_failure_and_the_engine_goes_on() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    fake.hold_blocks();
+    agent.order(&source.publish("a-v1", 2).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert!(status.message.unwrap().contains("blocks of the prefix cache"));
+    assert!(fake.paths().contains(&"/resume".to_owned()), "it stays paused");
+}
+
+#[tokio::test]
+async fn an_engine_that_holds_new_weights_and_samples_from_the_old_is_noticed() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    agent.order(&source.publish("a-v1", 2).0).await;
+    agent.wait_until_serving("a-v1").await;
+    fake.sample_from_old();
+    agent.order(&source.publish("a-v2", 3).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert!(status.message.unwrap().contains("samples from the weights from before"));
 }
 
 #[tokio::test]
@@ -230,7 +289,10 @@ async fn sglang_takes_full_weights_from_a_folder_and_adapters_by_name() {
     );
     agent.order(&source.publish_adapter("a-v2")).await;
     agent.wait_until_serving("a-v2").await;
-    fake.calls();
+    assert!(
+        !fake.paths().contains(&"/unload_lora_adapter".to_owned()),
+        "the model's new name was taken for an adapter's"
+    );
     assert_eq!(
         agent.complete(&request(), Some("a-v2")).await.unwrap().weights_version,
         "a-v2"
