@@ -6,14 +6,16 @@ CUDA) are replaced by empty ones, and its own `__init__`, which loads everything
 """
 
 import argparse
+import contextlib
 import importlib.abc
 import importlib.machinery
+import io
 import pathlib
 import sys
 import types
 from unittest.mock import MagicMock
 
-import yaml
+from golden import command_lines
 
 COMMAND = ["python3", "-m", "sglang.launch_server"]
 
@@ -64,23 +66,23 @@ def version(folder: pathlib.Path) -> str:
     return next(folder.glob("sglang-*.dist-info")).name.removeprefix("sglang-").removesuffix(".dist-info")
 
 
-def command_lines(paths: list[str]):
-    """Pods that run SGLang, with what follows the command."""
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            pods = [each for each in yaml.safe_load_all(file) if each and each["kind"] == "Pod"]
-        for pod in pods:
-            for container in pod["spec"]["containers"]:
-                if container.get("command") == COMMAND:
-                    yield f"{path}: {pod['metadata']['name']}", container["args"]
+def refuses(parser) -> bool:
+    """Whether it is a parser: a flag that does not exist is none."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parser.parse_args(["--model-path", "x", "--no-such-flag"])
+    except SystemExit:
+        return True
+    return False
 
 
 def main(folder: pathlib.Path, paths: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="sglang.launch_server")
     server_args(folder).add_cli_args(parser)
     known = {flag for action in parser._actions for flag in action.option_strings}
+    assert refuses(parser), "the parser takes anything"
     read = 0
-    for name, arguments in command_lines(paths):
+    for name, arguments in command_lines(paths, COMMAND):
         parsed = parser.parse_args(arguments)
         assert parsed.host == "127.0.0.1" and parsed.sampling_defaults == "openai", parsed
         assert parsed.weight_version == "base" and parsed.random_seed == 0, parsed
@@ -89,7 +91,7 @@ def main(folder: pathlib.Path, paths: list[str]) -> None:
         assert not short, f"{name}: {short} are not spelt out"
         print(f"{name}: {len(arguments)} arguments are understood")
         read += 1
-    assert read > 0, "no SGLang pod was found"
+    assert read > 0, "no command line of SGLang was found"
     print(f"SGLang {version(folder)}: {read} command lines, {len(known)} flags known; empty in its place: {', '.join(sorted(Empty.names)) or 'nothing'}")
 
 
