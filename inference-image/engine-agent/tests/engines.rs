@@ -419,38 +419,3 @@ async fn the_kubelet_asks_the_agent_whether_the_engine_answers() {
     let nobody = Agent::guarding(sglang(), "http://127.0.0.1:1", None, 16).await;
     assert_eq!(nobody.get("/engine/healthz").await.status(), 503);
 }
-
-/// What the fake server stands for: the same with vLLM itself, started by `e2e/engines/vllm.sh`.
-#[tokio::test]
-#[ignore = "needs a vLLM: e2e/engines/vllm.sh starts one"]
-async fn a_real_vllm_returns_ids_with_logprobs_and_swaps_adapters() {
-    let url = std::env::var("GRPO_VLLM_URL").unwrap();
-    let adapters = std::path::PathBuf::from(std::env::var("GRPO_VLLM_ADAPTERS").unwrap());
-    let source = Source::start().await;
-    let agent = Agent::guarding(vllm(), &url, None, 16).await;
-    agent.wait_until_serving("base").await;
-    let greedy = CompletionRequest {
-        temperature: 0.0,
-        ignore_eos: true,
-        ..CompletionRequest::of_tokens("policy", (5..60).collect(), 8, 7)
-    };
-    let mut sampled = vec![agent.complete(&greedy, Some("base")).await.unwrap()];
-    for version in ["a-v1", "a-v2"] {
-        let files = ["adapter_config.json", "adapter_model.safetensors"];
-        let files = files.map(|name| (name, std::fs::read(adapters.join(version).join(name)).unwrap()));
-        agent
-            .order(&source.publish_files(version, files.into(), version, |_| {}))
-            .await;
-        agent.wait_until_serving(version).await;
-        sampled.push(agent.complete(&greedy, Some(version)).await.unwrap());
-    }
-    let logprobs = |n: usize| sampled[n].choices[0].logprobs.as_ref().unwrap().token_logprobs.clone();
-    for (n, answer) in sampled.iter().enumerate() {
-        assert_eq!(answer.choices[0].token_ids.len(), 8);
-        assert!(logprobs(n).iter().all(|logprob| *logprob <= 0.0));
-    }
-    assert!(
-        logprobs(0) != logprobs(1) && logprobs(1) != logprobs(2),
-        "an adapter changed nothing"
-    );
-}
