@@ -49,12 +49,12 @@ test-unit: ## tests that need no cluster
 	cargo test $(PLAIN)
 	cargo test $(TORCH)
 
-test-operator: ## the operator on a control plane without nodes: memory, requests, outages, capacity; in small
+test-operator: ## API, chart and operator on a control plane without nodes: rules, bad input, requests, outages, capacity; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator
-	cargo test $(PLAIN) --test operator -- --ignored --nocapture
+	cargo test $(PLAIN) --test judges --test chart --test bad_input --test rest --test operator -- --ignored --test-threads=1 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then

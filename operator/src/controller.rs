@@ -180,7 +180,7 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     let object = match &object.0 {
         Ok(object) => object,
         Err(invalid) => {
-            explain::<K>(invalid, &context).await;
+            explain::<K>(&object, invalid, &context).await;
             return Ok(Action::await_change());
         }
     };
@@ -227,7 +227,7 @@ fn in_words(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Says of an object that cannot be read what is wrong with it, once: it is left alone until somebody changes it. It was accepted by an
 /// older CRD than this operator's, or written by somebody who may write anything.
-async fn explain<K: Kind>(invalid: &InvalidObject, context: &Context) {
+async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject, context: &Context) {
     let kind = K::kind(&());
     let meta = &invalid.metadata;
     let (name, namespace) = (
@@ -248,6 +248,14 @@ async fn explain<K: Kind>(invalid: &InvalidObject, context: &Context) {
         invalid.error
     );
     tracing::error!(%kind, namespace, name, message);
+    let note = Note {
+        warning: true,
+        reason: "Unreadable".to_owned(),
+        action: "Reconcile",
+        text: message.clone(),
+    };
+    context.cluster.tell(object, &[note]).await;
+    // Where the spec is not even of the right shape the API server refuses every write; then the event has to do.
     let health = Conditions::after(&[], meta.generation, Time(Timestamp::now()))
         .set(K::HEALTH, Holds::No, "Unreadable", &message)
         .done();

@@ -42,6 +42,8 @@ pub struct Entry {
     pub refused_by: RefusedBy,
     pub condition: Option<String>,
     pub reason: Option<String>,
+    /// The reason of an event that explains it.
+    pub event: Option<String>,
     pub says: Vec<String>,
 }
 
@@ -71,7 +73,9 @@ impl Entry {
     pub fn manifest(&self, number: usize) -> Value {
         let mut manifest = bases()[&self.base].clone();
         manifest["metadata"] = json!({"name": format!("bad-{number}"), "namespace": NAMESPACE});
-        merge(&mut manifest, &self.patch);
+        if !self.patch.is_null() {
+            merge(&mut manifest, &self.patch);
+        }
         for repeat in self.repeat.iter().filter(|repeat| repeat.at != "/raw") {
             repeat.put(&mut manifest);
         }
