@@ -104,7 +104,7 @@ book: ## build the book with mdBook: docs/book/index.html
 install-plugin: ## build kubectl-grpo and put it into BIN (default ~/.local/bin), where kubectl finds it
 	@e2e/setup/setup.sh build
 	$(ENV)
-	cargo build -p kubectl-grpo
+	cargo build $(PLAIN) --bin kubectl-grpo
 	install -D -m 755 "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$${BIN:-$$HOME/.local/bin}/kubectl-grpo"
 	echo "kubectl grpo is in $${BIN:-$$HOME/.local/bin}, which has to be on the PATH"
 

@@ -14,7 +14,7 @@ mod facts;
 mod fit;
 mod gate;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod words;
 
 use std::{

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    decide::{BIND_DEADLINE, Decision, Memory, PATIENCE, Snapshot, Step, decide},
+    decide::{BIND_DEADLINE, Decision, Memory, PATIENCE, Snapshot, Step, Verdict, decide},
     facts::{Candidate, NodeFacts, PodNeeds},
 };
 
@@ -206,6 +206,16 @@ impl World {
         let verdict = self.decide().verdicts.remove(run).unwrap();
         (verdict.reason.to_owned(), verdict.message)
     }
+}
+
+/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three nodes.
+pub fn waits_for_gpus(run: &str, trainers: (u32, u32), engines: (u32, u32)) -> Verdict {
+    let mut world = World::new(vec![node("node-a", 8), node("node-b", 8), node("node-c", 8)]);
+    world.add("other", 60, (2, 8), (1, 5));
+    world.settle();
+    world.add(run, 30, trainers, engines);
+    world.settle();
+    world.decide().verdicts.remove(run).unwrap()
 }
 
 #[test]

@@ -13,6 +13,8 @@ mod waits;
 #[cfg(test)]
 mod lifecycle_tests;
 #[cfg(test)]
+mod screens_tests;
+#[cfg(test)]
 pub mod tests;
 
 use std::{sync::Arc, time::Duration};

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tch::Tensor;
 
-use crate::meeting::{Meeting, Progress};
 pub use crate::meeting::{Doing, Position, Watch};
+use crate::meeting::{Meeting, Progress};
 
 unsafe extern "C" {
     fn _exit(code: c_int) -> !;

@@ -102,6 +102,8 @@ impl Door {
                 .header("host", "records")
                 .body(Empty::new())
                 .map_err(|error| error.to_string())?;
+            // The connection has to have noticed that the answer before was its last word.
+            self.sender.ready().await.map_err(|error| error.to_string())?;
             let answer = self
                 .sender
                 .send_request(request)
