@@ -75,7 +75,7 @@ bench-learning: ## learning over several seeds, with controls; a third longer th
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
-check-vllm: ## a real vLLM (CPU build, 3 GB to install) reads our command lines and swaps adapters; not part of make test
+check-vllm: ## vLLM's and SGLang's own parsers read our command lines (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh
 
 lint: ## formatting and clippy
