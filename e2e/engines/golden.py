@@ -1,7 +1,5 @@
 """Command lines of engines in golden files: manifests of pods, and the shorter pages beside the examples, where a flag and its value are one item."""
 
-import sys
-
 import yaml
 
 
@@ -30,16 +28,3 @@ def containers(node):
 def split(item: str) -> list[str]:
     """A flag with its value, or one of both."""
     return item.split(" ", 1) if item.startswith("-") else [item]
-
-
-def here(arguments: list[str], model: str, port: str) -> list[str]:
-    """The same command line for a model and a port of this machine."""
-    arguments = [model, *arguments[1:]]
-    arguments[arguments.index("--port") + 1] = port
-    return arguments
-
-
-if __name__ == "__main__":
-    golden, model, port = sys.argv[1:]
-    _, arguments = next(command_lines([golden], ["vllm", "serve"]))
-    print("\n".join(here(arguments, model, port)))

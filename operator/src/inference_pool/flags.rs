@@ -2,7 +2,7 @@
 //! fits one flag only, underscores) is refused here.
 
 use grpo_crds::inference_pool::{
-    Device, Engine,
+    Engine,
     engines::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
 };
 
@@ -13,33 +13,12 @@ pub fn refusal(engine: &Engine) -> Option<String> {
         (None, Some(sglang)) => ("sglang", &sglang.extra_args, OWNED_SGLANG_FLAGS),
         (None, None) => return None,
     };
-    if let Some(vllm) = engine.vllm.as_ref().filter(|vllm| vllm.device == Device::Cpu) {
-        let compiling = vllm
-            .extra_args
-            .iter()
-            .enumerate()
-            .find(|(_, argument)| compiles(argument));
-        if let Some((n, argument)) = compiling {
-            return Some(format!(
-                "spec.engine.vllm.extraArgs[{n}]: {argument:?} has vLLM compile, and on device Cpu compiled code goes on with the weights it was \
-                 compiled with when others are loaded; remove it"
-            ));
-        }
-    }
     arguments.iter().enumerate().find_map(|(n, argument)| {
         let (flag, instead) = owned.iter().find(|(flag, _)| stands_for(argument, flag))?;
         Some(format!(
             "spec.engine.{kind}.extraArgs[{n}]: {argument:?} stands for --{flag}, which the operator sets itself ({instead}); remove it"
         ))
     })
-}
-
-/// Whether an argument would undo `--enforce-eager`.
-fn compiles(argument: &str) -> bool {
-    let shorthand =
-        argument.starts_with("-O") || argument == "-cc" || argument.starts_with("-cc.") || argument.starts_with("-cc=");
-    let undone = ["no-enforce-eager", "compilation-config", "optimization-level"];
-    shorthand || undone.iter().any(|flag| stands_for(argument, flag))
 }
 
 /// Whether an argument is this flag, or a beginning of it that a parser would take for it.
@@ -65,32 +44,6 @@ mod tests {
             }),
             ..Engine::default()
         })
-    }
-
-    #[test]
-    fn an_engine_on_cpus_may_not_be_told_to_compile() {
-        let on = |device: Device, argument: &str| {
-            refusal(&Engine {
-                vllm: Some(VllmEngine {
-                    device,
-                    extra_args: vec![argument.into()],
-                    ..VllmEngine::default()
-                }),
-                ..Engine::default()
-            })
-        };
-        for argument in [
-            "-O3",
-            "-cc.mode=3",
-            "--no-enforce-eager",
-            "--compilation-config={}",
-            "--optimization-level=2",
-        ] {
-            let said = on(Device::Cpu, argument).unwrap_or_else(|| panic!("{argument} was let through"));
-            assert!(said.contains("spec.engine.vllm.extraArgs[0]"), "{said}");
-            assert_eq!(on(Device::Gpu, argument), None, "{argument}");
-        }
-        assert_eq!(on(Device::Cpu, "--kv-cache-memory-bytes=8G"), None);
     }
 
     #[test]

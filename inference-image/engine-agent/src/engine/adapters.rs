@@ -33,10 +33,6 @@ struct Models {
 #[derive(Deserialize)]
 struct ModelName {
     id: String,
-    /// The model that an adapter is to. The model itself has none, and its name is no mark of it: SGLang gives it another when its
-    /// weights are replaced.
-    #[serde(default)]
-    parent: Option<String>,
 }
 
 impl Adapters {
@@ -106,8 +102,8 @@ impl Adapters {
     /// Names of the adapters the engine has.
     async fn loaded(&self) -> Result<Vec<String>, EngineFault> {
         let models: Models = self.server.ask(Page::Models.path()).await?;
-        let adapters = models.data.into_iter().filter(|model| model.parent.is_some());
-        Ok(adapters.map(|adapter| adapter.id).collect())
+        let names = models.data.into_iter().map(|model| model.id);
+        Ok(names.filter(|name| name != super::vllm::SERVED_NAME).collect())
     }
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,50 +44,18 @@ pub struct Vllm {
     loaded: Arc<Mutex<Option<Loaded>>>,
     /// One at a time.
     replacing: Arc<tokio::sync::Mutex<()>>,
-    /// How often full weights began to be replaced. Nobody but this agent does it.
-    replacements: Arc<AtomicU64>,
 }
 
-/// Full weights that were loaded: their tensors by their manifest, as the engine holds them, and what it samples from them.
+/// Full weights that were loaded: their tensors by their manifest, and as the engine holds them.
 #[derive(Clone, Debug)]
 struct Loaded {
     sha256: String,
     checksums: BTreeMap<String, String>,
-    canary: Canary,
-}
-
-/// Token ids that every vocabulary has.
-const CANARY: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-const CANARY_TOKENS: u32 = 4;
-
-/// What was sampled from the canary prompt.
-#[derive(Clone, Debug, PartialEq)]
-struct Canary {
-    ids: Vec<u32>,
-    logprobs: Vec<Option<f32>>,
-}
-
-#[derive(Deserialize)]
-struct Reset {
-    success: bool,
 }
 
 #[derive(Deserialize)]
 struct WeightInfo {
     weight_version: String,
-}
-
-impl Loaded {
-    /// What is as it was although other tensors were to be loaded.
-    fn unchanged_since(&self, before: &Self) -> Option<&'static str> {
-        if self.sha256 == before.sha256 {
-            return None;
-        }
-        if self.checksums == before.checksums {
-            return Some("holds the weights from before");
-        }
-        (self.canary == before.canary).then_some("samples from the weights from before")
-    }
 }
 
 #[derive(Deserialize)]
@@ -105,7 +72,6 @@ impl Vllm {
             adapters_only,
             loaded: Arc::default(),
             replacing: Arc::default(),
-            replacements: Arc::default(),
         }
     }
 
@@ -124,7 +90,6 @@ impl Vllm {
     /// Replaces the weights of a paused engine. To be run to its end whatever becomes of the order it is for: an engine must not stay paused.
     async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
         let _alone = self.replacing.lock().await;
-        self.replacements.fetch_add(1, Ordering::SeqCst);
         let replaced = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
             Ok(()) => self.replace_paused(&dir, deadline).await,
             // It may have been heard all the same.
@@ -141,47 +106,10 @@ impl Vllm {
             "timeout": deadline.as_secs(),
         });
         self.server.tell("/collective_rpc", &reload, deadline).await?;
-        self.forget_prefixes().await?;
+        self.server
+            .tell("/reset_prefix_cache", &json!({}), CHECK_DEADLINE)
+            .await?;
         self.name(UNVERIFIED).await
-    }
-
-    /// Drops what was computed with the weights from before. vLLM answers 200 whether it did or not.
-    async fn forget_prefixes(&self) -> Result<(), EngineFault> {
-        let url = self.server.at("/reset_prefix_cache");
-        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
-        match ask::<Reset>(call, &url).await? {
-            Reset { success: true } => Ok(()),
-            Reset { success: false } => Err(EngineFault::Refused {
-                url: url.to_string(),
-                message: "requests hold blocks of the prefix cache although the engine is paused".to_owned(),
-            }),
-        }
-    }
-
-    /// What the engine samples greedily from a fixed prompt, with logprobs.
-    async fn canary(&self) -> Result<Canary, EngineFault> {
-        let request = CompletionRequest {
-            temperature: 0.0,
-            ignore_eos: true,
-            ..CompletionRequest::of_tokens(SERVED_NAME, CANARY.to_vec(), CANARY_TOKENS, 0)
-        };
-        let url = self.server.at("/v1/completions");
-        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
-        let answer: Completion = ask(call.json(&completion(&request, &[CANARY.to_vec()], SERVED_NAME)), &url).await?;
-        let row = answer.choices.into_iter().next().unwrap_or_default();
-        Ok(Canary {
-            ids: row.token_ids.unwrap_or_default(),
-            logprobs: row.logprobs.map(|said| said.token_logprobs).unwrap_or_default(),
-        })
-    }
-
-    /// The version that rows were sampled from which do not say so, as those of vLLM 0.32 do not: the one of now, if nothing was replaced since.
-    async fn version_since(&self, begun: u64, wanted: &str) -> Result<String, ErrorBody> {
-        let label = self.label().await.map_err(EngineFault::refusal)?;
-        match self.replacements.load(Ordering::SeqCst) == begun {
-            true => Ok(label),
-            false => Err(ErrorBody::wrong_weights(Some(&label), wanted)),
-        }
     }
 
     async fn name(&self, version: &str) -> Result<(), EngineFault> {
@@ -221,19 +149,18 @@ impl Engine for Vllm {
                     why: format!("this agent failed while it was about it: {error}"),
                 })
             })?;
-        let now = Loaded {
-            sha256: weights.sha256.to_owned(),
-            checksums: self.checksums().await?,
-            canary: self.canary().await?,
-        };
+        let checksums = self.checksums().await?;
         let before = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(same) = before.and_then(|before| now.unchanged_since(&before)) {
+        if before.is_some_and(|before| before.sha256 != weights.sha256 && before.checksums == checksums) {
             return Err(EngineFault::Misunderstood {
                 url: self.server.at("/collective_rpc").to_string(),
-                cause: format!("it said that it loaded {version}, and {same}"),
+                cause: format!("it said that it loaded {version}, and holds the weights from before"),
             });
         }
-        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Loaded {
+            sha256: weights.sha256.to_owned(),
+            checksums,
+        });
         self.name(version).await?;
         self.adapters.set(None);
         Ok(Serving {
@@ -248,7 +175,6 @@ impl Engine for Vllm {
         let adapter = self.adapters.current().filter(|adapter| adapter.version == version);
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
         let asked = completion(&request, &prompts, model);
-        let begun = self.replacements.load(Ordering::SeqCst);
         let answer: Completion = self.server.sample("/v1/completions", &asked, version).await?;
         // An adapter is sampled from as long as it is named; full weights change under a running request, and each row says so.
         let from = match &adapter {
@@ -259,11 +185,7 @@ impl Engine for Vllm {
                     answer.model
                 )));
             }
-            None if answer.choices.iter().any(|row| row.weight_versions.is_some()) => Proof::Labels,
-            None => {
-                let label = self.version_since(begun, version).await?;
-                return answered(answer, &request, Proof::Named(&label));
-            }
+            None => Proof::Labels,
         };
         answered(answer, &request, from)
     }
@@ -312,7 +234,7 @@ pub struct UsageSaid {
     completion_tokens: Option<u64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Choice {
     index: u32,
     #[serde(default)]
