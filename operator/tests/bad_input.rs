@@ -157,6 +157,17 @@ async fn accept_anything(client: &Client) -> Result<Vec<CustomResourceDefinition
         crds.replace(name, &PostParams::default(), &serde_json::from_value(crd)?)
             .await?;
     }
+    Ok(ours)
+}
+
+async fn put_back(client: &Client, ours: Vec<CustomResourceDefinition>) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for crd in ours {
+        let name = crd.metadata.name.clone().unwrap_or_default();
+        let mut now = crds.get(&name).await?;
+        now.spec = crd.spec;
+        crds.replace(&name, &PostParams::default(), &now).await?;
+    }
     Ok(())
 }
 
