@@ -19,9 +19,7 @@ use grpo_crds::RunConfig;
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_policy::{Config, weights};
 use grpo_records::paths;
-use grpo_records::trainer::{
-    CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
-};
+use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 

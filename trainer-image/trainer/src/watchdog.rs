@@ -94,7 +94,12 @@ fn only_busy_ones_are_late(positions: &[Option<Position>]) -> bool {
     !late.is_empty() && late.iter().all(busy)
 }
 
-fn verdict(overdue: &Overdue, rank: u32, positions: Result<Vec<Option<Position>>, String>, per_pod: u32) -> Hang {
+fn verdict(
+    overdue: &Overdue,
+    rank: u32,
+    positions: Result<Vec<Option<Position>>, String>,
+    per_pod: u32,
+) -> Hang {
     let step = overdue.step.map(|step| format!(" of step {step}")).unwrap_or_default();
     let seconds = overdue.waited.as_secs();
     let waited = match overdue.collective {
@@ -134,10 +139,7 @@ fn in_words(rank: u32, at: Option<&Position>) -> String {
         None => format!("rank {rank} never came"),
         Some(at) if at.busy => format!("rank {rank} did not arrive (busy with {})", at.doing),
         Some(at) if at.doing.is_empty() => format!("rank {rank} did not arrive"),
-        Some(at) => format!(
-            "rank {rank} did not arrive (last seen at {}, its number {})",
-            at.doing, at.number
-        ),
+        Some(at) => format!("rank {rank} did not arrive (last seen at {}, its number {})", at.doing, at.number),
     }
 }
 
@@ -260,14 +262,7 @@ mod tests {
     fn whoever_says_that_it_writes_is_not_taken_for_hanging() {
         let writing = at(8, true, "publishing weights");
         assert!(only_busy_ones_are_late(&[writing.clone(), at(9, false, "barrier")]));
-        assert!(!only_busy_ones_are_late(&[
-            writing,
-            at(9, false, "barrier"),
-            at(8, false, "broadcast")
-        ]));
-        assert!(!only_busy_ones_are_late(&[
-            at(9, false, "barrier"),
-            at(9, true, "barrier")
-        ]));
+        assert!(!only_busy_ones_are_late(&[writing, at(9, false, "barrier"), at(8, false, "broadcast")]));
+        assert!(!only_busy_ones_are_late(&[at(9, false, "barrier"), at(9, true, "barrier")]));
     }
 }
