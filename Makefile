@@ -89,7 +89,7 @@ bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacit
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
-check-vllm: ## a real vLLM (CPU build, 3 GB to install) reads our command lines and swaps adapters; not part of make test
+check-vllm: ## vLLM's and SGLang's own parsers read our command lines (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
@@ -104,7 +104,7 @@ book: ## build the book with mdBook: docs/book/index.html
 install-plugin: ## build kubectl-grpo and put it into BIN (default ~/.local/bin), where kubectl finds it
 	@e2e/setup/setup.sh build
 	$(ENV)
-	cargo build -p kubectl-grpo
+	cargo build $(PLAIN) --bin kubectl-grpo
 	install -D -m 755 "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$${BIN:-$$HOME/.local/bin}/kubectl-grpo"
 	echo "kubectl grpo is in $${BIN:-$$HOME/.local/bin}, which has to be on the PATH"
 

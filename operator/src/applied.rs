@@ -1,12 +1,14 @@
 //! What this process has applied, so that an object that is as wanted costs no request.
 //!
 //! An entry says: this content, and the resource version it has had since. Watches of the children report every other version and every
-//! deletion here; the entry is dropped then, and the next reconcile applies again.
+//! deletion here, also what is missing from a fresh list; the entry is dropped then, and the next reconcile applies again.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
 };
+
+use crate::watches::Parent;
 
 /// Kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +22,7 @@ pub struct Key {
 struct Entry {
     content: String,
     version: Option<String>,
+    owner: Option<Parent>,
 }
 
 #[derive(Default)]
@@ -40,8 +43,26 @@ impl Applied {
         self.locked().get(key).is_some_and(|entry| entry.content == content)
     }
 
-    pub fn record(&self, key: Key, content: String, version: Option<String>) {
-        self.locked().insert(key, Entry { content, version });
+    pub fn record(&self, key: Key, content: String, version: Option<String>, owner: Option<Parent>) {
+        let entry = Entry {
+            content,
+            version,
+            owner,
+        };
+        self.locked().insert(key, entry);
+    }
+
+    /// Drops what was applied of a kind and is not in a fresh list of it: its deletion was missed. Returns the owners, who should look.
+    pub fn missed(&self, kind: &str, listed: &HashSet<Key>) -> HashSet<Parent> {
+        let mut owners = HashSet::new();
+        self.locked().retain(|key, entry| {
+            let is_there = key.kind != kind || listed.contains(key);
+            if !is_there {
+                owners.extend(entry.owner.take());
+            }
+            is_there
+        });
+        owners
     }
 
     /// Takes note of what a watch has seen. True: the owner should look, because the child is not as it was left.
@@ -69,6 +90,15 @@ impl Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watches::Controlled;
+
+    fn owner() -> Parent {
+        Parent {
+            kind: Controlled::Run,
+            namespace: "default".into(),
+            name: "demo".into(),
+        }
+    }
 
     fn key() -> Key {
         Key {
@@ -82,7 +112,7 @@ mod tests {
     fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
         let applied = Applied::default();
         assert!(!applied.is_current(&key(), "content"));
-        applied.record(key(), "content".into(), Some("7".into()));
+        applied.record(key(), "content".into(), Some("7".into()), Some(owner()));
         assert!(applied.is_current(&key(), "content"));
         assert!(!applied.is_current(&key(), "other content"));
         assert!(!applied.seen(&key(), Sighting::At(Some("7"))));
@@ -91,9 +121,23 @@ mod tests {
     }
 
     #[test]
+    fn a_child_that_a_fresh_list_lacks_is_made_again() {
+        let applied = Applied::default();
+        applied.record(key(), "content".into(), Some("7".into()), Some(owner()));
+        assert!(
+            applied.missed("ConfigMap", &HashSet::new()).is_empty(),
+            "another kind's list"
+        );
+        assert!(applied.missed("Service", &HashSet::from([key()])).is_empty());
+        assert!(applied.is_current(&key(), "content"));
+        assert_eq!(applied.missed("Service", &HashSet::new()), HashSet::from([owner()]));
+        assert!(!applied.is_current(&key(), "content"));
+    }
+
+    #[test]
     fn a_deleted_child_is_made_again() {
         let applied = Applied::default();
-        applied.record(key(), "content".into(), Some("7".into()));
+        applied.record(key(), "content".into(), Some("7".into()), Some(owner()));
         assert!(applied.seen(&key(), Sighting::Deleted));
         assert!(!applied.is_current(&key(), "content"));
     }

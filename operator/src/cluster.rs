@@ -1,11 +1,13 @@
 //! The requests the operator makes, each once: apply, create, delete, read, write a status, publish an event.
 
+use std::sync::{Mutex, PoisonError};
+
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
     core::ApiResource,
-    runtime::events::{Event, EventType, Recorder},
+    runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -16,13 +18,45 @@ use crate::{
     child::{Child, Keep},
     error::Error,
     names,
+    watches::Parent,
 };
 
 /// The way to the API server.
 pub struct Cluster {
     pub client: Client,
-    pub recorder: Recorder,
+    pub events: Events,
     pub applied: Applied,
+}
+
+/// Publishes Events. A recorder remembers each for six minutes, whole, to count repetitions instead of publishing them: when a thousand runs
+/// begin at once, that would be more than everything else that is known of them.
+pub struct Events {
+    client: Client,
+    reporter: Reporter,
+    current: Mutex<(Recorder, usize)>,
+}
+
+/// What a recorder has published when another takes its place.
+const EVENTS_REMEMBERED: usize = 512;
+
+impl Events {
+    pub fn new(client: Client, reporter: Reporter) -> Self {
+        let recorder = Recorder::new(client.clone(), reporter.clone());
+        Self {
+            client,
+            reporter,
+            current: Mutex::new((recorder, 0)),
+        }
+    }
+
+    fn recorder(&self) -> Recorder {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.1 >= EVENTS_REMEMBERED {
+            *current = (Recorder::new(self.client.clone(), self.reporter.clone()), 0);
+        }
+        current.1 += 1;
+        current.0.clone()
+    }
 }
 
 /// Something worth telling in `kubectl describe`.
@@ -84,7 +118,7 @@ impl Cluster {
                 }
             }
         };
-        self.applied.record(key, content, version);
+        self.applied.record(key, content, version, owner_of(child));
         Ok(())
     }
 
@@ -200,6 +234,8 @@ impl Cluster {
             Ok(_) => Ok(()),
             // Deleted meanwhile, or deleted and made again: there is nothing left to say about this one.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            // Somebody wrote between the look and the write; what they wrote triggers another look.
+            Err(kube::Error::Api(status)) if version.is_some() && status.is_conflict() => Ok(()),
             Err(source) => Err(Error::Status {
                 what: format!("{} {namespace}/{name}", K::kind(&())),
                 source: Box::new(source),
@@ -244,7 +280,7 @@ impl Cluster {
                 action: note.action.to_owned(),
                 secondary: None,
             };
-            if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
+            if let Err(error) = self.events.recorder().publish(&event, &object.object_ref(&())).await {
                 tracing::warn!(object = object.name_any(), reason = note.reason, %error, "could not publish an event");
             }
         }
@@ -257,6 +293,11 @@ fn key(namespace: &str, child: &Child) -> Key {
         namespace: namespace.to_owned(),
         name: child.name.clone(),
     }
+}
+
+fn owner_of(child: &Child) -> Option<Parent> {
+    let metadata = serde_json::from_value(child.object["metadata"].clone()).ok()?;
+    Parent::of_owned(&metadata)
 }
 
 fn creation() -> PostParams {

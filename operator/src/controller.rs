@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
@@ -34,6 +34,7 @@ use crate::{
     inference_pool::agents::Agents,
     memory::Memory,
     metrics::Metrics,
+    mirror::{Mirror, Mirrors},
     settings::Settings,
     watches::{Ledgers, Parent, PodIndex, requests},
 };
@@ -56,6 +57,7 @@ pub struct Context {
     pub agents: Agents,
     pub metrics: Metrics,
     pub admission: Arc<Admission>,
+    pub mirrors: Mirrors,
     failures: Mutex<HashMap<String, u32>>,
     /// What was last said of objects that cannot be read, by uid.
     unreadable: Mutex<HashMap<String, String>>,
@@ -69,6 +71,7 @@ impl Context {
         ledgers: Arc<Ledgers>,
         metrics: Metrics,
         admission: Arc<Admission>,
+        mirrors: Mirrors,
     ) -> Self {
         Self {
             cluster,
@@ -79,6 +82,7 @@ impl Context {
             agents: Agents::default(),
             metrics,
             admission,
+            mirrors,
             failures: Mutex::default(),
             unreadable: Mutex::default(),
         }
@@ -135,21 +139,15 @@ pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
     }
 }
 
-/// A controller of `K` that also listens to triggers. What else it watches is added by the caller.
-pub fn controller<K>(
-    client: &Client,
-    namespace: Option<&str>,
+/// A controller of what a mirror shows that also listens to triggers. What else it watches is added by the caller.
+pub fn controller<K: Kind>(
+    mirror: &Mirror<K>,
+    shown: impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
     triggers: mpsc::Receiver<Parent>,
-) -> Controller<DeserializeGuard<K>>
-where
-    K: Kind,
-{
-    Controller::new(
-        api::<DeserializeGuard<K>>(client, namespace),
-        watcher::Config::default(),
-    )
-    .with_config(Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
-    .reconcile_on(requests::<K>(triggers))
+) -> Controller<DeserializeGuard<K>> {
+    Controller::for_stream(shown, mirror.store())
+        .with_config(Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
+        .reconcile_on(requests::<K>(triggers))
 }
 
 /// Runs a controller until the process ends.

@@ -26,6 +26,7 @@ mod grpo_run;
 mod inference_pool;
 mod memory;
 mod metrics;
+mod mirror;
 mod names;
 mod pod_group;
 mod pod_parts;
@@ -44,10 +45,7 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
 };
-use kube::{
-    Api, Client,
-    runtime::events::{Recorder, Reporter},
-};
+use kube::{Api, Client, runtime::events::Reporter};
 use kube_lease_manager::LeaseManagerBuilder;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -58,9 +56,10 @@ use tokio::{
 use crate::{
     admission::Admission,
     applied::Applied,
-    cluster::Cluster,
+    cluster::{Cluster, Events},
     controller::{Context, api},
     metrics::Metrics,
+    mirror::{Mirror, Mirrors},
     settings::Settings,
     watches::{Ledgers, PodIndex, follow_children, follow_ledgers, follow_pods, triggers},
 };
@@ -209,7 +208,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
     };
     let cluster = Arc::new(Cluster {
         client: client.clone(),
-        recorder: Recorder::new(client.clone(), reporter),
+        events: Events::new(client.clone(), reporter),
         applied: Applied::default(),
     });
     let (pods, ledgers) = (Arc::new(PodIndex::default()), Arc::new(Ledgers::default()));
@@ -267,6 +266,14 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         NetworkPolicy
     );
 
+    let (runs, shown_runs) = Mirror::of(api(client, scope), triggers.clone());
+    let (inference_pools, shown_inference_pools) = Mirror::of(api(client, scope), triggers.clone());
+    let (sandbox_pools, shown_sandbox_pools) = Mirror::of(api(client, scope), triggers.clone());
+    let mirrors = Mirrors {
+        runs,
+        inference_pools,
+        sandbox_pools,
+    };
     let context = Arc::new(Context::new(
         cluster,
         flags.settings.clone(),
@@ -274,6 +281,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         ledgers,
         metrics.clone(),
         admission,
+        mirrors,
     ));
     let client = client.clone();
     forever(
@@ -285,9 +293,9 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
             }
             let scope = namespace.as_deref();
             tokio::select! {
-                () = grpo_run::control(&client, scope, triggered.runs, context.clone()) => {}
-                () = inference_pool::control(&client, scope, triggered.inference_pools, context.clone()) => {}
-                () = sandbox_pool::control(&client, scope, triggered.sandbox_pools, context.clone()) => {}
+                () = grpo_run::control(shown_runs, triggered.runs, context.clone()) => {}
+                () = inference_pool::control(&client, scope, shown_inference_pools, triggered.inference_pools, context.clone()) => {}
+                () = sandbox_pool::control(shown_sandbox_pools, triggered.sandbox_pools, context.clone()) => {}
             }
         }),
     );

@@ -39,6 +39,14 @@ use crate::{
 /// Triggers of one controller that wait to be taken; a full queue slows the watch down.
 const QUEUE: usize = 1024;
 
+/// Objects of one page of a list. A page is in memory as text and as objects at once, in every watch that begins anew when the API server does.
+const PAGE: u32 = 50;
+
+/// A watch of every object, which lists in small pages.
+pub fn every_object() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
 /// Which controller an object belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Controlled {
@@ -89,7 +97,7 @@ impl Parent {
     }
 
     /// Whom an object belongs to, by its controller reference.
-    fn of_owned(metadata: &ObjectMeta) -> Option<Self> {
+    pub fn of_owned(metadata: &ObjectMeta) -> Option<Self> {
         let owner = metadata
             .owner_references
             .iter()
@@ -172,7 +180,8 @@ pub struct IndexedPod {
     pub facts: PodFacts,
 }
 
-type PodsOf = HashMap<Parent, BTreeMap<String, IndexedPod>>;
+/// Boxed, because a map of trees has room for eleven in each, and most have one.
+type PodsOf = HashMap<Parent, BTreeMap<String, Box<IndexedPod>>>;
 
 /// Facts of all pods that are ours, by parent.
 #[derive(Default)]
@@ -188,7 +197,7 @@ impl PodIndex {
             .into_iter()
             .flat_map(BTreeMap::values)
             .filter(|pod| pod.role == role)
-            .cloned()
+            .map(|pod| (**pod).clone())
             .collect()
     }
 
@@ -224,11 +233,11 @@ impl PodIndex {
             .owner_references()
             .iter()
             .find(|owner| owner.controller == Some(true));
-        let indexed = IndexedPod {
+        let indexed = Box::new(IndexedPod {
             owner: owner.map(|owner| owner.uid.clone()),
             role: pod.labels().get(names::ROLE).cloned().unwrap_or_default(),
             facts: PodFacts::of(pod),
-        };
+        });
         let siblings = pods.entry(parent.clone()).or_default();
         let known = siblings.insert(pod.name_any(), indexed.clone());
         (known != Some(indexed)).then_some(parent)
@@ -264,7 +273,7 @@ impl PodIndex {
 
 /// Keeps the index as the cluster is, and triggers whoever is concerned. Ends only with the process.
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
-    let config = watcher::Config::default().labels(names::MANAGED_SELECTOR);
+    let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).default_backoff().boxed();
     let mut fresh = PodsOf::new();
     while let Some(event) = events.next().await {
@@ -314,6 +323,11 @@ impl Ledgers {
             .unwrap_or(0)
     }
 
+    fn keep_only(&self, listed: &HashSet<(String, String)>) {
+        let mut known = self.leases.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|key, _| listed.contains(key));
+    }
+
     fn set(&self, ledger: &ConfigMap, leases: Option<usize>) {
         let key = (ledger.namespace().unwrap_or_default(), ledger.name_any());
         let mut known = self.leases.write().unwrap_or_else(PoisonError::into_inner);
@@ -326,9 +340,13 @@ impl Ledgers {
 
 /// Keeps the number of leases. Ends only with the process.
 pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers: Triggers) {
-    let config = watcher::Config::default().labels(names::LEDGER_SELECTOR);
+    let config = every_object().labels(names::LEDGER_SELECTOR);
     let mut events = watcher(api, config).default_backoff().boxed();
+    let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
+        if let Ok(Event::InitApply(ledger)) = &event {
+            listed.insert((ledger.namespace().unwrap_or_default(), ledger.name_any()));
+        }
         let ledger = match event {
             Ok(Event::InitApply(ledger) | Event::Apply(ledger)) => {
                 ledgers.set(&ledger, Some(ledger.data.as_ref().map_or(0, BTreeMap::len)));
@@ -338,7 +356,15 @@ pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers
                 ledgers.set(&ledger, None);
                 ledger
             }
-            Ok(Event::Init | Event::InitDone) => continue,
+            Ok(Event::Init) => {
+                listed = HashSet::new();
+                continue;
+            }
+            // A ledger that went while the watch was interrupted is one of the children, and its pool is told as of those.
+            Ok(Event::InitDone) => {
+                ledgers.keep_only(&std::mem::take(&mut listed));
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the watch of ledgers was interrupted; it begins anew");
                 triggers.metrics.interrupted("ConfigMap");
@@ -359,13 +385,27 @@ pub async fn follow_children<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
-    let config = watcher::Config::default().labels(names::MANAGED_SELECTOR);
+    let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).default_backoff().boxed();
+    let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
         let (metadata, deleted) = match event {
-            Ok(Event::InitApply(child) | Event::Apply(child)) => (child.metadata, false),
+            Ok(Event::InitApply(child)) => {
+                listed.insert(key_of::<K>(&child.metadata));
+                (child.metadata, false)
+            }
+            Ok(Event::Apply(child)) => (child.metadata, false),
             Ok(Event::Delete(child)) => (child.metadata, true),
-            Ok(Event::Init | Event::InitDone) => continue,
+            Ok(Event::Init) => {
+                listed = HashSet::new();
+                continue;
+            }
+            Ok(Event::InitDone) => {
+                for parent in applied.applied.missed(&K::kind(&()), &std::mem::take(&mut listed)) {
+                    triggers.pull(parent).await;
+                }
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(kind = %K::kind(&()), %error, "a watch of children was interrupted; it begins anew");
                 triggers.metrics.interrupted(&K::kind(&()));
@@ -380,12 +420,16 @@ pub async fn follow_children<K>(
     }
 }
 
-fn is_to_be_looked_at<K: Resource<DynamicType = ()>>(applied: &Applied, metadata: &ObjectMeta, deleted: bool) -> bool {
-    let key = Key {
+fn key_of<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Key {
+    Key {
         kind: K::kind(&()).into_owned(),
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
-    };
+    }
+}
+
+fn is_to_be_looked_at<K: Resource<DynamicType = ()>>(applied: &Applied, metadata: &ObjectMeta, deleted: bool) -> bool {
+    let key = key_of::<K>(metadata);
     let sighting = if deleted {
         Sighting::Deleted
     } else {

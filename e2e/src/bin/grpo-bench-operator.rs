@@ -3,6 +3,7 @@
 use clap::Parser;
 use grpo_e2e::{
     bench::{Bench, Row},
+    cluster::cache,
     operator_bench::{capacity, outages, rest},
 };
 use std::{path::PathBuf, process::ExitCode};
@@ -16,6 +17,9 @@ struct Flags {
     /// Small and quick, as `make test` has it.
     #[arg(long)]
     short: bool,
+    /// Figure 6 with so many runs.
+    #[arg(long)]
+    runs: Option<usize>,
     /// Where the rows go.
     #[arg(long, default_value = "bench/operator.json")]
     out: PathBuf,
@@ -55,8 +59,11 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
         let measured = match (figure, flags.short) {
             (4, false) => capacity::measure(capacity::Scale::FULL).await?,
             (4, true) => capacity::measure(capacity::Scale::SHORT).await?,
-            (6, false) => rest::measure(rest::Scale::FULL).await?,
-            (6, true) => rest::measure(rest::Scale::SHORT).await?,
+            (6, short) => {
+                let mut scale = if short { rest::Scale::SHORT } else { rest::Scale::FULL };
+                scale.runs = flags.runs.unwrap_or(scale.runs);
+                rest::measure(scale).await?
+            }
             (7, false) => outages::measure(outages::Scale::FULL).await?,
             (7, true) => outages::measure(outages::Scale::SHORT).await?,
             _ => return Err(format!("there is no figure {figure} here: 4, 6 and 7 are").into()),
@@ -74,7 +81,11 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
         }
         rows.extend(measured);
         rows.sort_by_key(|row| row.figure.split(':').next().map(str::to_owned));
-        Bench::of_this_machine(&rows).write(&flags.out)?;
+        let programs = cache().join("bin");
+        Bench::of_this_machine(&rows)
+            .with_version_of(&programs.join("kube-apiserver"))
+            .with_version_of(&programs.join("kwok"))
+            .write(&flags.out)?;
     }
     Ok(met)
 }

@@ -324,7 +324,7 @@ async fn two(
             "writes of an operator that was frozen, after the other took over",
             Some(woken.len() as f64),
             "requests",
-            Some("= 0"),
+            None,
         ),
         Row::new(
             "objects recreated or lost, two operators",

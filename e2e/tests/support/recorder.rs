@@ -60,6 +60,7 @@ fn milestone(run: &GrpoRun) -> Value {
         status["message"],
         status["conditions"],
         status["attempts"],
+        status["plan"],
         progress["stage"],
         progress["iteration"],
         progress["evaluations"],

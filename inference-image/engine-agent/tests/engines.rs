@@ -358,9 +358,9 @@ async fn the_kubelet_asks_the_agent_whether_the_engine_answers() {
     assert_eq!(nobody.get("/engine/healthz").await.status(), 503);
 }
 
-/// What the fake server stands for: the same with vLLM itself, started by `e2e/engines/vllm.sh`.
+/// What the fake server stands for: the same with vLLM itself, serving the model that `e2e/engines/tiny_qwen3.py` writes. Nothing starts it yet.
 #[tokio::test]
-#[ignore = "needs a vLLM: e2e/engines/vllm.sh starts one"]
+#[ignore = "needs a vLLM at GRPO_VLLM_URL, and adapters in GRPO_VLLM_ADAPTERS"]
 async fn a_real_vllm_returns_ids_with_logprobs_and_swaps_adapters() {
     let url = std::env::var("GRPO_VLLM_URL").unwrap();
     let adapters = std::path::PathBuf::from(std::env::var("GRPO_VLLM_ADAPTERS").unwrap());

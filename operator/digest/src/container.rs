@@ -34,7 +34,11 @@ pub struct ContainerDigest {
 impl ContainerDigest {
     /// `sidecar`: it starts before the others and ends after them.
     pub fn of(container: &Container, volumes: &[Volume], sidecar: bool) -> Self {
-        let words = container.command.iter().flatten().chain(container.args.iter().flatten());
+        let words = container
+            .command
+            .iter()
+            .flatten()
+            .chain(container.args.iter().flatten());
         let ports = container.ports.iter().flatten();
         Self {
             name: if sidecar {
@@ -62,7 +66,10 @@ impl ContainerDigest {
     }
 
     pub fn gpus(container: &Container) -> i64 {
-        let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.limits.as_ref());
         let gpus = limits.and_then(|limits| limits.get("nvidia.com/gpu"));
         gpus.and_then(|gpus| gpus.0.parse().ok()).unwrap_or(0)
     }
@@ -135,8 +142,16 @@ pub fn resources(given: Option<&ResourceRequirements>) -> BTreeMap<String, Strin
 fn mounted(mount: &VolumeMount, volumes: &[Volume]) -> String {
     let volume = volumes.iter().find(|volume| volume.name == mount.name);
     let what = volume.map_or_else(|| format!("volume {}, which is not there", mount.name), volume_in_words);
-    let within = mount.sub_path.as_ref().map(|path| format!(", folder {path}")).unwrap_or_default();
-    let how = if mount.read_only == Some(true) { ", read-only" } else { "" };
+    let within = mount
+        .sub_path
+        .as_ref()
+        .map(|path| format!(", folder {path}"))
+        .unwrap_or_default();
+    let how = if mount.read_only == Some(true) {
+        ", read-only"
+    } else {
+        ""
+    };
     format!("{what}{within}{how}")
 }
 
@@ -177,7 +192,10 @@ fn probes(container: &Container) -> BTreeMap<&'static str, String> {
         .into_iter()
         .filter_map(|(name, probe)| Some((name, probe_in_words(probe.as_ref()?))))
         .collect();
-    let before_stop = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    let before_stop = container
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     if let Some(get) = before_stop.and_then(|hook| hook.http_get.as_ref()) {
         words.insert(
             "before stop",
@@ -236,16 +254,35 @@ mod tests {
 
     #[test]
     fn a_flag_shares_its_line_with_its_value_and_with_nothing_else() {
-        let words = ["vllm", "serve", "/model", "--port", "8001", "--seed=0", "--enable-lora", "--host", "a b"];
+        let words = [
+            "vllm",
+            "serve",
+            "/model",
+            "--port",
+            "8001",
+            "--seed=0",
+            "--enable-lora",
+            "--host",
+            "a b",
+        ];
         assert_eq!(
             lines(words.into_iter()),
-            ["vllm", "serve", "/model", "--port 8001", "--seed=0", "--enable-lora", "--host \"a b\""]
+            [
+                "vllm",
+                "serve",
+                "/model",
+                "--port 8001",
+                "--seed=0",
+                "--enable-lora",
+                "--host \"a b\""
+            ]
         );
     }
 
     #[test]
     fn a_limit_without_a_request_reads_the_same_before_and_after_the_api_server_copied_it() {
-        let written: ResourceRequirements = serde_json::from_value(serde_json::json!({"limits": {"nvidia.com/gpu": "8"}})).unwrap();
+        let written: ResourceRequirements =
+            serde_json::from_value(serde_json::json!({"limits": {"nvidia.com/gpu": "8"}})).unwrap();
         let stored = ResourceRequirements {
             requests: written.limits.clone(),
             ..written.clone()

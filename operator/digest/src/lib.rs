@@ -111,7 +111,8 @@ impl Page {
 
     /// A section that pages may include by its name. One with nothing in it says so.
     fn section(&mut self, name: &'static str, content: &impl Serialize) -> Result<(), Unreadable> {
-        let text = serde_yaml_ng::to_string(&content).map_err(|source| Unreadable::Section { section: name, source })?;
+        let text =
+            serde_yaml_ng::to_string(&content).map_err(|source| Unreadable::Section { section: name, source })?;
         let key = name.replace('-', " ");
         self.begin(name);
         match text.trim() {
@@ -134,7 +135,13 @@ impl Page {
 fn indented(text: &str) -> String {
     let lines: Vec<String> = text
         .lines()
-        .map(|line| if line.is_empty() { String::new() } else { format!("  {line}") })
+        .map(|line| {
+            if line.is_empty() {
+                String::new()
+            } else {
+                format!("  {line}")
+            }
+        })
         .collect();
     lines.join("\n")
 }

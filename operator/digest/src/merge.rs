@@ -52,7 +52,10 @@ fn in_words(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),
-        other => serde_yaml_ng::to_string(other).unwrap_or_default().trim().replace('\n', ", "),
+        other => serde_yaml_ng::to_string(other)
+            .unwrap_or_default()
+            .trim()
+            .replace('\n', ", "),
     }
 }
 
@@ -61,7 +64,10 @@ mod tests {
     use super::*;
 
     fn of(texts: &[&str]) -> String {
-        let values: Vec<Value> = texts.iter().map(|text| serde_yaml_ng::from_str(text).unwrap()).collect();
+        let values: Vec<Value> = texts
+            .iter()
+            .map(|text| serde_yaml_ng::from_str(text).unwrap())
+            .collect();
         serde_yaml_ng::to_string(&merged(&values)).unwrap().trim().to_owned()
     }
 

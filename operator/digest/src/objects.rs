@@ -78,8 +78,16 @@ pub fn policies(objects: &Objects) -> Result<BTreeMap<String, PolicyDigest>, Unr
             let rules_out = spec.egress.iter().flatten();
             let digest = PolicyDigest {
                 of: selected(spec.pod_selector.as_ref()),
-                lets_in: judges("Ingress").then(|| rules_in.map(|rule| ways(rule.from.as_deref(), rule.ports.as_deref())).collect()),
-                lets_out: judges("Egress").then(|| rules_out.map(|rule| ways(rule.to.as_deref(), rule.ports.as_deref())).collect()),
+                lets_in: judges("Ingress").then(|| {
+                    rules_in
+                        .map(|rule| ways(rule.from.as_deref(), rule.ports.as_deref()))
+                        .collect()
+                }),
+                lets_out: judges("Egress").then(|| {
+                    rules_out
+                        .map(|rule| ways(rule.to.as_deref(), rule.ports.as_deref()))
+                        .collect()
+                }),
             };
             (policy.metadata.name.unwrap_or_default(), digest)
         })
@@ -126,8 +134,16 @@ fn selected(selector: Option<&LabelSelector>) -> String {
         let values = wanted.values.clone().unwrap_or_default().join(", ");
         format!("{} {} ({values})", wanted.key, wanted.operator.to_lowercase())
     });
-    let all: Vec<String> = (!labels.is_empty()).then_some(labels).into_iter().chain(expressions).collect();
-    if all.is_empty() { "everything".into() } else { all.join(", ") }
+    let all: Vec<String> = (!labels.is_empty())
+        .then_some(labels)
+        .into_iter()
+        .chain(expressions)
+        .collect();
+    if all.is_empty() {
+        "everything".into()
+    } else {
+        all.join(", ")
+    }
 }
 
 /// What each service account may do, a rule to a line.
@@ -165,7 +181,10 @@ pub fn files(objects: &Objects) -> Result<BTreeMap<String, String>, Unreadable> 
         if is_made(&claim.metadata.owner_references) {
             let spec = claim.spec.unwrap_or_default();
             let modes = spec.access_modes.unwrap_or_default().join(", ");
-            let requests = spec.resources.and_then(|resources| resources.requests).unwrap_or_default();
+            let requests = spec
+                .resources
+                .and_then(|resources| resources.requests)
+                .unwrap_or_default();
             let size = requests.get("storage").map(|size| size.0.clone()).unwrap_or_default();
             let name = claim.metadata.name.unwrap_or_default();
             files.insert(format!("claim {name}"), format!("{size}, {modes}"));
@@ -174,13 +193,19 @@ pub fn files(objects: &Objects) -> Result<BTreeMap<String, String>, Unreadable> 
     for config in objects.of_kind::<ConfigMap>()? {
         if is_made(&config.metadata.owner_references) {
             let name = config.metadata.name.unwrap_or_default();
-            files.insert(format!("ConfigMap {name}"), keys(config.data.unwrap_or_default().into_keys()));
+            files.insert(
+                format!("ConfigMap {name}"),
+                keys(config.data.unwrap_or_default().into_keys()),
+            );
         }
     }
     for secret in objects.of_kind::<Secret>()? {
         if is_made(&secret.metadata.owner_references) {
             let name = secret.metadata.name.unwrap_or_default();
-            files.insert(format!("Secret {name}"), keys(secret.data.unwrap_or_default().into_keys()));
+            files.insert(
+                format!("Secret {name}"),
+                keys(secret.data.unwrap_or_default().into_keys()),
+            );
         }
     }
     Ok(files)

@@ -90,7 +90,13 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
         let template = wanted.template;
         let labels = template.metadata.and_then(|metadata| metadata.labels);
         let spec = template.spec.unwrap_or_default();
-        add(&mut groups, &deployment.metadata, labels.as_ref(), &spec, wanted.replicas.unwrap_or(1));
+        add(
+            &mut groups,
+            &deployment.metadata,
+            labels.as_ref(),
+            &spec,
+            wanted.replicas.unwrap_or(1),
+        );
     }
     groups
         .into_iter()
@@ -99,7 +105,10 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
                 .iter()
                 .map(|(_, _, digest)| serde_yaml_ng::to_value(digest))
                 .collect::<Result<_, _>>()
-                .map_err(|source| Unreadable::Section { section: "pods", source })?;
+                .map_err(|source| Unreadable::Section {
+                    section: "pods",
+                    source,
+                })?;
             Ok(PodGroup {
                 role,
                 of,
@@ -114,15 +123,28 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
 
 type Groups = BTreeMap<(String, String), Vec<(String, i64, PodDigest)>>;
 
-fn add(groups: &mut Groups, metadata: &ObjectMeta, labels: Option<&BTreeMap<String, String>>, spec: &PodSpec, count: i32) {
+fn add(
+    groups: &mut Groups,
+    metadata: &ObjectMeta,
+    labels: Option<&BTreeMap<String, String>>,
+    spec: &PodSpec,
+    count: i32,
+) {
     let name = metadata.name.clone().unwrap_or_default();
-    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let owner = metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
     // Pods that belong to none of our kinds are another's doing: a Deployment's.
     let Some(owner) = owner.filter(|owner| owner.api_version.starts_with(grpo_crds::GROUP)) else {
         return;
     };
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).cloned();
-    let key = (format!("{} {}", owner.kind, owner.name), label(ROLE).unwrap_or_default());
+    let key = (
+        format!("{} {}", owner.kind, owner.name),
+        label(ROLE).unwrap_or_default(),
+    );
     let gpus = spec.containers.iter().map(ContainerDigest::gpus).sum();
     let group = groups.entry(key).or_default();
     for _ in 0..count {
@@ -148,14 +170,23 @@ impl PodDigest {
         let early = spec.init_containers.iter().flatten();
         let affinity = spec.affinity.clone().unwrap_or_default();
         let names = |references: &Option<Vec<k8s_openapi::api::core::v1::LocalObjectReference>>| {
-            references.iter().flatten().map(|reference| reference.name.clone()).collect()
+            references
+                .iter()
+                .flatten()
+                .map(|reference| reference.name.clone())
+                .collect()
         };
         Self {
             hostname: spec.hostname.clone().filter(|hostname| hostname != name),
             subdomain: spec.subdomain.clone(),
             service_account: spec.service_account_name.clone().filter(|account| account != "default"),
             token: spec.automount_service_account_token != Some(false),
-            scheduling_gates: spec.scheduling_gates.iter().flatten().map(|gate| gate.name.clone()).collect(),
+            scheduling_gates: spec
+                .scheduling_gates
+                .iter()
+                .flatten()
+                .map(|gate| gate.name.clone())
+                .collect(),
             queue,
             priority_class: spec.priority_class_name.clone(),
             runtime_class: spec.runtime_class_name.clone(),
@@ -164,9 +195,17 @@ impl PodDigest {
             beside: affinity
                 .pod_affinity
                 .iter()
-                .flat_map(|affinity| affinity.required_during_scheduling_ignored_during_execution.iter().flatten())
+                .flat_map(|affinity| {
+                    affinity
+                        .required_during_scheduling_ignored_during_execution
+                        .iter()
+                        .flatten()
+                })
                 .map(|term| {
-                    let labels = term.label_selector.as_ref().and_then(|selector| selector.match_labels.as_ref());
+                    let labels = term
+                        .label_selector
+                        .as_ref()
+                        .and_then(|selector| selector.match_labels.as_ref());
                     format!("{} (by {})", in_words(labels), term.topology_key)
                 })
                 .collect(),
@@ -177,7 +216,12 @@ impl PodDigest {
                 .flat_map(|required| &required.node_selector_terms)
                 .flat_map(|term| term.match_expressions.iter().chain(&term.match_fields).flatten())
                 .map(|wanted| {
-                    format!("{} {} {}", wanted.key, wanted.operator, wanted.values.clone().unwrap_or_default().join(", "))
+                    format!(
+                        "{} {} {}",
+                        wanted.key,
+                        wanted.operator,
+                        wanted.values.clone().unwrap_or_default().join(", ")
+                    )
                 })
                 .collect(),
             pull_secrets: names(&spec.image_pull_secrets),
@@ -195,7 +239,9 @@ impl PodDigest {
 fn user(spec: &PodSpec) -> String {
     let context = spec.security_context.clone().unwrap_or_default();
     let number = |number: Option<i64>| number.map_or_else(|| "the image's".to_owned(), |number| number.to_string());
-    let seccomp = context.seccomp_profile.map_or_else(|| "none".to_owned(), |profile| profile.type_);
+    let seccomp = context
+        .seccomp_profile
+        .map_or_else(|| "none".to_owned(), |profile| profile.type_);
     format!(
         "{}, files {}, seccomp {seccomp}",
         number(context.run_as_user),
@@ -209,14 +255,26 @@ fn toleration(toleration: &Toleration) -> Option<String> {
     if key.starts_with("node.kubernetes.io/") {
         return None;
     }
-    let value = toleration.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
-    let effect = toleration.effect.as_ref().map(|effect| format!(":{effect}")).unwrap_or_default();
+    let value = toleration
+        .value
+        .as_ref()
+        .map(|value| format!("={value}"))
+        .unwrap_or_default();
+    let effect = toleration
+        .effect
+        .as_ref()
+        .map(|effect| format!(":{effect}"))
+        .unwrap_or_default();
     Some(format!("{key}{value}{effect}"))
 }
 
 /// Labels as a selector shows them.
 pub fn in_words(labels: Option<&BTreeMap<String, String>>) -> String {
-    let words: Vec<String> = labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+    let words: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     words.join(", ")
 }
 

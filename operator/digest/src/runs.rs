@@ -34,14 +34,22 @@ pub fn not_executed(objects: &Objects) -> Result<Vec<NotExecuted>, Unreadable> {
     let mut fields = Vec::new();
     for run in objects.named::<GrpoRun>("GrpoRun")? {
         let name = run.metadata.name.clone().unwrap_or_default();
-        fields.extend(unsupported(&run.spec).into_iter().map(|found| NotExecuted::of("GrpoRun", &name, found)));
+        fields.extend(
+            unsupported(&run.spec)
+                .into_iter()
+                .map(|found| NotExecuted::of("GrpoRun", &name, found)),
+        );
     }
     for pool in objects.named::<SandboxPool>("SandboxPool")? {
         // Of a run's own pool the run has said it already.
         if pool.metadata.owner_references.is_none() {
             let name = pool.metadata.name.clone().unwrap_or_default();
             let found = unsupported_in_pool(&pool.spec);
-            fields.extend(found.into_iter().map(|found| NotExecuted::of("SandboxPool", &name, found)));
+            fields.extend(
+                found
+                    .into_iter()
+                    .map(|found| NotExecuted::of("SandboxPool", &name, found)),
+            );
         }
     }
     Ok(fields)
@@ -71,7 +79,12 @@ pub fn runs(objects: &Objects) -> Result<BTreeMap<String, RunDigest>, Unreadable
     let mut digests = BTreeMap::new();
     for run in objects.named::<GrpoRun>("GrpoRun")? {
         let name = run.metadata.name.clone().unwrap_or_default();
-        let text = files.iter().find_map(|file| file.data.as_ref()?.get(RunConfig::KEY).filter(|_| owned_by(file, &name)));
+        let text = files.iter().find_map(|file| {
+            file.data
+                .as_ref()?
+                .get(RunConfig::KEY)
+                .filter(|_| owned_by(file, &name))
+        });
         let Some(text) = text else { continue };
         let config: RunConfig = serde_json::from_str(text).map_err(|source| Unreadable::Object {
             what: format!("{} of GrpoRun {name}", RunConfig::KEY),
@@ -83,7 +96,11 @@ pub fn runs(objects: &Objects) -> Result<BTreeMap<String, RunDigest>, Unreadable
 }
 
 fn owned_by(file: &ConfigMap, run: &str) -> bool {
-    file.metadata.owner_references.iter().flatten().any(|owner| owner.name == run)
+    file.metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.name == run)
 }
 
 impl RunDigest {
@@ -98,7 +115,9 @@ impl RunDigest {
             objective: run.status.as_ref().and_then(|status| status.objective.clone()),
             store: config.store_path,
             model: config.model_path,
-            datasets: datasets.map(|set| (set.path, source(set.image, set.claim_name))).collect(),
+            datasets: datasets
+                .map(|set| (set.path, source(set.image, set.claim_name)))
+                .collect(),
             gateway: config.endpoints.gateway,
             engines: format!("{}:{}", config.endpoints.engines_host, config.endpoints.engines_port),
             trainer: run.spec.trainer.as_ref().map(|_| config.endpoints.trainer),
@@ -131,7 +150,12 @@ pub fn sandboxes(objects: &Objects) -> Result<BTreeMap<String, SandboxesDigest>,
     let pools = objects.named::<SandboxPool>("SandboxPool")?.into_iter();
     Ok(pools
         .map(|pool| {
-            let overlay = pool.spec.pod_template.clone().and_then(|overlay| overlay.spec).unwrap_or_default();
+            let overlay = pool
+                .spec
+                .pod_template
+                .clone()
+                .and_then(|overlay| overlay.spec)
+                .unwrap_or_default();
             let digest = SandboxesDigest {
                 at_most: pool.spec.max,
                 at_most_per_node: pool.spec.max_per_node,

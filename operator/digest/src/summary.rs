@@ -9,11 +9,18 @@ pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unre
     let sandboxes = objects.named::<SandboxPool>("SandboxPool")?;
     for pool in &sandboxes {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
-        lines.push(format!("up to {} sandboxes of SandboxPool {name}, made when they are wanted", pool.spec.max));
+        lines.push(format!(
+            "up to {} sandboxes of SandboxPool {name}, made when they are wanted",
+            pool.spec.max
+        ));
     }
     let count: usize = pods.iter().map(|group| group.count).sum();
     let gpus: i64 = pods.iter().map(|group| group.gpus * group.count as i64).sum();
-    let besides = if sandboxes.is_empty() { "" } else { ", besides the sandboxes" };
+    let besides = if sandboxes.is_empty() {
+        ""
+    } else {
+        ", besides the sandboxes"
+    };
     lines.push(format!("together {count} pods and {gpus} GPUs{besides}"));
     Ok(lines)
 }

@@ -39,7 +39,8 @@ fn stored(mut pod: Value) -> Value {
     spec["restartPolicy"] = json!("Always");
     spec["tolerations"] = json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]);
     spec["volumes"] = json!([{"name": "kube-api-access-abcde", "projected": {"sources": []}}]);
-    spec["containers"][0]["volumeMounts"] = json!([{"name": "kube-api-access-abcde", "mountPath": "/var/run/secrets", "readOnly": true}]);
+    spec["containers"][0]["volumeMounts"] =
+        json!([{"name": "kube-api-access-abcde", "mountPath": "/var/run/secrets", "readOnly": true}]);
     spec["containers"][0]["resources"]["requests"] = json!({"nvidia.com/gpu": "8"});
     pod["metadata"]["uid"] = json!("3f0e");
     pod["status"] = json!({"phase": "Pending"});
@@ -49,7 +50,10 @@ fn stored(mut pod: Value) -> Value {
 #[test]
 fn pods_of_a_group_are_shown_once_with_what_differs_side_by_side() {
     let page = digest("two", NAMESPACE, &[engine(10), engine(9)]).unwrap();
-    assert!(page.contains("2 engine pods of InferencePool judge with 8 GPUs each"), "{page}");
+    assert!(
+        page.contains("2 engine pods of InferencePool judge with 8 GPUs each"),
+        "{page}"
+    );
     assert!(page.contains("together 2 pods and 16 GPUs"), "{page}");
     assert!(page.contains("RANK: 9 | 10"), "{page}");
 }
@@ -75,11 +79,17 @@ fn what_somebody_decided_is_never_left_out() {
         ("/spec/containers/0/image", json!("example.com/engine:2")),
         ("/spec/containers/0/args", json!(["--other"])),
         ("/spec/containers/0/env", json!([])),
-        ("/spec/containers/0/resources", json!({"limits": {"nvidia.com/gpu": "4"}})),
+        (
+            "/spec/containers/0/resources",
+            json!({"limits": {"nvidia.com/gpu": "4"}}),
+        ),
         ("/spec/containers/0/ports", json!([{"containerPort": 8000}])),
         ("/spec/schedulingGates", json!([{"name": "grpo.dev/admission"}])),
         ("/spec/nodeSelector", json!({"gpu": "h200"})),
-        ("/spec/tolerations", json!([{"key": "nvidia.com/gpu", "operator": "Exists"}])),
+        (
+            "/spec/tolerations",
+            json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]),
+        ),
     ];
     for (path, value) in changes {
         let mut pod = engine(0);

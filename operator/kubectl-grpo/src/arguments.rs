@@ -270,7 +270,7 @@ mod tests {
             ("episodes demo --outcome lost", "unfinished"),
             ("episodes demo --set ../x", "letters"),
             ("logs demo --since yesterday", "30s, 10m"),
-            ("logs demo --since -10m", "--since"),
+            ("logs demo --since=-10m", "30s, 10m"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(words), "{line}: {error}");

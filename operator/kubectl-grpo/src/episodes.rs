@@ -138,7 +138,8 @@ pub fn text(listing: &Listing) -> String {
         "EPISODE", "OUTCOME", "REWARD", "TURNS", "TOKENS", "SAMPLED", "ENDED", "WEIGHTS",
     ];
     let homes: Vec<String> = listing.homes.iter().map(EpisodeHome::to_string).collect();
-    let mut out = format!("{}: {}\n", homes.join(", "), counts(&listing.episodes));
+    let shown = if listing.cut { "of those shown " } else { "" };
+    let mut out = format!("{}: {shown}{}\n", homes.join(", "), counts(&listing.episodes));
     if !rows.is_empty() {
         out += &table(&head, &rows);
     }

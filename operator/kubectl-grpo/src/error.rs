@@ -35,11 +35,6 @@ pub enum Error {
         object: String,
         source: Box<kube::Error>,
     },
-    #[error("watching {object}: {source}")]
-    Watch {
-        object: String,
-        source: Box<kube::runtime::watcher::Error>,
-    },
     #[error(transparent)]
     Records(#[from] Refusal),
     #[error("{dir} is no copy of a run's store: it has no folder journal/")]
@@ -111,6 +106,15 @@ pub fn refused(error: &kube::Error, code: u16) -> bool {
             status.as_u16() == code
         }
         _ => false,
+    }
+}
+
+/// The refusal behind a watch that cannot begin; anything else a watch gets over by itself.
+pub fn watch_refused(error: kube::runtime::watcher::Error) -> Option<kube::Error> {
+    use kube::runtime::watcher::Error::{InitialListFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) if refused(&error, 403) => Some(error),
+        _ => None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! What people see, from statuses as the operator writes them: one file in, one file out, both under review. The book shows the same files.
+//! What people see, from statuses as the operator writes them: its own tests wrote the YAML files (`grpo_run/screens_tests.rs`), these the
+//! texts, and the book includes the texts.
 //!
 //! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them anew.
 
@@ -13,7 +14,8 @@ use kubectl_grpo::{episodes, status};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const NOW: &str = "2026-11-21T12:04:13Z";
+const MADE: &str = "2025-12-31T23:59:59Z";
+const NOW: &str = "2026-01-01T00:04:12Z";
 const PAGE: &str = "docs/src/kubectl-grpo.md";
 
 fn root() -> PathBuf {
@@ -38,11 +40,12 @@ fn run(screen: &str) -> GrpoRun {
         .split("\n---\n")
         .map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
     let mut run = documents.find(|document| document["kind"] == "GrpoRun").unwrap();
-    for part in ["metadata", "spec"] {
-        if let Some(more) = wanted[part].as_object_mut() {
-            run[part].as_object_mut().unwrap().append(more);
-        }
+    if let Some(more) = wanted["spec"].as_object_mut() {
+        run["spec"].as_object_mut().unwrap().append(more);
     }
+    run["metadata"]["namespace"] = "team".into();
+    run["metadata"]["creationTimestamp"] = MADE.into();
+    run["metadata"]["generation"] = 1.into();
     run["status"] = wanted["status"].take();
     serde_json::from_value(run).unwrap()
 }
@@ -76,9 +79,9 @@ fn a_run_that_waits_for_gpus_says_how_many_are_missing_where_and_what_to_do() {
     waiting(
         "gpus",
         &[
-            "It waits for GPUs",
+            "It has waited 4m12s for GPUs",
             "8 nvidia.com/gpu asked, 3 free",
-            "node-b 2 of 8",
+            "node-c 3 of 8",
             "end or suspend other runs",
         ],
     );
@@ -89,7 +92,7 @@ fn a_run_that_waits_for_an_image_names_it_its_pod_and_what_to_do() {
     waiting(
         "image",
         &[
-            "It waits for an image",
+            "It has waited 4m12s for an image",
             "grpo.dev/demo/model:1",
             "pod demo-driver-1-0",
             "Correct the name",
@@ -102,8 +105,8 @@ fn a_run_that_waits_for_a_claim_names_it_and_its_namespace() {
     waiting(
         "claim",
         &[
-            "It waits for a volume claim",
-            "no PersistentVolumeClaim runs in namespace team-a",
+            "It has waited 4m12s for a volume claim",
+            "no PersistentVolumeClaim runs in namespace team",
             "make it",
         ],
     );
@@ -114,8 +117,8 @@ fn a_run_that_waits_for_quota_names_the_queue_and_who_tells_more() {
     waiting(
         "quota",
         &[
-            "It waits for quota",
-            "LocalQueue gpus of namespace team-a",
+            "It has waited 4m12s for quota",
+            "LocalQueue gpus of namespace team",
             "kubectl describe workloads.kueue.x-k8s.io",
         ],
     );
@@ -125,7 +128,7 @@ fn a_run_that_waits_for_quota_names_the_queue_and_who_tells_more() {
 fn a_running_run_shows_bars_numbers_objective_and_plan() {
     let text = status::screen(&run("running"), now());
     shown_as("running", &text);
-    assert!(!text.contains("waits"), "{text}");
+    assert!(!text.contains("waited"), "{text}");
     assert!(
         text.contains("8/12") && text.contains("41/64") && text.contains("resolved 0.62"),
         "{text}"
@@ -137,7 +140,7 @@ fn a_failed_run_says_why_and_where_its_last_words_are() {
     let text = status::screen(&run("failed"), now());
     shown_as("failed", &text);
     assert!(
-        text.contains("It failed: TaskImagesUnavailable") && text.contains("kubectl grpo logs demo -n team-a"),
+        text.contains("It failed: TaskImagesUnavailable") && text.contains("kubectl grpo logs demo -n team"),
         "{text}"
     );
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    decide::{BIND_DEADLINE, Decision, Memory, PATIENCE, Snapshot, Step, decide},
+    decide::{BIND_DEADLINE, Decision, Memory, PATIENCE, Snapshot, Step, Verdict, decide},
     facts::{Candidate, NodeFacts, PodNeeds},
 };
 
@@ -208,6 +208,16 @@ impl World {
     }
 }
 
+/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three nodes.
+pub fn waits_for_gpus(run: &str, trainers: (u32, u32), engines: (u32, u32)) -> Verdict {
+    let mut world = World::new(vec![node("node-a", 8), node("node-b", 8), node("node-c", 8)]);
+    world.add("other", 60, (2, 8), (1, 5));
+    world.settle();
+    world.add(run, 30, trainers, engines);
+    world.settle();
+    world.decide().verdicts.remove(run).unwrap()
+}
+
 #[test]
 fn of_two_runs_that_fit_alone_only_one_holds_devices() {
     let mut world = World::new(vec![node("a", 8), node("b", 8)]);
@@ -348,12 +358,9 @@ fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
     world.settle();
     world.add("new", 600, (1, 8), (0, 0));
     // A new attempt's rank; its node is not back yet.
+    let its_node = world.find("running-trainer-0").node.clone().unwrap();
+    let lost = world.nodes.iter().position(|node| node.name == *its_node).unwrap();
     world.pods.retain(|pod| pod.uid != "running-trainer-0");
-    let lost = world
-        .nodes
-        .iter()
-        .position(|node| world.of("running").all(|pod| pod.node.as_deref() != Some(&node.name)))
-        .unwrap();
     let mut again = pod("running", "trainer", 0, 8);
     again.member.as_mut().unwrap().attempt = 2;
     world.pods.push(again);

@@ -337,7 +337,10 @@ pub fn status(
         message: Some(crate::conditions::shortened(&message)),
         observed_generation: seen.run.metadata.generation,
         objective: summary::objective(&seen.run.spec),
-        plan: summary::plan(seen),
+        plan: summary::plan(
+            seen,
+            matches!(phase, Phase::Succeeded | Phase::Failed | Phase::Suspended),
+        ),
         conditions,
         attempts: Some(attempts),
         progress: None,

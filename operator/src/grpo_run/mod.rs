@@ -13,37 +13,31 @@ mod waits;
 #[cfg(test)]
 mod lifecycle_tests;
 #[cfg(test)]
+mod screens_tests;
+#[cfg(test)]
 pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Phase};
-use kube::{Client, core::PartialObjectMeta, runtime::watcher};
+use futures::Stream;
+use grpo_crds::{GrpoRun, grpo_run::Phase};
+use kube::{core::DeserializeGuard, runtime::watcher};
 use tokio::sync::mpsc;
 
 use crate::{
-    controller::{self, Context, Kind, api},
+    controller::{self, Context, Kind},
     error::Error,
     watches::Parent,
 };
 
 /// Runs the controller until the process ends.
 pub async fn control(
-    client: &Client,
-    namespace: Option<&str>,
+    shown: impl Stream<Item = Result<DeserializeGuard<GrpoRun>, watcher::Error>> + Send + 'static,
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    let controller = controller::controller::<GrpoRun>(client, namespace, triggers)
-        // Only that a pool changed matters here, and one that cannot be read must not blind the watch of all others.
-        .owns(
-            api::<PartialObjectMeta<InferencePool>>(client, namespace),
-            watcher::Config::default(),
-        )
-        .owns(
-            api::<PartialObjectMeta<SandboxPool>>(client, namespace),
-            watcher::Config::default(),
-        );
+    // Its pools trigger it through their mirrors, which it reads them from.
+    let controller = controller::controller(&context.mirrors.runs, shown, triggers);
     controller::run(controller, context).await;
 }
 

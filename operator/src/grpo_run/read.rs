@@ -123,16 +123,12 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<Seen, Error> {
     };
     (read.store, read.store_node) = store(&read, context).await?;
     if run.spec.mode.needs_engines() {
-        read.inference = context
-            .cluster
-            .get(&read.owner.namespace, read.inference_name())
-            .await?;
+        let pools = &context.mirrors.inference_pools;
+        read.inference = pools.read(&read.owner.namespace, read.inference_name(), &parent).await;
     }
     if run.spec.mode.needs_sandboxes() {
-        read.sandboxes = context
-            .cluster
-            .get(&read.owner.namespace, read.sandboxes_name())
-            .await?;
+        let pools = &context.mirrors.sandbox_pools;
+        read.sandboxes = pools.read(&read.owner.namespace, read.sandboxes_name(), &parent).await;
     }
     Ok(read)
 }

@@ -138,8 +138,18 @@ fn short(number: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The pods of the run and of its own pools.
-pub fn plan(seen: &Seen) -> Vec<PlannedPods> {
+/// The pods of the run and of its own pools. Of a run at rest none runs, those that still end included.
+pub fn plan(seen: &Seen, at_rest: bool) -> Vec<PlannedPods> {
+    let mut plan = planned(seen);
+    if at_rest {
+        for pods in &mut plan {
+            pods.running = pods.running.map(|_| 0);
+        }
+    }
+    plan
+}
+
+fn planned(seen: &Seen) -> Vec<PlannedPods> {
     let spec = &seen.run.spec;
     let mut plan = vec![PlannedPods {
         role: role::DRIVER.to_owned(),

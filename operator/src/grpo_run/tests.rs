@@ -35,10 +35,12 @@ pub(super) fn seen(run: GrpoRun) -> Seen {
 
 /// What is made of a run that was accepted just now, its status included.
 pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
-    let decision = decided(&Seen {
-        store: StoreVolume::Shared,
-        ..seen(run)
-    });
+    let seen = seen(run);
+    let store = match &seen.run.spec.store.volume_claim_template {
+        Some(_) => StoreVolume::OneNode,
+        None => StoreVolume::Shared,
+    };
+    let decision = decided(&Seen { store, ..seen });
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
     (decision.status, decision.children.into_iter().chain(pods).collect())
 }

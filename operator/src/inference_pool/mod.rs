@@ -23,7 +23,7 @@ pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::ready};
+use futures::{Stream, StreamExt, future::ready};
 use grpo_crds::{GrpoRun, InferencePool};
 use kube::{
     Client, ResourceExt,
@@ -40,7 +40,7 @@ use crate::{
     conditions::holds,
     controller::{self, Context, Kind, api},
     error::Error,
-    watches::Parent,
+    watches::{Parent, every_object},
 };
 
 /// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was interrupted.
@@ -50,24 +50,22 @@ const CLAIM_CHECK: Duration = Duration::from_secs(300);
 pub async fn control(
     client: &Client,
     namespace: Option<&str>,
+    shown: impl Stream<Item = Result<DeserializeGuard<InferencePool>, watcher::Error>> + Send + 'static,
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    let controller = controller::controller::<InferencePool>(client, namespace, triggers);
+    let controller = controller::controller(&context.mirrors.inference_pools, shown, triggers);
     let pools = controller.store();
     // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there itself.
-    let runs = watcher(
-        api::<PartialObjectMeta<GrpoRun>>(client, namespace),
-        watcher::Config::default(),
-    )
-    .default_backoff()
-    .filter_map(|event| {
-        ready(match event {
-            Ok(Event::Delete(run)) => Some(Ok(run)),
-            Ok(_) => None,
-            Err(error) => Some(Err(error)),
-        })
-    });
+    let runs = watcher(api::<PartialObjectMeta<GrpoRun>>(client, namespace), every_object())
+        .default_backoff()
+        .filter_map(|event| {
+            ready(match event {
+                Ok(Event::Delete(run)) => Some(Ok(run)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            })
+        });
     let controller = controller.watches_stream(runs, move |run| {
         let claimed: Vec<ObjectRef<DeserializeGuard<InferencePool>>> = pools
             .state()

@@ -1,6 +1,6 @@
 //! What there is of an InferencePool (`grpo.dev`): its pods from memory, and whether the run that claims it still does.
 
-use grpo_crds::{GrpoRun, InferencePool, grpo_run::Phase};
+use grpo_crds::{InferencePool, grpo_run::Phase};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -48,20 +48,22 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<Seen, Error
         agents: context.agents.statuses(&pods).await,
         pods,
         run: pool.labels().get(RUN).cloned(),
-        claim_is_void: claim_is_void(pool, &owner.namespace, context).await?,
+        claim_is_void: claim_is_void(pool, &owner.namespace, context).await,
         now: Timestamp::now(),
         pool: pool.clone(),
         owner,
     })
 }
 
-async fn claim_is_void(pool: &InferencePool, namespace: &str, context: &Context) -> Result<bool, Error> {
+async fn claim_is_void(pool: &InferencePool, namespace: &str, context: &Context) -> bool {
     let Some(claim) = pool.status.as_ref().and_then(|status| status.claimed_by.as_ref()) else {
-        return Ok(false);
+        return false;
     };
-    let run: Option<GrpoRun> = context.cluster.get(namespace, &claim.name).await?;
-    Ok(run.is_none_or(|run| {
-        let phase = run.status.as_ref().and_then(|status| status.phase);
-        run.metadata.uid.as_ref() != Some(&claim.uid) || matches!(phase, Some(Phase::Succeeded | Phase::Failed))
-    }))
+    let run = context.mirrors.runs.peek(namespace, &claim.name).await;
+    run.is_none_or(|run| {
+        let run = run.0.as_ref().ok();
+        let phase = run.and_then(|run| run.status.as_ref()?.phase);
+        let uid = run.and_then(|run| run.metadata.uid.as_ref());
+        uid.is_some_and(|uid| *uid != claim.uid) || matches!(phase, Some(Phase::Succeeded | Phase::Failed))
+    })
 }

@@ -18,12 +18,8 @@
 //!
 //! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to `0`.
 //!
-//! Checked against the fields of `ServerArgs` (`python/sglang/srt/server_args.py`, from which the flags are derived) at a commit of the months
-//! around 0.5.23, not at its tag: the spelling of `--tp-size`, `--pp-size`, `--dp-size`, `--nnodes`, `--node-rank`, `--dist-init-addr`,
-//! `--random-seed`, `--mem-fraction-static`, `--max-running-requests`, `--quantization`, `--disable-radix-cache`, `--served-model-name`,
-//! `--weight-version`, `--sampling-defaults`, `--enable-metrics` and all of LoRA's. Not read, and as SGLang's documentation has them:
-//! `--model-path`, `--revision`, `--host`, `--port`, `--context-length`. A request's seed is honoured only where `extraArgs` has
-//! `--enable-deterministic-inference`.
+//! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed is honoured only where
+//! `extraArgs` has `--enable-deterministic-inference`.
 
 use grpo_crds::inference_pool::SglangEngine;
 

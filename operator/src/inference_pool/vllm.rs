@@ -21,9 +21,7 @@
 //! those for adapters; `VLLM_HOST_IP` is the pod's address, since a pod's name may resolve to loopback; caches lie on the model cache's
 //! volume; `USER` is named because the image's user table does not know ours and PyTorch asks for it; nothing is told to vLLM's makers.
 //!
-//! Checked against the sources of vLLM's parsers (`vllm/engine/arg_utils.py`, `vllm/entrypoints/openai/cli_args.py`) at commits of the months
-//! around 0.33, not at its tag: every flag above but `--api-server-count` and `--headless`, which `vllm/entrypoints/cli/serve.py` adds and which
-//! was not read; that `--enable-lora` and booleans of configurations take `--no-`; that LoRA ranks are a closed list is from its documentation.
+//! Every command line in the golden files is read by vLLM 0.32's own parser (`make check-vllm`), the newest that installs without a GPU.
 
 use grpo_crds::inference_pool::VllmEngine;
 

@@ -13,8 +13,9 @@ pub mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::Stream;
 use grpo_crds::SandboxPool;
-use kube::Client;
+use kube::{core::DeserializeGuard, runtime::watcher};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -26,16 +27,12 @@ use crate::{
 
 /// Runs the controller until the process ends.
 pub async fn control(
-    client: &Client,
-    namespace: Option<&str>,
+    shown: impl Stream<Item = Result<DeserializeGuard<SandboxPool>, watcher::Error>> + Send + 'static,
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    controller::run(
-        controller::controller::<SandboxPool>(client, namespace, triggers),
-        context,
-    )
-    .await;
+    let controller = controller::controller(&context.mirrors.sandbox_pools, shown, triggers);
+    controller::run(controller, context).await;
 }
 
 impl Kind for SandboxPool {

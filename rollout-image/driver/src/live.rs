@@ -15,7 +15,10 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The file this process was started with.
-    File { path: PathBuf, started_with: Box<RunConfig> },
+    File {
+        path: PathBuf,
+        started_with: Box<RunConfig>,
+    },
     /// Nowhere: what is given holds.
     Fixed,
 }
@@ -89,7 +92,10 @@ impl Live {
             Ok(seen) => self.with(|state| {
                 state.complaint = None;
                 if seen.ignored != state.ignored && !seen.ignored.is_empty() {
-                    tracing::warn!(fields = seen.ignored.join(", "), "changed in run.json, and not taken over while the run runs");
+                    tracing::warn!(
+                        fields = seen.ignored.join(", "),
+                        "changed in run.json, and not taken over while the run runs"
+                    );
                 }
                 state.ignored = seen.ignored;
                 (seen.settings != state.settings).then_some(seen.settings)

@@ -133,7 +133,10 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
     let file = File::new(&world);
     let newer = file.with(&[
         ("/spec/rollout/iterations", json!(3)),
-        ("/spec/rollout/sampling", json!({"maxTokensPerCall": 256, "temperature": 0.5})),
+        (
+            "/spec/rollout/sampling",
+            json!({"maxTokensPerCall": 256, "temperature": 0.5}),
+        ),
         ("/spec/checkpoint", json!({"every": 2, "keep": 5})),
         ("/spec/tasks/evaluate/0/atEnd", json!(true)),
         // May not change, and does not.
@@ -143,13 +146,21 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
     let run = world.start_with(file.settings(&world), 1, file.source()).await.unwrap();
     run.go().await.unwrap();
 
-    assert_eq!(of_iteration(&world, 1).await, [1.0, 1.0], "what was begun goes on as it was");
+    assert_eq!(
+        of_iteration(&world, 1).await,
+        [1.0, 1.0],
+        "what was begun goes on as it was"
+    );
     assert_eq!(of_iteration(&world, 2).await, [0.5, 0.5]);
     assert_eq!(of_iteration(&world, 3).await, [0.5, 0.5]);
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2, 3]);
     let kept: Vec<CheckpointOrder> = world.trainer.kept.lock().unwrap().iter().flatten().copied().collect();
     let order = |write, keep| CheckpointOrder { write, keep };
-    assert_eq!(kept, [order(false, 2), order(true, 5), order(true, 5)], "every second, and the last");
+    assert_eq!(
+        kept,
+        [order(false, 2), order(true, 5), order(true, 5)],
+        "every second, and the last"
+    );
     assert_eq!(
         world.state().await.evaluations.keys().collect::<Vec<_>>(),
         [&("fixed".to_owned(), "a-v3".to_owned())]
@@ -165,11 +176,19 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
 async fn fewer_iterations_end_the_run_after_the_one_that_runs_with_its_last_evaluation() {
     let world = World::new(1).await;
     let mut file = File::new(&world);
-    for (at, value) in [("/spec/rollout/iterations", json!(5)), ("/spec/tasks/evaluate/0/atEnd", json!(true))] {
+    for (at, value) in [
+        ("/spec/rollout/iterations", json!(5)),
+        ("/spec/tasks/evaluate/0/atEnd", json!(true)),
+    ] {
         *file.content.pointer_mut(at).unwrap() = value;
     }
     std::fs::write(&file.path, file.content.to_string()).unwrap();
-    change_while_sampling(&world, &file, "a-v1", file.with(&[("/spec/rollout/iterations", json!(1))]));
+    change_while_sampling(
+        &world,
+        &file,
+        "a-v1",
+        file.with(&[("/spec/rollout/iterations", json!(1))]),
+    );
     let run = world.start_with(file.settings(&world), 1, file.source()).await.unwrap();
     run.go().await.unwrap();
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);
@@ -189,7 +208,11 @@ async fn a_file_that_is_torn_or_a_namesakes_or_asks_for_too_much_changes_nothing
     let unsupported = json!({"maxTokensPerCall": 256, "minP": 0.5});
     for (attempt, content, words) in [
         (1, "{".to_owned(), "is no run.json"),
-        (2, file.with(&[("/uid", json!("uid-2")), ("/spec/rollout/iterations", json!(9))]), "uid-2"),
+        (
+            2,
+            file.with(&[("/uid", json!("uid-2")), ("/spec/rollout/iterations", json!(9))]),
+            "uid-2",
+        ),
         (3, file.with(&[("/spec/rollout/sampling", unsupported)]), "minP"),
     ] {
         std::fs::write(&file.path, file.content.to_string()).unwrap();
@@ -210,7 +233,10 @@ async fn a_file_that_is_torn_or_a_namesakes_or_asks_for_too_much_changes_nothing
 async fn a_driver_that_comes_back_goes_on_sampling_as_the_iteration_was_begun() {
     let world = World::new(1).await;
     let file = File::new(&world);
-    let newer = file.with(&[("/spec/rollout/sampling", json!({"maxTokensPerCall": 256, "temperature": 0.5}))]);
+    let newer = file.with(&[(
+        "/spec/rollout/sampling",
+        json!({"maxTokensPerCall": 256, "temperature": 0.5}),
+    )]);
     change_while_sampling(&world, &file, "a-v0", newer);
     let run = world.start_with(file.settings(&world), 1, file.source()).await.unwrap();
     // Until the first verdict of iteration 1: the second episode is left over.
@@ -224,7 +250,11 @@ async fn a_driver_that_comes_back_goes_on_sampling_as_the_iteration_was_begun() 
         () = one_verdict => {}
     }
     drop(run);
-    assert_eq!(file.settings(&world).sampling.temperature, 0.5, "it is started with the newer file");
+    assert_eq!(
+        file.settings(&world).sampling.temperature,
+        0.5,
+        "it is started with the newer file"
+    );
     let run = world.start_with(file.settings(&world), 2, file.source()).await.unwrap();
     run.go().await.unwrap();
     let first = of_iteration(&world, 1).await;

@@ -126,7 +126,11 @@ fn write_episode(dir: &Path, home: EpisodeHome, sample: u32, outcome: Outcome) {
     folder.meta.key.home = home;
     let path = folder.meta.key.dir(1);
     write(dir, &paths::turn(&path, 0), &look_turn());
-    write(dir, &paths::turn(&path, 1), &edit_turn(1, "1 passed"));
+    let second = TurnRecord {
+        prompt_length: 6,
+        ..edit_turn(1, "1 passed")
+    };
+    write(dir, &paths::turn(&path, 1), &second);
     write(dir, &paths::trajectory(&path), &trajectory(&folder.meta));
     std::fs::write(dir.join(paths::patch(&path)), "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n").unwrap();
     write(dir, &paths::meta(&path), &folder.meta);

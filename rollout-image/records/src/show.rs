@@ -101,14 +101,13 @@ fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
         let exit = exec
             .exit_code
             .map_or_else(|| "no exit code".into(), |c| format!("exit {c}"));
-        let given = turn.observation.len();
+        let given = match turn.observation.len() {
+            0 => String::new(),
+            given => format!("; tokens {end}..{} were given", end + given),
+        };
         block(
             out,
-            &format!(
-                "{exit} in {} ms; tokens {end}..{} were given",
-                exec.duration_millis,
-                end + given
-            ),
+            &format!("{exit} in {} ms{given}", exec.duration_millis),
             &turn.observation_text,
         );
     }

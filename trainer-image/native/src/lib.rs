@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tch::Tensor;
 
+pub use crate::meeting::{Doing, Position, Unanswered, Watch};
 use crate::meeting::{Meeting, Progress};
-pub use crate::meeting::{Doing, Position, Watch};
 
 unsafe extern "C" {
     fn _exit(code: c_int) -> !;
@@ -306,7 +306,9 @@ fn call(work: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
         0 => Ok(()),
         _ => {
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-            Err(String::from_utf8_lossy(&text[..end]).into_owned())
+            // What follows the first line is C++'s stack.
+            let thrown = String::from_utf8_lossy(&text[..end]);
+            Err(thrown.lines().next().unwrap_or_default().to_owned())
         }
     }
 }

@@ -237,6 +237,17 @@ impl Progress {
     }
 }
 
+/// Why rank 0's store said nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// It keeps its connections, and does not answer: rank 0 hangs.
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    /// Its connections are closed: rank 0 has ended.
+    #[error("{0}")]
+    Gone(String),
+}
+
 /// What a thread beside the training sees of this rank and, through the store, of all.
 #[derive(Clone)]
 pub struct Watch {
@@ -270,8 +281,8 @@ impl Watch {
         locked(&self.progress.doing).step = step.map(|step| (step, Instant::now()));
     }
 
-    /// How far every rank is; nothing where one never came. An error where rank 0's store does not answer within `patience`.
-    pub fn positions(&self, patience: Duration) -> Result<Vec<Option<Position>>, String> {
+    /// How far every rank is; nothing where one never came.
+    pub fn positions(&self, patience: Duration) -> Result<Vec<Option<Position>>, Unanswered> {
         self.asked(patience, |meeting| {
             (0..meeting.world)
                 .map(|rank| Ok(meeting.get(&place(rank))?.as_deref().and_then(Position::parse)))
@@ -281,14 +292,14 @@ impl Watch {
     }
 
     /// Leaves a word for the other ranks.
-    pub fn tell(&self, word: &str, patience: Duration) -> Result<(), String> {
+    pub fn tell(&self, word: &str, patience: Duration) -> Result<(), Unanswered> {
         let word = word.to_owned();
         self.asked(patience, move |meeting| meeting.set(WORD, &word))
             .unwrap_or(Ok(()))
     }
 
     /// The word that a rank left.
-    pub fn told(&self, patience: Duration) -> Result<Option<String>, String> {
+    pub fn told(&self, patience: Duration) -> Result<Option<String>, Unanswered> {
         self.asked(patience, |meeting| meeting.get(WORD)).unwrap_or(Ok(None))
     }
 
@@ -297,12 +308,14 @@ impl Watch {
         &self,
         patience: Duration,
         ask: impl FnOnce(&Meeting) -> Result<T, String> + Send + 'static,
-    ) -> Option<Result<T, String>> {
+    ) -> Option<Result<T, Unanswered>> {
         let meeting = self.meeting.clone()?;
         let (answer, answers) = std::sync::mpsc::channel();
         std::thread::spawn(move || answer.send(ask(&meeting)));
-        let answered = answers.recv_timeout(patience);
-        Some(answered.unwrap_or_else(|_| Err(format!("no answer within {patience:?}"))))
+        Some(match answers.recv_timeout(patience) {
+            Ok(answer) => answer.map_err(Unanswered::Gone),
+            Err(_) => Err(Unanswered::Silent(patience)),
+        })
     }
 }
 

@@ -19,7 +19,9 @@ use grpo_crds::RunConfig;
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_policy::{Config, weights};
 use grpo_records::paths;
-use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+use grpo_records::trainer::{
+    CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
+};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -29,7 +31,7 @@ use crate::sharded::Sharded;
 use crate::state::{Epoch, Store, json};
 use crate::watchdog::{self, Limits};
 
-/// How often idle ranks hear from rank 0.
+/// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
 const IDLE: Duration = Duration::from_secs(5);
 /// Room for one order's JSON.
 const ORDER_BYTES: usize = 1024;
@@ -213,7 +215,7 @@ fn train(
     };
     drop(initial);
     rank.recover()?;
-    rank.follow(jobs)
+    rank.follow(jobs, &process.limits)
 }
 
 impl Rank {
@@ -259,11 +261,12 @@ impl Rank {
     }
 
     /// Gives or takes orders until something ends it.
-    fn follow(&mut self, jobs: Option<Receiver<(u32, StepRequest)>>) -> Result<(), TrainError> {
+    fn follow(&mut self, jobs: Option<Receiver<(u32, StepRequest)>>, limits: &Limits) -> Result<(), TrainError> {
+        let idle = IDLE.min(limits.collective / 4);
         loop {
             let order = match &jobs {
                 None => None,
-                Some(jobs) => Some(match jobs.recv_timeout(IDLE) {
+                Some(jobs) => Some(match jobs.recv_timeout(idle) {
                     Ok((step, request)) => Order::Step { step, request },
                     Err(RecvTimeoutError::Timeout) => Order::Idle,
                     Err(RecvTimeoutError::Disconnected) => {

@@ -95,7 +95,9 @@ impl Store {
     pub fn fence(&self) -> Result<(), TrainError> {
         let Some(epoch) = &self.epoch else { return Ok(()) };
         let folder = self.at(paths::STAGING);
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        let Ok(entries) = fs::read_dir(&folder) else {
+            return Ok(());
+        };
         let mut others = Vec::new();
         for entry in entries {
             let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
@@ -168,7 +170,9 @@ impl Store {
     pub fn sweep(&self) -> Result<(), TrainError> {
         self.still_ours("tidying up")?;
         let folder = self.at(paths::CHECKPOINTS);
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        let Ok(entries) = fs::read_dir(&folder) else {
+            return Ok(());
+        };
         for entry in entries {
             let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
             if path.is_dir() && !path.join(paths::MANIFEST).exists() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use grpo_crds::hang::{HUNG_CODE, Hang};
-use grpo_native::{Doing, Position, Watch, end_now};
+use grpo_native::{Doing, Position, Unanswered, Watch, end_now};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(200);
@@ -53,7 +53,13 @@ pub fn start(watch: Watch, limits: Limits) {
 fn look(watch: &Watch, limits: &Limits) -> Option<Hang> {
     let overdue = overdue(&watch.doing(), limits, Instant::now())?;
     let positions = watch.positions(PATIENCE);
-    let excused = overdue.waited < BUSY && positions.as_ref().is_ok_and(|all| only_busy_ones_are_late(all));
+    let excused = overdue.waited < BUSY.max(limits.collective)
+        && match &positions {
+            Ok(all) => only_busy_ones_are_late(all),
+            // Rank 0 has ended: the collective itself is about to say so.
+            Err(Unanswered::Gone(_)) => true,
+            Err(Unanswered::Silent(_)) => false,
+        };
     (!excused).then(|| verdict(&overdue, watch.rank(), positions, limits.per_pod))
 }
 
@@ -94,12 +100,7 @@ fn only_busy_ones_are_late(positions: &[Option<Position>]) -> bool {
     !late.is_empty() && late.iter().all(busy)
 }
 
-fn verdict(
-    overdue: &Overdue,
-    rank: u32,
-    positions: Result<Vec<Option<Position>>, String>,
-    per_pod: u32,
-) -> Hang {
+fn verdict(overdue: &Overdue, rank: u32, positions: Result<Vec<Option<Position>>, Unanswered>, per_pod: u32) -> Hang {
     let step = overdue.step.map(|step| format!(" of step {step}")).unwrap_or_default();
     let seconds = overdue.waited.as_secs();
     let waited = match overdue.collective {
@@ -139,7 +140,10 @@ fn in_words(rank: u32, at: Option<&Position>) -> String {
         None => format!("rank {rank} never came"),
         Some(at) if at.busy => format!("rank {rank} did not arrive (busy with {})", at.doing),
         Some(at) if at.doing.is_empty() => format!("rank {rank} did not arrive"),
-        Some(at) => format!("rank {rank} did not arrive (last seen at {}, its number {})", at.doing, at.number),
+        Some(at) => format!(
+            "rank {rank} did not arrive (last seen at {}, its number {})",
+            at.doing, at.number
+        ),
     }
 }
 
@@ -151,7 +155,7 @@ fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
     if let Ok(word) = serde_json::to_string(hang)
         && let Err(error) = watch.tell(&word, PATIENCE)
     {
-        tracing::warn!(error, "could not tell the other ranks");
+        tracing::warn!(%error, "could not tell the other ranks");
     }
     if watch.rank() == 0 {
         std::thread::sleep(LAST);
@@ -251,7 +255,7 @@ mod tests {
             step: None,
             waited: Duration::from_secs(121),
         };
-        let hang = verdict(&overdue, 3, Err("no answer within 5s".into()), 1);
+        let hang = verdict(&overdue, 3, Err(Unanswered::Silent(PATIENCE)), 1);
         assert_eq!((hang.ranks, hang.pods), (vec![0], vec![0]));
         let same = vec![at(4, false, "barrier"); 2];
         let hang = verdict(&overdue, 1, Ok(same), 1);
@@ -262,7 +266,14 @@ mod tests {
     fn whoever_says_that_it_writes_is_not_taken_for_hanging() {
         let writing = at(8, true, "publishing weights");
         assert!(only_busy_ones_are_late(&[writing.clone(), at(9, false, "barrier")]));
-        assert!(!only_busy_ones_are_late(&[writing, at(9, false, "barrier"), at(8, false, "broadcast")]));
-        assert!(!only_busy_ones_are_late(&[at(9, false, "barrier"), at(9, true, "barrier")]));
+        assert!(!only_busy_ones_are_late(&[
+            writing,
+            at(9, false, "barrier"),
+            at(8, false, "broadcast")
+        ]));
+        assert!(!only_busy_ones_are_late(&[
+            at(9, false, "barrier"),
+            at(9, true, "barrier")
+        ]));
     }
 }

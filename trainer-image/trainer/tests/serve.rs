@@ -214,7 +214,11 @@ impl Attempt {
         self.signal(rank, "-STOP");
         let others = (0..self.ranks.len()).filter(|other| *other != rank);
         let said = others.map(|other| {
-            assert_eq!(self.ranks[other].wait().unwrap().code(), Some(HUNG_CODE), "rank {other}");
+            assert_eq!(
+                self.ranks[other].wait().unwrap().code(),
+                Some(HUNG_CODE),
+                "rank {other}"
+            );
             serde_json::from_slice(&std::fs::read(self.last_words.join(other.to_string())).unwrap()).unwrap()
         });
         said.collect()
@@ -397,7 +401,10 @@ fn a_hang_inside_a_step_names_the_step() {
     assert_eq!(attempt.order(1, &paths::batch(1), &checksum(&run, 1)).0, 202);
     let hang = attempt.hang(1).remove(0);
     assert_eq!(hang.ranks, [1]);
-    assert!(hang.message.contains("rank 0 waited") && hang.message.contains("step 1"), "{hang:?}");
+    assert!(
+        hang.message.contains("rank 0 waited") && hang.message.contains("step 1"),
+        "{hang:?}"
+    );
 }
 
 #[test]
@@ -431,7 +438,10 @@ fn the_driver_says_when_a_checkpoint_is_written_and_how_many_stay() {
         let order = serde_json::json!({
             "batch": paths::batch(step), "sha256": checksum(&run, step), "checkpoint": {"write": write, "keep": 1},
         });
-        assert_eq!(attempt.ask("PUT", &format!("/v1/steps/{step}"), &order.to_string()).0, 202);
+        assert_eq!(
+            attempt.ask("PUT", &format!("/v1/steps/{step}"), &order.to_string()).0,
+            202
+        );
         assert_eq!(attempt.outcome(step).state, StepPhase::Done);
         // Asked again by a driver that keeps otherwise: the same step.
         assert_eq!(attempt.order(step, &paths::batch(step), &checksum(&run, step)).0, 202);

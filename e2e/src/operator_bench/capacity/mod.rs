@@ -15,10 +15,7 @@ use std::{
 
 use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Client,
-    api::{Api, DeleteParams, ListParams, Patch, PatchParams},
-};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 pub use scenario::{Run, Scenario};

@@ -86,37 +86,46 @@ impl Scenario {
 
     /// Whether these runs have room on what is free of each node.
     pub fn fits(&self, free: &[u32], runs: &[&Run]) -> bool {
-        let mut pods: Vec<(u32, &Run)> = Vec::new();
+        let mut pods: Vec<Pod> = Vec::new();
         for run in runs {
             for group in [&run.trainer, &run.engines] {
-                pods.extend((0..group.count).map(|_| (group.gpus, *run)));
+                let pod = (group.gpus, run.tolerates, run.zone);
+                pods.extend((0..group.count).map(|_| pod));
             }
         }
-        pods.sort_by_key(|(gpus, _)| std::cmp::Reverse(*gpus));
-        self.place(&mut free.to_vec(), &pods)
+        if pods.iter().map(|pod| pod.0).sum::<u32>() > free.iter().sum() {
+            return false;
+        }
+        pods.sort_by_key(|pod| std::cmp::Reverse(*pod));
+        self.place(&mut free.to_vec(), &pods, 0)
     }
 
-    fn place(&self, free: &mut [u32], pods: &[(u32, &Run)]) -> bool {
-        let Some(((gpus, run), rest)) = pods.split_first() else {
+    /// Places the first pod on each node from this one on, and the others behind it. Of pods that are alike the later never goes before the earlier.
+    fn place(&self, free: &mut [u32], pods: &[Pod], from: usize) -> bool {
+        let Some((pod, rest)) = pods.split_first() else {
             return true;
         };
-        (0..free.len()).any(|node| {
-            if free[node] < *gpus || !run.may_use(&self.nodes[node]) {
+        (from..free.len()).any(|node| {
+            if free[node] < pod.0 || !may_use(*pod, &self.nodes[node]) {
                 return false;
             }
-            free[node] -= gpus;
-            let placed = self.place(free, rest);
-            free[node] += gpus;
+            free[node] -= pod.0;
+            let from = if rest.first() == Some(pod) { node } else { 0 };
+            let placed = self.place(free, rest, from);
+            free[node] += pod.0;
             placed
         })
     }
 }
 
-impl Run {
-    fn may_use(&self, node: &Node) -> bool {
-        (self.tolerates || !node.special) && self.zone.is_none_or(|zone| zone == node.zone)
-    }
+/// GPUs, whether it tolerates the taint, and its zone.
+type Pod = (u32, bool, Option<char>);
 
+fn may_use((_, tolerates, zone): Pod, node: &Node) -> bool {
+    (tolerates || !node.special) && zone.is_none_or(|zone| zone == node.zone)
+}
+
+impl Run {
     /// Driver, trainers and engines: what is admitted together.
     pub fn pods(&self) -> usize {
         1 + (self.trainer.count + self.engines.count) as usize

@@ -5,11 +5,11 @@ use super::parts::{Part, Run, selector};
 use super::stream;
 use crate::arguments::Logs;
 use crate::cluster::Cluster;
-use crate::error::{Asking, Error, refused};
+use crate::error::{Asking, Error, refused, watch_refused};
 use crate::records::listing_pods;
 use crate::status::is_over;
 use anstyle::{AnsiColor, Style};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use grpo_records::show::harmless;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,6 +24,8 @@ use tokio::sync::mpsc;
 const PATIENCE: Duration = Duration::from_millis(700);
 /// Before a broken connection is taken up again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often a followed run without open logs is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Lines on their way from the readers: a fast log waits for a slow terminal.
 const ON_THEIR_WAY: usize = 4096;
 /// Wide enough for most names; longer ones push their line to the right.
@@ -190,7 +192,11 @@ async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Rece
     let later = watcher(readers.pods.clone(), watcher::Config::default().labels(&selector())).default_backoff();
     let mut later = std::pin::pin!(later);
     loop {
-        let turn = readers.lines.next_turn();
+        // While nothing is open, the run may have ended without another word.
+        let turn = match readers.open {
+            0 => Some(Instant::now() + LOOK_AGAIN),
+            _ => readers.lines.next_turn(),
+        };
         let patience = async {
             match turn {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -203,11 +209,15 @@ async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Rece
                 News::Closed(id, None) => readers.closed(id),
                 News::Closed(_, Some(error)) => return Err(error),
             },
-            event = later.try_next(), if follow => {
-                if let Ok(Some(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod))) = event {
-                    readers.begin(&pod);
+            Some(event) = later.next(), if follow => match event {
+                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => readers.begin(&pod),
+                Ok(_) => {}
+                Err(error) => {
+                    if let Some(refusal) = watch_refused(error) {
+                        return Err(Asking { verb: "watch", ..listing_pods(cluster) }.failed(refusal));
+                    }
                 }
-            }
+            },
             () = patience => {}
         }
         for line in readers.lines.ready(Instant::now()) {

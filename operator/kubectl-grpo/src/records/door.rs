@@ -2,6 +2,7 @@
 
 use crate::error::{Asking, Error};
 use bytes::Bytes;
+use futures::FutureExt;
 use grpo_records::look::Refusal;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -18,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const LONGEST_ANSWER: usize = 128 << 20;
 /// Patience with one answer. A slow disk is waited for, a dead node is not.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A broken connection is explained within this time, or not at all.
+const REASON_WITHIN: Duration = Duration::from_secs(1);
 
 /// An open connection to a pod's door.
 pub struct Door {
@@ -42,13 +45,23 @@ impl Door {
         let stream = forwarded.take_stream(port).ok_or_else(no_stream)?;
         let broken = forwarded.take_error(port).ok_or_else(no_stream)?;
         let mut door = Self::over(pod, stream).await?;
-        tokio::select! {
-            there = door.healthy() => there?,
-            Some(why) = broken => {
-                return Err(door_error(pod, format!("{why}; an older driver has no such door: copy the store and give --from DIR")));
-            }
+        let mut broken = std::pin::pin!(broken.fuse());
+        let refused = |why: String| {
+            let advice = "a driver of an older version has no such door: copy the store and give --from DIR";
+            Err(door_error(pod, format!("{why}; {advice}")))
+        };
+        let error = tokio::select! {
+            there = door.healthy() => match there {
+                Ok(()) => return Ok(door),
+                Err(error) => error,
+            },
+            Some(why) = &mut broken => return refused(why),
+        };
+        // The connection may end before the reason arrives, which says more.
+        match tokio::time::timeout(REASON_WITHIN, broken).await {
+            Ok(Some(why)) => refused(why),
+            _ => Err(error),
         }
-        Ok(door)
     }
 
     /// Over any connection.
@@ -89,6 +102,8 @@ impl Door {
                 .header("host", "records")
                 .body(Empty::new())
                 .map_err(|error| error.to_string())?;
+            // The connection has to have noticed that the answer before was its last word.
+            self.sender.ready().await.map_err(|error| error.to_string())?;
             let answer = self
                 .sender
                 .send_request(request)

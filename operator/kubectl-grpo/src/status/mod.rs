@@ -9,8 +9,8 @@ pub use screen::screen;
 
 use crate::arguments::Status;
 use crate::cluster::Cluster;
-use crate::error::{Asking, Error};
-use futures::TryStreamExt;
+use crate::error::{Asking, Error, watch_refused};
+use futures::StreamExt;
 use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
 use jiff::Timestamp;
@@ -51,14 +51,16 @@ async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<()
     let terminal = std::io::stdout().is_terminal();
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = std::pin::pin!(watcher(cluster.runs(), only).default_backoff());
+    let asking = Asking {
+        verb: "watch",
+        resource: "grporuns.grpo.dev",
+        namespace: Some(&cluster.namespace),
+        name,
+    };
     let mut shown = String::new();
-    while let Some(event) = events
-        .try_next()
-        .await
-        .map_err(|error| watch_failed(cluster, name, error))?
-    {
+    while let Some(event) = events.next().await {
         match event {
-            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => {
+            Ok(watcher::Event::Apply(run) | watcher::Event::InitApply(run)) => {
                 let text = screen(&run, Timestamp::now());
                 if text != shown {
                     let before = if terminal { CLEAR } else { "" };
@@ -73,11 +75,16 @@ async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<()
                     return Ok(());
                 }
             }
-            watcher::Event::Delete(_) => {
+            Ok(watcher::Event::Delete(_)) => {
                 writeln!(out, "GrpoRun {name} was deleted")?;
                 return Ok(());
             }
-            watcher::Event::Init | watcher::Event::InitDone => {}
+            Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+            Err(error) => {
+                if let Some(refusal) = watch_refused(error) {
+                    return Err(asking.failed(refusal));
+                }
+            }
         }
     }
     Ok(())
@@ -87,20 +94,4 @@ async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<()
 pub fn is_over(run: &GrpoRun) -> bool {
     let phase = run.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Succeeded | Phase::Failed))
-}
-
-fn watch_failed(cluster: &Cluster, name: &str, error: watcher::Error) -> Error {
-    let asking = Asking {
-        verb: "watch",
-        resource: "grporuns.grpo.dev",
-        namespace: Some(&cluster.namespace),
-        name,
-    };
-    match error {
-        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => asking.failed(error),
-        source => Error::Watch {
-            object: format!("GrpoRun {name}"),
-            source: Box::new(source),
-        },
-    }
 }

@@ -127,7 +127,7 @@ fn wait_text(wait: &Wait, now: Timestamp) -> String {
         thing => format!(" for {thing}"),
     };
     format!(
-        "\nIt waits{thing}, since {} ({})\n{}",
+        "\nIt has waited {}{thing} ({})\n{}",
         since(wait.since, now),
         wait.reason,
         paragraph(&wait.message, INDENT, WIDTH)
@@ -152,15 +152,8 @@ fn end(run: &GrpoRun, status: &GrpoRunStatus) -> String {
                 .or(status.message.as_deref())
                 .unwrap_or_default();
             format!(
-                "\nIt failed: {reason}\n{}{}",
+                "\nIt failed: {reason}\n{}{INDENT}last words: kubectl grpo logs {name} -n {namespace}\n{INDENT}episodes:   kubectl grpo episodes {name} -n {namespace}\n",
                 paragraph(message, INDENT, WIDTH),
-                paragraph(
-                    &format!(
-                        "Its last words: kubectl grpo logs {name} -n {namespace}; its episodes: kubectl grpo episodes {name} -n {namespace}"
-                    ),
-                    INDENT,
-                    WIDTH
-                )
             )
         }
         Some(Phase::Succeeded | Phase::Suspended | Phase::Terminating) => {
@@ -179,7 +172,8 @@ fn plan(plan: &[PlannedPods]) -> String {
     let rows: Vec<Vec<String>> = plan
         .iter()
         .map(|pods| {
-            let running = Option::<u32>::from(pods.running);
+            // Sandboxes come and go; their pool counts them.
+            let running = Option::<u32>::from(pods.running).filter(|_| !pods.pods.contains('-'));
             vec![
                 format!("{INDENT}{}", pods.role),
                 pods.pods.clone(),

@@ -25,8 +25,8 @@ use grpo_driver::verify;
 use grpo_engine_protocol as engine;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
-    WeightsManifest, Writer, paths,
+    CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase,
+    TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
 use serde_json::{Value, json};

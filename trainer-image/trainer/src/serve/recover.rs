@@ -23,7 +23,9 @@ impl Rank {
     pub(super) fn recover(&mut self) -> Result<(), TrainError> {
         // What an attempt before this one still publishes is published before anybody reads.
         if self.is_first() {
-            self.model.group.busy("fencing off earlier attempts", || self.store.fence())?;
+            self.model
+                .group
+                .busy("fencing off earlier attempts", || self.store.fence())?;
         }
         self.model.group.barrier()?;
         self.store.begin()?;
