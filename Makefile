@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm lint install-plugin book golden
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm lint install-plugin book golden
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,7 @@ status: ## which parts of the cluster serve
 check: cluster ## show what the cluster can do, and how fast
 	@e2e/cluster/check.sh
 
-test: test-unit test-operator test-e2e ## every test, those on a real cluster included; test-chaos is apart
+test: test-unit test-api test-e2e ## every test, those on a real cluster included; test-operator and test-chaos are apart
 
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
@@ -49,12 +49,18 @@ test-unit: ## tests that need no cluster
 	cargo test $(PLAIN)
 	cargo test $(TORCH)
 
-test-operator: ## API, chart and operator on a control plane without nodes: rules, bad input, requests, outages, capacity; in small
+test-api: ## rules, bounds and chart on an API server without nodes
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	$(ENV)
+	cargo test $(PLAIN) --test judges --test chart -- --ignored --test-threads=1 --nocapture
+
+test-operator: ## the operator on a control plane without nodes: bad input, requests at rest, outages, capacity; in small, ten minutes
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator
-	cargo test $(PLAIN) --test judges --test chart --test bad_input --test rest --test operator -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test bad_input --test rest --test operator -- --ignored --test-threads=1 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then

@@ -83,13 +83,18 @@ fn overdue(doing: &Doing, limits: &Limits, now: Instant) -> Option<Overdue> {
     })
 }
 
-/// Ranks that are not as far as the foremost, or never came.
+/// Ranks that never came, and of the others those that are furthest behind. A rank somewhat behind the foremost may itself wait for the last one: the
+/// root of a broadcast waits for it while another receiver has long gone on.
 fn late(positions: &[Option<Position>]) -> Vec<u32> {
-    let foremost = positions.iter().flatten().map(|at| at.number).max().unwrap_or(0);
-    let behind = |at: &Option<Position>| at.as_ref().is_none_or(|at| at.number < foremost);
+    let numbers = || positions.iter().flatten().map(|at| at.number);
+    let (last, foremost) = (numbers().min(), numbers().max());
+    let is_late = |at: &Option<Position>| match at {
+        None => true,
+        Some(at) => Some(at.number) == last && last != foremost,
+    };
     (0..)
         .zip(positions)
-        .filter(|(_, at)| behind(at))
+        .filter(|(_, at)| is_late(at))
         .map(|(rank, _)| rank)
         .collect()
 }
