@@ -179,7 +179,7 @@ fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
 fn common_volumes(seen: &Seen, settings: &Settings) -> (Vec<Value>, Vec<Value>) {
     let mut volumes = vec![
         json!({"name": "config", "configMap": {"name": names::config(&seen.owner.name)}}),
-        claim_volume("store", &store_claim(seen), false),
+        store_volume(seen),
         scratch_volume("tmp"),
     ];
     let mut mounts = vec![
@@ -192,6 +192,14 @@ fn common_volumes(seen: &Seen, settings: &Settings) -> (Vec<Value>, Vec<Value>) 
         mounts.push(at);
     }
     (volumes, mounts)
+}
+
+/// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to start and say so.
+fn store_volume(seen: &Seen) -> Value {
+    match &seen.run.spec.store.object_store {
+        Some(_) => scratch_volume("store"),
+        None => claim_volume("store", &store_claim(seen), false),
+    }
 }
 
 /// The claim that holds the store.

@@ -151,7 +151,8 @@ async fn store(read: &Seen, context: &Context) -> Result<(StoreVolume, Option<St
             return Ok((StoreVolume::OneNode, None));
         }
         (None, Some(_)) => names::store_claim(&read.owner.name),
-        (None, None) => return Ok((StoreVolume::Missing, None)),
+        // An object store: nothing is mounted.
+        (None, None) => return Ok((StoreVolume::Shared, None)),
     };
     let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
     let Some(claim) = claim else {

@@ -597,3 +597,36 @@ fn pods_that_were_just_made_are_not_taken_for_lost() {
     assert!(decision.create.is_empty() && decision.delete_pods.is_empty());
     assert_eq!(decision.status.phase, Some(Phase::Provisioning));
 }
+
+#[test]
+fn a_run_asks_for_room_before_the_server_of_its_own_external_pool_is_probed() {
+    let mut run: GrpoRun = object(DEMO);
+    let external = "{external: {url: 'https://example.com/v1', weights: Agent}}";
+    run.spec.inference.pool.as_mut().unwrap().engine = serde_yaml_ng::from_str(external).unwrap();
+    let mut pool = inference_pool(None, "False", "not probed yet");
+    pool.spec = run
+        .spec
+        .inference
+        .pool
+        .as_ref()
+        .unwrap()
+        .serving(&run.spec.model.source());
+    let owned = decided(&Seen {
+        inference: Some(pool.clone()),
+        sandboxes: Some(sandbox_pool()),
+        ..seen(run.clone())
+    });
+    assert_eq!(owned.status.phase, Some(Phase::Queued), "{:?}", owned.status.message);
+
+    run.spec.inference = serde_yaml_ng::from_str("{poolRef: {name: demo}}").unwrap();
+    let referred = decided(&Seen {
+        inference: Some(pool),
+        sandboxes: Some(sandbox_pool()),
+        ..seen(run)
+    });
+    assert_eq!(
+        referred.status.phase,
+        Some(Phase::Pending),
+        "somebody else's pool is probed already"
+    );
+}

@@ -133,6 +133,10 @@ fn inference_unusable(seen: &Seen) -> Option<Wait> {
             ),
         ));
     }
+    // The agent that probes for a pool of the run's own starts with the run: waiting for it here, neither would ever begin.
+    if spec.inference.pool.is_some() {
+        return None;
+    }
     let probed = pool
         .status
         .iter()
