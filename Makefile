@@ -67,6 +67,7 @@ test-e2e: ## tests on a real cluster
 	  echo "THE END-TO-END TESTS WERE LEFT OUT: this machine has no Docker, and its user may not make namespaces (be root)" >&2
 	  exit 0
 	fi
+	e2e/setup/kubernetes.sh control-plane
 	e2e/demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test tools --test cluster --test examples -- --ignored --test-threads=1 --nocapture

@@ -47,8 +47,11 @@ control_plane() {
   stage etcd build_etcd
   stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
   stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
-  stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"
 }
+
+# A cluster with nodes of its own has no use for it.
+in_place_of_nodes() { stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"; }
+
 
 # What nodes need besides.
 nodes() {
@@ -60,7 +63,7 @@ nodes() {
 main() {
   command -v go > /dev/null || die "go is needed to build Kubernetes (https://go.dev/dl)"
   control_plane
-  [ "${1:-all}" = control-plane ] || nodes
+  if [ "${1:-all}" = control-plane ]; then in_place_of_nodes; else nodes; fi
 }
 
 main "$@"
