@@ -82,6 +82,7 @@ pub struct Trainer {
     pub lineage: Mutex<String>,
     pub step: Mutex<u32>,
     pub steps_run: Mutex<Vec<u32>>,
+    orders: tokio::sync::Mutex<()>,
     /// What was ordered to be kept after each of them.
     pub kept: Mutex<Vec<Option<CheckpointOrder>>>,
     pub phase: Mutex<TrainerPhase>,
@@ -199,6 +200,7 @@ impl World {
             lineage: Mutex::new("a".into()),
             step: Mutex::new(0),
             steps_run: Mutex::default(),
+            orders: tokio::sync::Mutex::default(),
             kept: Mutex::default(),
             phase: Mutex::new(TrainerPhase::Idle),
             away_for: Mutex::new(0),
@@ -716,16 +718,22 @@ async fn put_step(
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    let state = trainer.state().await;
-    if state.step + 1 != k {
-        return (StatusCode::CONFLICT, Json(state)).into_response();
-    }
-    let bytes = trainer.store.bytes(&request.batch).await.unwrap();
-    assert_eq!(sha256_hex(&bytes), request.sha256);
-    trainer.steps_run.lock().unwrap().push(k);
-    trainer.kept.lock().unwrap().push(request.checkpoint);
-    trainer.publish(k).await;
-    StatusCode::ACCEPTED.into_response()
+    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken one after the other.
+    tokio::spawn(async move {
+        let _one_at_a_time = trainer.orders.lock().await;
+        let state = trainer.state().await;
+        if state.step + 1 != k {
+            return (StatusCode::CONFLICT, Json(state)).into_response();
+        }
+        let bytes = trainer.store.bytes(&request.batch).await.unwrap();
+        assert_eq!(sha256_hex(&bytes), request.sha256);
+        trainer.steps_run.lock().unwrap().push(k);
+        trainer.kept.lock().unwrap().push(request.checkpoint);
+        trainer.publish(k).await;
+        StatusCode::ACCEPTED.into_response()
+    })
+    .await
+    .unwrap()
 }
 
 async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Json<StepState> {
