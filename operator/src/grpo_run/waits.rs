@@ -190,7 +190,7 @@ fn missing(reason: &'static str, words: &str, own: bool) -> Option<Wait> {
     (!own).then(|| {
         (
             reason,
-            format!("there is no {words} in this namespace; make it, or correct poolRef"),
+            format!("there is no {words} in this namespace, or it cannot be read; make it, or correct poolRef"),
         )
     })
 }
