@@ -1,6 +1,6 @@
 //! The chart as helm judges and renders it: good values become what they say, wrong ones are refused by the path of the field.
 //!
-//! Needs helm and kube-apiserver, which `make setup` builds: `make test-e2e`. Without them these tests do not run.
+//! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ fn of_kind<'a>(rendered: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-#[ignore = "needs helm: make test-e2e"]
+#[ignore = "needs helm: make test-api"]
 fn wrong_values_are_refused_by_the_path_of_the_field() {
     let resources = |section: Value| json!({"resources": section});
     for (values, path, says) in [
@@ -70,7 +70,7 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
 }
 
 #[test]
-#[ignore = "needs helm: make test-e2e"]
+#[ignore = "needs helm: make test-api"]
 fn good_values_become_what_they_say() -> Result<()> {
     let rendered = chart::render(&json!({
         "global": {"anything": 1},
@@ -125,7 +125,7 @@ fn has(rule: &Value, field: &str, word: &str) -> bool {
 }
 
 #[test]
-#[ignore = "needs helm: make test-e2e"]
+#[ignore = "needs helm: make test-api"]
 fn the_operator_may_do_nothing_by_wildcard_and_neither_list_nor_watch_secrets() -> Result<()> {
     for values in [json!({}), json!({"watchNamespace": "team-a"})] {
         let rendered = chart::render(&values)?;
@@ -167,7 +167,7 @@ fn operator_pod(rendered: &[Value], namespace: &str) -> Value {
 }
 
 #[tokio::test]
-#[ignore = "needs helm, etcd and kube-apiserver: make test-e2e"]
+#[ignore = "needs helm, etcd and kube-apiserver: make test-api"]
 async fn the_api_server_admits_the_operators_pod_where_it_enforces_the_restricted_level() -> Result<()> {
     let plane = ControlPlane::start(Options::default()).await?;
     let client = plane.admin().await?;

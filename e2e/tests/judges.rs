@@ -1,6 +1,6 @@
 //! Two judges of one law: what kube's CEL evaluation says of every rule and bound in `crds/tests`, the real API server says too.
 //!
-//! Needs etcd and kube-apiserver, which the test starts itself: `make test-e2e`. Without them these tests do not run.
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-api`. Without them these tests do not run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 const AT_ONCE: usize = 16;
 
 #[tokio::test]
-#[ignore = "needs etcd and kube-apiserver: make test-e2e"]
+#[ignore = "needs etcd and kube-apiserver: make test-api"]
 async fn the_api_server_and_kubes_cel_evaluation_agree_on_every_rule_and_every_bound() -> Result<()> {
     let control_plane = ControlPlane::start(Options::default()).await?;
     let client = &control_plane.admin().await?;

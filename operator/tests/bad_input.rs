@@ -1,7 +1,7 @@
 //! Wrong manifests, put to a real API server beside which the real operator runs: each is refused in words that help, or accepted and explained
 //! in a condition, and none of them keeps a good run waiting.
 //!
-//! Needs etcd and kube-apiserver, which the test starts itself: `make test-e2e`. Without them this test does not run.
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. Without them this test does not run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ const MOST_TRIES: usize = 12;
 const TRIES: usize = 5;
 
 #[tokio::test]
-#[ignore = "needs etcd and kube-apiserver: make test-e2e"]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
 async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> Result<()> {
     let plane = ControlPlane::start(Options {
         controller_manager: true,

@@ -1,6 +1,6 @@
 //! The operator at rest, as a process: hardly any processor time, no list, and no write but those that keep its lease.
 //!
-//! Needs etcd and kube-apiserver, which the test starts itself: `make test-e2e`. The bench at full scale is `make bench-operator`.
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. The bench at full scale is `make bench-operator`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 const MOST_MILLICORES: f64 = 5.0;
 
 #[tokio::test]
-#[ignore = "needs etcd and kube-apiserver: make test-e2e"]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
 async fn an_operator_that_has_nothing_to_do_neither_lists_nor_writes_and_hardly_computes() -> Result<()> {
     let plane = ControlPlane::start(Options {
         controller_manager: true,

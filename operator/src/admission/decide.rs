@@ -140,11 +140,6 @@ pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
     }
     let mut ahead: Option<&Candidate> = None;
     for run in &standings {
-        let waits_in_line = |ahead: &Candidate| Verdict {
-            admitted: false,
-            reason: "BehindAnotherRun",
-            message: words::behind(ahead),
-        };
         let verdict = if run.gated.is_empty() {
             memory.waiting_since.remove(&run.run.uid);
             run.without_gates()
@@ -152,7 +147,7 @@ pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
             decision.wake(pause);
             words::put_back(pause, snapshot.now)
         } else if let Some(ahead) = ahead {
-            waits_in_line(ahead)
+            words::behind(ahead)
         } else if run.bound.is_empty() {
             begin(run, room.as_ref(), snapshot, memory, &mut decision, &mut budget)
         } else {
@@ -187,11 +182,7 @@ fn binding(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Mem
         let verdict = if other.gated.is_empty() {
             other.without_gates()
         } else {
-            Verdict {
-                admitted: false,
-                reason: "BehindAnotherRun",
-                message: words::behind(run.run),
-            }
+            words::behind(run.run)
         };
         decision.verdicts.insert(other.run.uid.clone(), verdict);
     }
@@ -206,15 +197,7 @@ fn binding(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Mem
     } else {
         run.unbound.clone()
     };
-    decision.step = Some(Step::PutBack {
-        run: uid.clone(),
-        pods: pods.into_iter().map(chosen).collect(),
-    });
-    let until = memory.put_back(uid, snapshot.now);
-    decision.wake(until);
-    decision
-        .verdicts
-        .insert(uid.clone(), words::put_back(until, snapshot.now));
+    take_back(uid, pods, snapshot.now, memory, decision);
     true
 }
 
@@ -234,18 +217,7 @@ fn begin(
         // Without nodes to look at everything fits, so there is room here.
         return words::does_not_fit(&run.gated, run.run, room, snapshot.nodes.unwrap_or_default(), budget);
     };
-    memory.lifted.insert(
-        run.run.uid.clone(),
-        Lifted {
-            at: snapshot.now,
-            first: true,
-        },
-    );
-    decision.wake(snapshot.now + BIND_DEADLINE);
-    decision.step = Some(Step::Lift {
-        run: run.run.uid.clone(),
-        pods: places,
-    });
+    lift(run, places, snapshot.now, memory, decision);
     words::let_in()
 }
 
@@ -277,18 +249,7 @@ fn complete_again(
         }
     }
     if !lifted.is_empty() {
-        memory.lifted.insert(
-            run.run.uid.clone(),
-            Lifted {
-                at: snapshot.now,
-                first: false,
-            },
-        );
-        decision.wake(snapshot.now + BIND_DEADLINE);
-        decision.step = Some(Step::Lift {
-            run: run.run.uid.clone(),
-            pods: lifted,
-        });
+        lift(run, lifted, snapshot.now, memory, decision);
     }
     if left.is_empty() {
         memory.waiting_since.remove(&run.run.uid);
@@ -323,17 +284,29 @@ fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut 
             decision.wake(since + PATIENCE);
             continue;
         }
-        decision.step = Some(Step::PutBack {
-            run: uid.clone(),
-            pods: run.all().map(chosen).collect(),
-        });
-        let until = memory.put_back(uid, snapshot.now);
-        decision.wake(until);
-        decision
-            .verdicts
-            .insert(uid.clone(), words::put_back(until, snapshot.now));
+        take_back(uid, run.all().collect(), snapshot.now, memory, decision);
         return;
     }
+}
+
+/// Lets these pods of a run go, and waits for them to be bound.
+fn lift(run: &Standing<'_>, pods: Vec<Chosen>, now: Timestamp, memory: &mut Memory, decision: &mut Decision) {
+    let uid = &run.run.uid;
+    let first = run.bound.is_empty();
+    memory.lifted.insert(uid.clone(), Lifted { at: now, first });
+    decision.wake(now + BIND_DEADLINE);
+    decision.step = Some(Step::Lift { run: uid.clone(), pods });
+}
+
+/// Takes these pods of a run back behind the gate, and lets it pause.
+fn take_back(run: &str, pods: Vec<&PodNeeds>, now: Timestamp, memory: &mut Memory, decision: &mut Decision) {
+    decision.step = Some(Step::PutBack {
+        run: run.to_owned(),
+        pods: pods.into_iter().map(chosen).collect(),
+    });
+    let until = memory.put_back(run, now);
+    decision.wake(until);
+    decision.verdicts.insert(run.to_owned(), words::put_back(until, now));
 }
 
 /// Where these pods of a run go, if all of them fit.

@@ -33,10 +33,13 @@ pub fn let_in() -> Verdict {
     }
 }
 
-pub fn behind(other: &Candidate) -> String {
-    format!(
-        "GrpoRun {}/{} comes first and is being placed; runs are let in one at a time. To go before it, give this run a higher priorityClassName",
-        other.namespace, other.name
+pub fn behind(other: &Candidate) -> Verdict {
+    waits(
+        "BehindAnotherRun",
+        format!(
+            "GrpoRun {}/{} comes first and is being placed; runs are let in one at a time. To go before it, give this run a higher priorityClassName",
+            other.namespace, other.name
+        ),
     )
 }
 

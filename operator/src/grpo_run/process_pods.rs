@@ -6,6 +6,7 @@
 use grpo_crds::{
     RunConfig,
     grpo_run::{AttemptStatus, Trainer},
+    names::store_claim_of,
 };
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -196,23 +197,15 @@ fn common_volumes(seen: &Seen, settings: &Settings) -> (Vec<Value>, Vec<Value>) 
 
 /// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to start and say so.
 fn store_volume(seen: &Seen) -> Value {
-    match &seen.run.spec.store.object_store {
-        Some(_) => scratch_volume("store"),
-        None => claim_volume("store", &store_claim(seen), false),
-    }
-}
-
-/// The claim that holds the store.
-fn store_claim(seen: &Seen) -> String {
-    match &seen.run.spec.store.persistent_volume_claim {
-        Some(existing) => existing.claim_name.clone(),
-        None => names::store_claim(&seen.owner.name),
+    match store_claim_of(&seen.run) {
+        Some(claim) => claim_volume("store", &claim, false),
+        None => scratch_volume("store"),
     }
 }
 
 /// The claim as a label's value, which is shorter than a name may be.
 fn store_label(seen: &Seen) -> String {
-    let claim = store_claim(seen);
+    let claim = store_claim_of(&seen.run).unwrap_or_else(|| names::store_claim(&seen.owner.name));
     if claim.len() <= 63 {
         claim
     } else {
