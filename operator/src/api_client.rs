@@ -1,4 +1,5 @@
-//! The way to the API server: every request is counted, and no answer holds a time that cannot be read.
+//! The way to the API server: every request is counted, none writes when this replica's term is over, and no answer holds a time that cannot be
+//! read.
 //!
 //! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last two days of the year
 //! 9999, which jiff does not. One such object in a list would make the whole list unreadable, and so blind the operator for everybody.
@@ -6,6 +7,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
@@ -22,56 +24,71 @@ use kube::{
 use memchr::memmem;
 use tower::{BoxError, Layer, Service};
 
-use crate::metrics::Metrics;
+use crate::{lease::Term, metrics::Metrics};
 
 /// A client from the environment: the kubeconfig, or the service account of the pod.
-pub async fn connect(metrics: &Metrics) -> Result<Client, kube::Error> {
+pub async fn connect(metrics: &Metrics, term: &Arc<Term>) -> Result<Client, kube::Error> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
-    Ok(ClientBuilder::try_from(config)?
-        .with_layer(&Doorkeeper(metrics.clone()))
-        .build())
+    let doorkeeper = Doorkeeper {
+        metrics: metrics.clone(),
+        term: term.clone(),
+    };
+    Ok(ClientBuilder::try_from(config)?.with_layer(&doorkeeper).build())
 }
 
+/// A write that was held back: another replica may be at work.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is written while this replica cannot renew its Lease; it is tried again")]
+struct TermIsOver;
+
 /// What stands between the operator and the API server.
-struct Doorkeeper(Metrics);
+#[derive(Clone)]
+struct Doorkeeper {
+    metrics: Metrics,
+    term: Arc<Term>,
+}
 
 impl<S> Layer<S> for Doorkeeper {
     type Service = Kept<S>;
 
     fn layer(&self, inner: S) -> Kept<S> {
-        let metrics = self.0.clone();
-        Kept { inner, metrics }
+        let keeper = self.clone();
+        Kept { inner, keeper }
     }
 }
 
 struct Kept<S> {
     inner: S,
-    metrics: Metrics,
+    keeper: Doorkeeper,
 }
 
-type Answer<E> = Pin<Box<dyn Future<Output = Result<Response<UnsyncBoxBody<Bytes, BoxError>>, E>> + Send>>;
+type Answer = Pin<Box<dyn Future<Output = Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>> + Send>>;
 
 impl<S, B> Service<Request<Body>> for Kept<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
     S::Future: Send + 'static,
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
-    type Error = S::Error;
-    type Future = Answer<S::Error>;
+    type Error = BoxError;
+    type Future = Answer;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(request.method(), request.uri().path(), request.uri().query());
-        let (metrics, begun) = (self.metrics.clone(), Instant::now());
+        if !(self.keeper.term.is_on() || may_be_sent_by_anybody(&request)) {
+            return Box::pin(std::future::ready(Err(TermIsOver.into())));
+        }
+        let (metrics, begun) = (self.keeper.metrics.clone(), Instant::now());
         let answer = self.inner.call(request);
         Box::pin(async move {
-            let answer = answer.await;
+            let answer = answer.await.map_err(Into::into);
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.requested(verb, code, begun.elapsed());
             let mut mended = Mended::default();
@@ -82,6 +99,11 @@ where
             }))
         })
     }
+}
+
+/// Reads, and what is about the Lease itself.
+fn may_be_sent_by_anybody(request: &Request<Body>) -> bool {
+    request.method() == Method::GET || request.uri().path().starts_with("/apis/coordination.k8s.io/")
 }
 
 /// What a request is called where rights are given.
@@ -202,6 +224,22 @@ mod tests {
             (Method::DELETE, "/api/v1/namespaces/a/pods/b", None, "delete"),
         ] {
             assert_eq!(verb(&method, path, query), wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_replica_without_a_term_reads_and_asks_for_the_lease_and_writes_nothing_else() {
+        let may = |method: &Method, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            may_be_sent_by_anybody(&request)
+        };
+        assert!(may(&Method::GET, "/api/v1/pods"));
+        assert!(may(
+            &Method::PUT,
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/grpo-operator"
+        ));
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert!(!may(&method, "/api/v1/namespaces/a/pods"), "{method}");
         }
     }
 

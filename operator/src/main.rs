@@ -24,6 +24,7 @@ mod examples_tests;
 mod fixtures;
 mod grpo_run;
 mod inference_pool;
+mod lease;
 mod memory;
 mod metrics;
 mod mirror;
@@ -36,7 +37,7 @@ mod sandbox_pool;
 mod settings;
 mod watches;
 
-use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use k8s_openapi::api::{
@@ -46,11 +47,10 @@ use k8s_openapi::api::{
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{Api, Client, runtime::events::Reporter};
-use kube_lease_manager::LeaseManagerBuilder;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
-    task::JoinSet,
+    task::{JoinError, JoinSet},
 };
 
 use crate::{
@@ -58,16 +58,12 @@ use crate::{
     applied::Applied,
     cluster::{Cluster, Events},
     controller::{Context, api},
+    lease::{Elector, Term},
     metrics::Metrics,
     mirror::{Mirror, Mirrors},
     settings::Settings,
     watches::{Ledgers, PodIndex, follow_children, follow_ledgers, follow_pods, triggers},
 };
-
-/// A replica that stops without giving its lease back is replaced after this many seconds.
-const LEASE_SECONDS: u64 = 15;
-/// The holder renews its lease this many seconds before it ends.
-const LEASE_GRACE_SECONDS: u64 = 5;
 
 /// Runs GrpoRuns, InferencePools and SandboxPools (grpo.dev).
 #[derive(Parser)]
@@ -102,11 +98,11 @@ enum Ended {
     NoCluster(#[source] kube::Error),
     #[error("failed to listen on {listen}: {source}; choose another --listen")]
     Listen { listen: SocketAddr, source: std::io::Error },
-    #[error("failed to hold the Lease {namespace}/{name}: {reason}")]
+    #[error("{holder} has the Lease {namespace}/{name} now; this replica has to begin anew")]
     Lease {
         namespace: String,
         name: String,
-        reason: String,
+        holder: String,
     },
     #[error("failed to listen for signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -133,35 +129,23 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Waits for the lease, reconciles while it is held, and gives it back on SIGTERM.
+/// Waits for the Lease, reconciles while it is held, and gives it back when told to end.
 async fn operate(flags: Flags) -> Result<(), Ended> {
-    let metrics = Metrics::new();
-    let client = api_client::connect(&metrics).await.map_err(Ended::NoCluster)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Signals)?;
-
+    let (metrics, term) = (Metrics::new(), Arc::new(Term::new()));
+    let client = api_client::connect(&metrics, &term).await.map_err(Ended::NoCluster)?;
     let identity = flags
         .identity
         .clone()
         .unwrap_or_else(|| format!("grpo-operator-{:08x}", rand::random::<u32>()));
-    let lost = |reason: String| Ended::Lease {
-        namespace: flags.lease_namespace.clone(),
-        name: flags.lease_name.clone(),
-        reason,
-    };
-    let lease = LeaseManagerBuilder::new(client.clone(), &flags.lease_name)
-        .with_namespace(&flags.lease_namespace)
-        .with_identity(&identity)
-        .with_duration(LEASE_SECONDS)
-        .with_grace(LEASE_GRACE_SECONDS)
-        .build()
-        .await
-        .map_err(|error| lost(error.to_string()))?;
-    let (mut holds, keeper) = lease.watch().await;
-
-    let listen = flags.listen;
+    let elector = Elector::new(
+        client.clone(),
+        &flags.lease_namespace,
+        &flags.lease_name,
+        &identity,
+        term,
+    );
     let mut tasks: JoinSet<Ended> = JoinSet::new();
-    let served = metrics.clone();
+    let (listen, served) = (flags.listen, metrics.clone());
     tasks.spawn(async move {
         match metrics::serve(listen, served).await {
             Ok(()) => Ended::Task("the metrics port".into()),
@@ -169,33 +153,44 @@ async fn operate(flags: Flags) -> Result<(), Ended> {
         }
     });
 
-    let mut leads = false;
-    let result = loop {
-        tokio::select! {
-            changed = holds.changed() => {
-                let held = changed.is_ok() && *holds.borrow_and_update();
-                match (leads, held) {
-                    (false, true) => {
-                        leads = true;
-                        metrics.leading();
-                        tracing::info!(identity, "this replica reconciles");
-                        reconcile_all(&client, &flags, &identity, &metrics, &mut tasks);
-                    }
-                    (true, false) => break Err(lost("another replica has it".into())),
-                    (false, false) if changed.is_err() => break Err(lost("its keeper ended".into())),
-                    _ => {}
-                }
-            }
-            Some(ended) = tasks.join_next() => break Err(ended.unwrap_or_else(|error| Ended::Task(error.to_string()))),
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
-        }
+    let mut told_to_end = pin!(told_to_end()?);
+    let lease = tokio::select! {
+        lease = elector.acquire() => lease,
+        Some(ended) = tasks.join_next() => return Err(ended_by(ended)),
+        () = &mut told_to_end => return Ok(()),
     };
+    metrics.leading();
+    tracing::info!(identity, "this replica reconciles");
+    reconcile_all(&client, &flags, &identity, &metrics, &mut tasks);
+    let result = tokio::select! {
+        holder = elector.hold(lease) => Err(Ended::Lease {
+            namespace: flags.lease_namespace.clone(),
+            name: flags.lease_name.clone(),
+            holder,
+        }),
+        Some(ended) = tasks.join_next() => Err(ended_by(ended)),
+        () = &mut told_to_end => Ok(()),
+    };
+    // First nothing is written any more, then another replica may write.
     tasks.shutdown().await;
-    // The keeper gives the lease back when nobody listens to it any more, so that another replica need not wait for it to run out.
-    drop(holds);
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(5), keeper).await;
+    elector.give_back().await;
     result
+}
+
+/// Ends with SIGTERM or SIGINT.
+fn told_to_end() -> Result<impl Future<Output = ()>, Ended> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Signals)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+fn ended_by(ended: Result<Ended, JoinError>) -> Ended {
+    ended.unwrap_or_else(|error| Ended::Task(error.to_string()))
 }
 
 /// Starts the watches and the three controllers.

@@ -1,4 +1,5 @@
-//! What this process knows before its watches do: pods it has just made, and attempts it has just counted.
+//! What this process knows before its watches do: pods it has just made, and attempts it has just counted; and what no watch shows it, the volumes
+//! of stores.
 //!
 //! A reconcile that reads a watch's cache right after a write would see the past. Without this it would take a pod that it has just made for a
 //! lost one. Only the leader reconciles, and its caches are filled before it begins, so nothing has to survive it.
@@ -11,7 +12,7 @@ use std::{
 
 use grpo_crds::grpo_run::Attempts;
 
-use crate::pods::PodFacts;
+use crate::{grpo_run::StoreVolume, pods::PodFacts};
 
 /// A made pod that no watch has shown after this long was deleted in between.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,6 +26,7 @@ struct Made {
 pub struct Memory {
     made: Mutex<HashMap<String, Vec<Made>>>,
     attempts: Mutex<HashMap<String, Attempts>>,
+    stores: Mutex<HashMap<String, StoreVolume>>,
 }
 
 impl Memory {
@@ -61,9 +63,21 @@ impl Memory {
         counted.insert(owner.to_owned(), attempts);
     }
 
+    /// What a run's claim was when it was read: pods of the run keep it from being replaced, and its access modes never change.
+    pub fn store(&self, owner: &str) -> Option<StoreVolume> {
+        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.get(owner).copied()
+    }
+
+    pub fn keep_store(&self, owner: &str, store: StoreVolume) {
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.insert(owner.to_owned(), store);
+    }
+
     /// Nothing needs to be known of this owner any more.
     pub fn forget(&self, owner: &str) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
         self.attempts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

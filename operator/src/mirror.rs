@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::{
     controller::Kind,
-    watches::{Parent, Triggers, every_object},
+    watches::{Parent, Pauses, Triggers, every_object},
 };
 
 /// Namespace and name.
@@ -68,7 +68,7 @@ impl<K: Kind> Mirror<K> {
         });
         let reflected = mirror.clone();
         let stream = watcher(api, every_object())
-            .default_backoff()
+            .backoff(Pauses::default())
             // Who wrote which field is longer than the object, and nobody here asks.
             .modify(|object| object.managed_fields_mut().clear())
             .reflect(writer)

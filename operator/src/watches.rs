@@ -12,6 +12,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt, stream};
@@ -23,7 +24,8 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::ObjectRef,
-        watcher::{self, Event, watcher},
+        utils::Backoff,
+        watcher::{self, DefaultBackoff, Event, watcher},
     },
 };
 use tokio::sync::{mpsc, watch};
@@ -41,6 +43,28 @@ const QUEUE: usize = 1024;
 
 /// Objects of one page of a list. A page is in memory as text and as objects at once, in every watch that begins anew when the API server does.
 const PAGE: u32 = 50;
+
+/// A watch that is interrupted begins anew after kube's pauses, none longer than this: when the API server is back after minutes, it is not to be
+/// waited for half a minute more.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// The pauses of an interrupted watch.
+#[derive(Default)]
+pub struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(LONGEST_PAUSE))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
 
 /// A watch of every object, which lists in small pages.
 pub fn every_object() -> watcher::Config {
@@ -274,7 +298,7 @@ impl PodIndex {
 /// Keeps the index as the cluster is, and triggers whoever is concerned. Ends only with the process.
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
     let config = every_object().labels(names::MANAGED_SELECTOR);
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
     let mut fresh = PodsOf::new();
     while let Some(event) = events.next().await {
         let concerned = match event {
@@ -341,7 +365,7 @@ impl Ledgers {
 /// Keeps the number of leases. Ends only with the process.
 pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers: Triggers) {
     let config = every_object().labels(names::LEDGER_SELECTOR);
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
     let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
         if let Ok(Event::InitApply(ledger)) = &event {
@@ -386,7 +410,7 @@ pub async fn follow_children<K>(
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,
 {
     let config = every_object().labels(names::MANAGED_SELECTOR);
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
     let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
         let (metadata, deleted) = match event {

@@ -6,7 +6,7 @@ use grpo_e2e::{
     cluster::cache,
     operator_bench::{capacity, outages, rest},
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Measures the operator on a control plane without nodes.
 #[derive(Parser)]
@@ -20,6 +20,12 @@ struct Flags {
     /// Figure 6 with so many runs.
     #[arg(long)]
     runs: Option<usize>,
+    /// Figure 6 with so many seconds at rest.
+    #[arg(long)]
+    idle_seconds: Option<u64>,
+    /// Figure 6 with events for so many seconds.
+    #[arg(long)]
+    events_seconds: Option<u64>,
     /// Where the rows go.
     #[arg(long, default_value = "bench/operator.json")]
     out: PathBuf,
@@ -62,6 +68,8 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
             (6, short) => {
                 let mut scale = if short { rest::Scale::SHORT } else { rest::Scale::FULL };
                 scale.runs = flags.runs.unwrap_or(scale.runs);
+                scale.idle = flags.idle_seconds.map_or(scale.idle, Duration::from_secs);
+                scale.events_for = flags.events_seconds.map_or(scale.events_for, Duration::from_secs);
                 rest::measure(scale).await?
             }
             (7, false) => outages::measure(outages::Scale::FULL).await?,

@@ -47,7 +47,7 @@ use self::{
 };
 use crate::{
     names,
-    watches::{Controlled, Parent, Triggers, every_object},
+    watches::{Controlled, Parent, Pauses, Triggers, every_object},
 };
 
 /// Changes within this time are decided on together.
@@ -350,7 +350,7 @@ async fn put_back(pod: &Chosen, admission: &Admission, client: &Client) -> bool 
 
 /// Keeps the nodes as they are. Ends only with the process.
 pub async fn follow_nodes(api: Api<Node>, admission: Arc<Admission>) {
-    let mut events = watcher(api, every_object()).default_backoff().boxed();
+    let mut events = watcher(api, every_object()).backoff(Pauses::default()).boxed();
     let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
         match event {
@@ -378,7 +378,7 @@ pub async fn follow_nodes(api: Api<Node>, admission: Arc<Admission>) {
 /// Keeps what the pods of everybody take, those that have ended excepted. Ends only with the process.
 pub async fn follow_all_pods(api: Api<Pod>, admission: Arc<Admission>) {
     let config = every_object().fields("status.phase!=Succeeded,status.phase!=Failed");
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
     let mut listed = HashSet::new();
     while let Some(event) = events.next().await {
         match event {

@@ -17,6 +17,8 @@ mod screens_tests;
 #[cfg(test)]
 pub mod tests;
 
+pub use read::StoreVolume;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::Stream;

@@ -141,13 +141,19 @@ pub fn memory_key(uid: &str, role: &str) -> String {
 /// What holds the store, and the node that it is on where it is on one.
 async fn store(read: &Seen, context: &Context) -> Result<(StoreVolume, Option<String>), Error> {
     let store = &read.run.spec.store;
+    let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
     let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
-        (Some(existing), _) => existing.claim_name.clone(),
+        (Some(existing), _) => {
+            // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has let the run in.
+            if admitted && let Some(known) = context.memory.store(&read.owner.uid) {
+                return Ok((known, None));
+            }
+            existing.claim_name.clone()
+        }
         (None, Some(template)) if template.access_modes.contains(&AccessMode::ReadWriteMany) => {
             return Ok((StoreVolume::Shared, None));
         }
-        // Only admission wants to know the node, and only until it has let the run in.
-        (None, Some(_)) if read.verdict.as_ref().is_some_and(|verdict| verdict.admitted) => {
+        (None, Some(_)) if admitted => {
             return Ok((StoreVolume::OneNode, None));
         }
         (None, Some(_)) => names::store_claim(&read.owner.name),
@@ -169,8 +175,10 @@ async fn store(read: &Seen, context: &Context) -> Result<(StoreVolume, Option<St
     let node = claim.annotations().get(SELECTED_NODE).cloned();
     let modes = claim.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
     Ok(if modes.iter().any(|mode| mode == "ReadWriteMany") {
+        context.memory.keep_store(&read.owner.uid, StoreVolume::Shared);
         (StoreVolume::Shared, None)
     } else {
+        context.memory.keep_store(&read.owner.uid, StoreVolume::OneNode);
         (StoreVolume::OneNode, node)
     })
 }

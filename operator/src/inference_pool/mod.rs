@@ -40,7 +40,7 @@ use crate::{
     conditions::holds,
     controller::{self, Context, Kind, api},
     error::Error,
-    watches::{Parent, every_object},
+    watches::{Parent, Pauses, every_object},
 };
 
 /// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was interrupted.
@@ -58,7 +58,7 @@ pub async fn control(
     let pools = controller.store();
     // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there itself.
     let runs = watcher(api::<PartialObjectMeta<GrpoRun>>(client, namespace), every_object())
-        .default_backoff()
+        .backoff(Pauses::default())
         .filter_map(|event| {
             ready(match event {
                 Ok(Event::Delete(run)) => Some(Ok(run)),
