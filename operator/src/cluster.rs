@@ -78,10 +78,10 @@ impl Cluster {
         let what = || format!("{} {namespace}/{}", child.kind(), child.name);
         let key = key(namespace, child);
         let content = match child.keep {
-            Keep::Applied => digest(&child.object),
-            Keep::CreatedOnce => digest(&child.object["metadata"]["ownerReferences"]),
+            Keep::Applied => number(&child.object),
+            Keep::CreatedOnce => number(&child.object["metadata"]["ownerReferences"]),
         };
-        if self.applied.is_current(&key, &content) {
+        if self.applied.is_current(&key, content) {
             return Ok(());
         }
         let api = self.dynamic(namespace, &child.resource);
@@ -164,11 +164,7 @@ impl Cluster {
             + std::fmt::Debug,
     {
         // Should it be wanted again, it is not there any more.
-        self.applied.forget(&Key {
-            kind: K::kind(&()).into_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        });
+        self.applied.forget(&Key::of(&K::kind(&()), namespace, name));
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let params = DeleteParams {
             preconditions: uid.map(|uid| Preconditions {
@@ -288,11 +284,7 @@ impl Cluster {
 }
 
 fn key(namespace: &str, child: &Child) -> Key {
-    Key {
-        kind: child.kind().to_owned(),
-        namespace: namespace.to_owned(),
-        name: child.name.clone(),
-    }
+    Key::of(child.kind(), namespace, &child.name)
 }
 
 fn owner_of(child: &Child) -> Option<Parent> {
@@ -324,5 +316,10 @@ fn is_owned_as(metadata: &kube::core::ObjectMeta, child: &Value) -> bool {
 
 /// A short name of a content: equal exactly when the contents are.
 pub fn digest(content: &Value) -> String {
-    hex::encode(&Sha256::digest(content.to_string())[..8])
+    format!("{:016x}", number(content))
+}
+
+fn number(content: &Value) -> u64 {
+    let digest = Sha256::digest(content.to_string());
+    u64::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }

@@ -32,6 +32,9 @@ use crate::{
     watches::{Parent, Pauses, Triggers, every_object},
 };
 
+/// Where kubectl keeps the whole manifest for its next apply.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Namespace and name.
 type Key = (String, String);
 /// What each reader has read: the object's version, or that there was none.
@@ -69,8 +72,11 @@ impl<K: Kind> Mirror<K> {
         let reflected = mirror.clone();
         let stream = watcher(api, every_object())
             .backoff(Pauses::default())
-            // Who wrote which field is longer than the object, and nobody here asks.
-            .modify(|object| object.managed_fields_mut().clear())
+            // Who wrote which field, and what kubectl applied, is longer than the object, and nobody here asks.
+            .modify(|object| {
+                object.managed_fields_mut().clear();
+                object.annotations_mut().remove(LAST_APPLIED);
+            })
             .reflect(writer)
             .then(move |event| {
                 let concerned = event

@@ -251,7 +251,8 @@ impl PodIndex {
         }
     }
 
-    fn put(pods: &mut PodsOf, pod: &Pod) -> Option<Parent> {
+    /// Takes a pod as it is; returns whose it is when something about it has changed.
+    fn changed(&self, pod: &Pod) -> Option<Parent> {
         let parent = Parent::of_pod(pod)?;
         let owner = pod
             .owner_references()
@@ -262,13 +263,13 @@ impl PodIndex {
             role: pod.labels().get(names::ROLE).cloned().unwrap_or_default(),
             facts: PodFacts::of(pod),
         });
+        let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
         let siblings = pods.entry(parent.clone()).or_default();
-        let known = siblings.insert(pod.name_any(), indexed.clone());
-        (known != Some(indexed)).then_some(parent)
-    }
-
-    fn changed(&self, pod: &Pod) -> Option<Parent> {
-        Self::put(&mut self.pods.write().unwrap_or_else(PoisonError::into_inner), pod)
+        if siblings.get(&indexed.facts.name) == Some(&indexed) {
+            return None;
+        }
+        siblings.insert(indexed.facts.name.clone(), indexed);
+        Some(parent)
     }
 
     fn deleted(&self, pod: &Pod) -> Option<Parent> {
@@ -283,37 +284,47 @@ impl PodIndex {
         Some(parent)
     }
 
-    /// Takes a fresh list; returns the parents whose pods are others now.
-    fn replace(&self, fresh: PodsOf) -> Vec<Parent> {
+    /// Drops what is not in a fresh list; returns whose it was.
+    fn keep_only(&self, listed: &HashSet<Key>) -> HashSet<Parent> {
+        let mut concerned = HashSet::new();
         let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
-        let parents: HashSet<Parent> = pods.keys().chain(fresh.keys()).cloned().collect();
-        let old = std::mem::replace(&mut *pods, fresh);
-        parents
-            .into_iter()
-            .filter(|parent| old.get(parent) != pods.get(parent))
-            .collect()
+        pods.retain(|parent, siblings| {
+            let before = siblings.len();
+            siblings.retain(|name, _| listed.contains(&pod_key(&parent.namespace, name)));
+            if siblings.len() < before {
+                concerned.insert(parent.clone());
+            }
+            !siblings.is_empty()
+        });
+        concerned
     }
+}
+
+fn pod_key(namespace: &str, name: &str) -> Key {
+    Key::of("Pod", namespace, name)
 }
 
 /// Keeps the index as the cluster is, and triggers whoever is concerned. Ends only with the process.
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
     let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
-    let mut fresh = PodsOf::new();
+    // A list is taken into the index as it comes, not kept beside it until it is whole: for ten thousand pods that would be as much again.
+    let (mut listed, mut changed) = (HashSet::new(), HashSet::new());
     while let Some(event) = events.next().await {
         let concerned = match event {
             Ok(Event::Init) => {
-                fresh.clear();
+                listed.clear();
                 Vec::new()
             }
             Ok(Event::InitApply(pod)) => {
-                PodIndex::put(&mut fresh, &pod);
+                listed.insert(pod_key(&pod.namespace().unwrap_or_default(), &pod.name_any()));
+                changed.extend(index.changed(&pod));
                 Vec::new()
             }
             Ok(Event::InitDone) => {
-                let concerned = index.replace(std::mem::take(&mut fresh));
+                changed.extend(index.keep_only(&std::mem::take(&mut listed)));
                 filled.send_replace(true);
-                concerned
+                changed.drain().collect()
             }
             Ok(Event::Apply(pod)) => {
                 index.tell(&pod, &triggers.metrics);
@@ -445,11 +456,11 @@ pub async fn follow_children<K>(
 }
 
 fn key_of<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Key {
-    Key {
-        kind: K::kind(&()).into_owned(),
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-    }
+    Key::of(
+        &K::kind(&()),
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
 }
 
 fn is_to_be_looked_at<K: Resource<DynamicType = ()>>(applied: &Applied, metadata: &ObjectMeta, deleted: bool) -> bool {

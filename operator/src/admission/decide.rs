@@ -343,7 +343,7 @@ fn chosen(pod: &PodNeeds) -> Chosen {
     Chosen {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
-        uid: pod.uid.clone(),
+        uid: pod.uid.to_string(),
         node: None,
         host: None,
         other_gates: pod

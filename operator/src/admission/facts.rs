@@ -1,6 +1,9 @@
 //! What admission knows of nodes and pods: what there is, what is taken, what is asked for. A few hundred bytes each.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -36,12 +39,12 @@ pub struct NodeFacts {
 pub struct PodNeeds {
     pub namespace: String,
     pub name: String,
-    pub uid: String,
+    pub uid: Arc<str>,
     /// Its resourceVersion: an older sighting is not taken for a newer one.
     pub version: u64,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
-    pub requests: Amounts,
+    pub requests: Arc<Amounts>,
     /// Only of pods of runs.
     pub member: Option<Box<Member>>,
 }
@@ -59,10 +62,10 @@ pub struct Member {
     pub priority: i32,
     /// Gates of others, which stay.
     pub other_gates: Vec<String>,
-    pub selector: BTreeMap<String, String>,
+    pub selector: Arc<BTreeMap<String, String>>,
     /// Required node affinity: any of the terms.
     pub terms: Vec<NodeSelectorTerm>,
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Arc<Vec<Toleration>>,
     /// All pods of a run for which this is set have to be on one node, that of their volume.
     pub together: bool,
     /// It asks for something that is not looked at here: the scheduler alone knows where it may go.
@@ -162,13 +165,13 @@ impl PodNeeds {
         Self {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
+            uid: pod.uid().unwrap_or_default().into(),
             version: pod
                 .resource_version()
                 .and_then(|version| version.parse().ok())
                 .unwrap_or(0),
             node: spec.node_name.as_deref().map(Arc::from),
-            requests: requests(&spec),
+            requests: requests(&spec).into(),
             member,
         }
     }
@@ -188,14 +191,14 @@ impl Member {
             deleting,
             priority: spec.priority.unwrap_or(0),
             other_gates: gates().filter(|gate| *gate != names::GATE).cloned().collect(),
-            selector: spec.node_selector.clone().unwrap_or_default(),
+            selector: spec.node_selector.clone().unwrap_or_default().into(),
             terms: affinity
                 .node_affinity
                 .as_ref()
                 .and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref())
                 .map(|required| required.node_selector_terms.clone())
                 .unwrap_or_default(),
-            tolerations: spec.tolerations.clone().unwrap_or_default(),
+            tolerations: spec.tolerations.clone().unwrap_or_default().into(),
             together: is_with_its_store(&affinity),
             beyond_us: is_beyond_us(spec, &affinity),
         }
@@ -308,6 +311,47 @@ fn interned(resource: &str) -> Arc<str> {
         .find(|name| &***name == resource)
         .cloned()
         .unwrap_or_else(|| Arc::from(resource))
+}
+
+/// What many pods have alike, kept once: ten thousand of them ask for a handful of amounts, by a handful of selectors and tolerations.
+#[derive(Default)]
+pub struct Alike {
+    requests: Kept<Amounts>,
+    selectors: Kept<BTreeMap<String, String>>,
+    tolerations: Kept<Vec<Toleration>>,
+}
+
+impl Alike {
+    pub fn share(&mut self, pod: &mut PodNeeds) {
+        self.requests.share(&mut pod.requests);
+        if let Some(member) = &mut pod.member {
+            self.selectors.share(&mut member.selector);
+            self.tolerations.share(&mut member.tolerations);
+        }
+    }
+}
+
+/// Values that are looked through one by one, so not many.
+struct Kept<T>(Vec<Weak<T>>);
+
+/// Where no two pods are alike, so many values are compared in vain.
+const KEPT: usize = 64;
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: PartialEq> Kept<T> {
+    fn share(&mut self, value: &mut Arc<T>) {
+        self.0.retain(|kept| kept.strong_count() > 0);
+        match self.0.iter().filter_map(Weak::upgrade).find(|kept| kept == value) {
+            Some(kept) => *value = kept,
+            None if self.0.len() < KEPT => self.0.push(Arc::downgrade(value)),
+            None => {}
+        }
+    }
 }
 
 /// A run whose pods wait together, as its controller describes it.

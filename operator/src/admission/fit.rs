@@ -117,7 +117,7 @@ fn items<'a>(pods: &[&PodNeeds], store_node: Option<&'a str>) -> Vec<Item<'a>> {
         } else {
             items.push(Item {
                 pods: vec![n],
-                needs: pod.requests.clone(),
+                needs: (*pod.requests).clone(),
                 only: None,
             });
         }

@@ -43,9 +43,10 @@ pub use gate::{Gate, whole};
 
 use self::{
     decide::{Chosen, Decision, Memory, Snapshot, Step, decide},
-    facts::{HOSTNAME, NodeFacts, PodNeeds},
+    facts::{Alike, HOSTNAME, NodeFacts, PodNeeds},
 };
 use crate::{
+    applied::Key,
     names,
     watches::{Controlled, Parent, Pauses, Triggers, every_object},
 };
@@ -69,7 +70,8 @@ pub struct Admission {
 struct State {
     /// None while the operator may not look at nodes.
     nodes: Option<BTreeMap<String, NodeFacts>>,
-    pods: HashMap<String, PodNeeds>,
+    pods: HashMap<Arc<str>, PodNeeds>,
+    alike: Alike,
     nodes_known: bool,
     pods_known: bool,
     candidates: HashMap<String, Candidate>,
@@ -136,8 +138,9 @@ impl Admission {
     }
 
     fn saw_pod(&self, pod: &Pod) {
-        let needs = PodNeeds::of(pod);
+        let mut needs = PodNeeds::of(pod);
         let mut state = self.locked();
+        state.alike.share(&mut needs);
         let known = state.pods.get(&needs.uid);
         if known.is_some_and(|known| known.version > needs.version) {
             return;
@@ -157,7 +160,7 @@ impl Admission {
     }
 
     fn lost_pod(&self, pod: &Pod) {
-        self.locked().pods.remove(&pod.uid().unwrap_or_default());
+        self.locked().pods.remove(pod.uid().unwrap_or_default().as_str());
         self.changed.notify_one();
     }
 
@@ -384,12 +387,12 @@ pub async fn follow_all_pods(api: Api<Pod>, admission: Arc<Admission>) {
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(pod)) => {
-                listed.insert(pod.uid().unwrap_or_default());
+                listed.insert(Key::of("Pod", "", &pod.uid().unwrap_or_default()));
                 admission.saw_pod(&pod);
             }
             Ok(Event::InitDone) => {
                 let mut state = admission.locked();
-                state.pods.retain(|uid, _| listed.contains(uid));
+                state.pods.retain(|uid, _| listed.contains(&Key::of("Pod", "", uid)));
                 state.pods_known = true;
                 drop(state);
                 listed = HashSet::new();

@@ -120,7 +120,7 @@ impl World {
                     let member = pod.member.as_mut().unwrap();
                     member.gated = false;
                     if let Some(host) = host {
-                        member.selector.insert("kubernetes.io/hostname".into(), host);
+                        Arc::make_mut(&mut member.selector).insert("kubernetes.io/hostname".into(), host);
                     }
                 }
                 self.schedule();
@@ -131,7 +131,7 @@ impl World {
                     pod.node = None;
                     let member = pod.member.as_mut().unwrap();
                     member.gated = true;
-                    member.selector.clear();
+                    member.selector = Arc::default();
                 }
             }
         }
@@ -139,7 +139,7 @@ impl World {
     }
 
     fn find(&mut self, uid: &str) -> &mut PodNeeds {
-        self.pods.iter_mut().find(|pod| pod.uid == uid).unwrap()
+        self.pods.iter_mut().find(|pod| *pod.uid == *uid).unwrap()
     }
 
     fn free(&self, node: &str, resource: &str) -> i64 {
@@ -360,7 +360,7 @@ fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
     // A new attempt's rank; its node is not back yet.
     let its_node = world.find("running-trainer-0").node.clone().unwrap();
     let lost = world.nodes.iter().position(|node| node.name == *its_node).unwrap();
-    world.pods.retain(|pod| pod.uid != "running-trainer-0");
+    world.pods.retain(|pod| &*pod.uid != "running-trainer-0");
     let mut again = pod("running", "trainer", 0, 8);
     again.member.as_mut().unwrap().attempt = 2;
     world.pods.push(again);
@@ -382,14 +382,14 @@ fn a_run_that_cannot_be_made_whole_again_does_not_hold_others_up_for_ever() {
     let torn: Vec<String> = world
         .of("torn")
         .filter(|pod| pod.node.as_deref() == Some("b"))
-        .map(|pod| pod.uid.clone())
+        .map(|pod| pod.uid.to_string())
         .collect();
     for uid in &torn {
         let pod = world.find(uid);
         pod.node = None;
         let member = pod.member.as_mut().unwrap();
         member.gated = true;
-        member.selector.clear();
+        member.selector = Arc::default();
     }
     world.add("waiting", 30, (1, 8), (0, 0));
     world.settle();
