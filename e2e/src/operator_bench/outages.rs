@@ -29,6 +29,8 @@ pub struct Scale {
     pub kills: usize,
     pub frozen: Duration,
     pub patience: Duration,
+    /// What a takeover may take beyond the lease's time. More than the bar's second where other tests have the machine too.
+    pub slack: f64,
 }
 
 impl Scale {
@@ -38,6 +40,7 @@ impl Scale {
         kills: 20,
         frozen: Duration::from_secs(30),
         patience: Duration::from_secs(240),
+        slack: 1.0,
     };
     pub const SHORT: Self = Self {
         runs: 5,
@@ -45,10 +48,11 @@ impl Scale {
         kills: 3,
         frozen: Duration::from_secs(20),
         patience: Duration::from_secs(60),
+        slack: 5.0,
     };
 }
 
-/// What a replica that does not give its lease back is replaced after: see the operator's `LEASE_SECONDS`.
+/// What a replica that does not give its lease back is replaced after: see the operator's module `lease`.
 const LEASE_SECONDS: f64 = 15.0;
 /// A run has a driver and two trainers, an engine and a gateway.
 const PODS_OF_A_RUN: usize = 5;
@@ -312,19 +316,19 @@ async fn two(
             "takeover from a killed operator",
             Some(taken_over.as_secs_f64()),
             "s",
-            Some(&format!("<= {}", LEASE_SECONDS + 1.0)),
+            Some(&format!("<= {}", LEASE_SECONDS + scale.slack)),
         ),
         Row::new(
             "takeover from one that is told to end",
             Some(handed_over.as_secs_f64()),
             "s",
-            None,
+            Some(&format!("<= {}", 1.0 + scale.slack)),
         ),
         Row::new(
             "writes of an operator that was frozen, after the other took over",
             Some(woken.len() as f64),
             "requests",
-            None,
+            Some("= 0"),
         ),
         Row::new(
             "objects recreated or lost, two operators",

@@ -37,7 +37,7 @@ pub struct Scale {
 impl Scale {
     pub const FULL: Self = Self {
         scenarios: 1000,
-        at_a_time: 10,
+        at_a_time: 16,
     };
     pub const SHORT: Self = Self {
         scenarios: 20,
@@ -49,7 +49,7 @@ impl Scale {
 const HALF_PLACED_FOR: Duration = Duration::from_secs(45);
 /// A run that has room for so long and is not placed never will be.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 const BENCH: &str = "bench.grpo.dev/scenario";
 const SPECIAL: &str = "bench.grpo.dev/special";
 const ZONE: &str = "bench.grpo.dev/zone";
@@ -197,8 +197,11 @@ impl Game<'_> {
                 player.half_since = None;
             }
             if bound >= all {
-                seen.placed += 1;
-                self.end(player).await?;
+                // What KWOK has not seen running yet it would say runs after it has ended.
+                if runs(pods, &driver_of(player)) {
+                    seen.placed += 1;
+                    self.end(player).await?;
+                }
                 continue;
             }
             if waited(player.half_since) > HALF_PLACED_FOR {
@@ -257,7 +260,7 @@ impl Game<'_> {
         if (self.number + player.name.len() as u64) % 2 == 0 {
             let pods: Api<Pod> = Api::namespaced(self.rig.admin.clone(), self.namespace);
             let done = json!({"status": {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False"}]}});
-            let driver = format!("{}-driver-1-0", player.name);
+            let driver = driver_of(player);
             if pods
                 .patch_status(&driver, &PatchParams::default(), &Patch::Strategic(&done))
                 .await
@@ -353,6 +356,17 @@ fn belongs(pod: &Pod, run: &str) -> bool {
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
     let admitted = matches!(label("grpo.dev/role"), Some("driver" | "trainer" | "engine"));
     admitted && pod.metadata.deletion_timestamp.is_none() && label("grpo.dev/run") == Some(run)
+}
+
+fn driver_of(player: &Player) -> String {
+    format!("{}-driver-1-0", player.name)
+}
+
+fn runs(pods: &[Pod], name: &str) -> bool {
+    pods.iter().any(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        pod.metadata.name.as_deref() == Some(name) && phase == Some("Running")
+    })
 }
 
 fn node_of(pod: &Pod) -> Option<&String> {
