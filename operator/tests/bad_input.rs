@@ -87,14 +87,18 @@ async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> R
     })
     .await?;
 
+    let mut wrong = Vec::new();
+    for (number, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.before) {
+        wrong.extend(put(&client, number, entry).await.err());
+    }
     let mut operator = Operator::start(&plane, SYSTEM_LOG).await?;
     let usual = good_run(&client, "usual").await?;
-
-    let mut wrong = Vec::new();
-    for (number, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.stale) {
-        if let Err(what) = put(&client, number, entry).await {
-            wrong.push(format!("{}: {what}", entry.what));
-        }
+    for (number, entry) in entries
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| !entry.stale && !entry.before)
+    {
+        wrong.extend(put(&client, number, entry).await.err());
     }
     let made = Instant::now();
     let now = good_run(&client, "good").await?;
@@ -103,9 +107,7 @@ async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> R
         .enumerate()
         .filter(|(_, entry)| entry.refused_by == RefusedBy::Operator)
     {
-        if let Err(what) = explained(&client, number, entry).await {
-            wrong.push(format!("{}: {what}", entry.what));
-        }
+        wrong.extend(explained(&client, number, entry).await.err());
     }
     assert!(
         wrong.is_empty(),
@@ -177,6 +179,11 @@ fn merged_name(manifest: &Value) -> Value {
 
 /// Puts an entry's manifest where it belongs; an error when the API server does not say what it should.
 async fn put(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
+    let done = put_there(client, number, entry).await;
+    done.map_err(|what| format!("{}: {what}", entry.what))
+}
+
+async fn put_there(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
     for object in &entry.beside {
         ask(client, Verb::Create, object, false)
             .await
@@ -244,6 +251,11 @@ fn says(entry: &Entry, message: &str) -> std::result::Result<(), String> {
 
 /// Waits until the condition says what it should.
 async fn explained(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
+    let done = explained_there(client, number, entry).await;
+    done.map_err(|what| format!("{}: {what}", entry.what))
+}
+
+async fn explained_there(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
     let manifest = entry.manifest(number);
     if let Some(reason) = &entry.event {
         return told(client, &manifest, reason, entry).await;
