@@ -55,12 +55,12 @@ test-api: ## rules, bounds and chart on an API server without nodes
 	$(ENV)
 	cargo test $(PLAIN) --test judges --test chart -- --ignored --test-threads=1 --nocapture
 
-test-operator: ## the operator on a control plane without nodes: bad input, requests at rest, outages, capacity; in small, ten minutes
+test-operator: ## the operator on a control plane without nodes: bad input, faults, requests at rest, outages, capacity; in small, ten minutes
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator
-	cargo test $(PLAIN) --test bad_input --test rest --test operator -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test bad_input --test faults --test rest --test operator -- --ignored --test-threads=1 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then

@@ -25,6 +25,8 @@ pub struct PodFacts {
     pub deleting: bool,
     /// When it is being deleted: by then its processes have ended, unless its node is lost.
     pub gone_by: Option<Timestamp>,
+    /// The cluster takes it away, or did: why, in words.
+    pub taken: Option<String>,
     pub ip: Option<String>,
     /// The node it was put on.
     pub node_name: Option<String>,
@@ -79,6 +81,7 @@ impl PodFacts {
             node: number(names::NODE),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            taken: pod.status.as_ref().and_then(taken),
             ip: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
             node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             started_at: pod.status.as_ref().and_then(started_at),
@@ -101,6 +104,7 @@ impl PodFacts {
             node: 0,
             deleting: false,
             gone_by: None,
+            taken: None,
             ip: None,
             node_name: None,
             started_at: None,
@@ -283,8 +287,14 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(LAST_LINES)..].join(" | ")
 }
 
+/// Preemption, drain, node loss: `was taken away by the cluster (PreemptionByScheduler): …`.
+fn taken(status: &PodStatus) -> Option<String> {
+    let (_, reason, message) = condition(status, "DisruptionTarget").filter(|(holds, ..)| *holds)?;
+    Some(format!("was taken away by the cluster ({reason}): {message}"))
+}
+
 fn failure(name: &str, status: &PodStatus) -> Failure {
-    let disruption = condition(status, "DisruptionTarget").filter(|(holds, ..)| *holds);
+    let taken = taken(status);
     let lost = matches!(
         status.reason.as_deref(),
         Some("NodeLost" | "NodeShutdown" | "Preempting" | "Shutdown" | "Terminated" | "NodeAffinity")
@@ -294,8 +304,8 @@ fn failure(name: &str, status: &PodStatus) -> Failure {
         let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
         Some((container, ended))
     });
-    let cause = match (&disruption, &status.reason, &status.message) {
-        (Some((_, reason, message)), ..) => format!(" was taken away by the cluster ({reason}): {message}"),
+    let cause = match (&taken, &status.reason, &status.message) {
+        (Some(taken), ..) => format!(" {taken}"),
         (None, Some(reason), message) => format!(" failed ({reason}): {}", message.as_deref().unwrap_or_default()),
         (None, None, _) => String::new(),
     };
@@ -311,7 +321,7 @@ fn failure(name: &str, status: &PodStatus) -> Failure {
     );
     Failure {
         exit_code: ended.map(|(_, ended)| ended.exit_code),
-        disrupted: disruption.is_some() || lost,
+        disrupted: taken.is_some() || lost,
         message: format!("pod {name}{cause}{end}"),
         last_words: ended.and_then(|(_, ended)| ended.message.clone()),
         at: ended.and_then(|(_, ended)| ended.finished_at.as_ref().map(|time| time.0)),

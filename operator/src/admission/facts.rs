@@ -44,6 +44,8 @@ pub struct PodNeeds {
     pub version: u64,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
+    /// The node that the scheduler keeps for it, mostly because it preempts others there.
+    pub promised: Option<Arc<str>>,
     pub requests: Arc<Amounts>,
     /// Only of pods of runs.
     pub member: Option<Box<Member>>,
@@ -171,6 +173,12 @@ impl PodNeeds {
                 .and_then(|version| version.parse().ok())
                 .unwrap_or(0),
             node: spec.node_name.as_deref().map(Arc::from),
+            promised: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.nominated_node_name.as_deref())
+                .filter(|node| !node.is_empty() && spec.node_name.is_none())
+                .map(Arc::from),
             requests: requests(&spec).into(),
             member,
         }

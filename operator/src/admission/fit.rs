@@ -40,11 +40,11 @@ struct Item<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// What is left of the nodes when these pods are on them.
+    /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is put there would wait in vain.
     pub fn left(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
         let mut room = Self::empty(nodes);
         for pod in pods {
-            if let Some(node) = &pod.node {
+            if let Some(node) = pod.node.as_ref().or(pod.promised.as_ref()) {
                 room.take(node, &pod.requests);
             }
         }

@@ -157,10 +157,9 @@ impl World {
     fn schedule(&mut self) {
         for n in 0..self.pods.len() {
             let pod = &self.pods[n];
-            let member = pod.member.as_ref().unwrap();
-            if pod.node.is_some() || member.gated {
+            let Some(member) = pod.member.as_ref().filter(|member| pod.node.is_none() && !member.gated) else {
                 continue;
-            }
+            };
             let place = self.nodes.iter().find(|node| {
                 node.admits(member)
                     && pod
@@ -371,6 +370,24 @@ fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
     world.settle();
     assert!(world.is_whole("running"));
     assert_eq!(world.bound("new"), 0);
+}
+
+#[test]
+fn ranks_are_not_put_where_the_scheduler_keeps_room_for_a_pod_that_preempted_them() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (2, 8), (0, 0));
+    let urgent = json!({
+        "metadata": {"name": "urgent", "namespace": "team", "uid": "urgent", "resourceVersion": "1"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        "status": {"nominatedNodeName": "b"},
+    });
+    let urgent = PodNeeds::of(&serde_json::from_value::<Pod>(urgent).unwrap());
+    world.pods.push(urgent);
+    world.settle();
+    assert_eq!(world.bound("run"), 0);
+    world.nodes.push(node("c", 8));
+    world.settle();
+    assert!(world.is_whole("run"));
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn after_suspension(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
     let begun = known.created || newest >= known.current.max(1);
     AttemptStatus {
         current: if begun {
-            known.current.max(newest) + 1
+            known.current.max(newest).saturating_add(1)
         } else {
             known.current
         },

@@ -80,7 +80,8 @@ fn taken_away(live: &[&PodFacts], failures: &[&Failure]) -> Option<Failure> {
         return Some((*disrupted).clone());
     }
     let deleted = live.iter().find(|pod| pod.deleting && !pod.is_finished())?;
-    Some(taken(format!("pod {} was deleted", deleted.name)))
+    let how = deleted.taken.as_deref().unwrap_or("was deleted");
+    Some(taken(format!("pod {} {how}", deleted.name)))
 }
 
 /// A rank hung. Where its pod is out of reach it is the node that went, which the cluster will say only later.

@@ -147,6 +147,10 @@ fn a_lost_node_whose_pod_never_finishes_terminating_does_not_hold_up_the_next_at
         ["demo-trainer-3-0", "demo-trainer-3-2", "demo-trainer-3-3"],
         "the stuck one is deleted already"
     );
+    assert!(
+        told(&plan).contains("demo-trainer-3-1 was taken away by the cluster (DeletionByTaintManager)"),
+        "{plan:?}"
+    );
 
     // It is still there when the next attempt runs, and is of no account.
     let mut later = vec![seen[1].clone()];

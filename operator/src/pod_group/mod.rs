@@ -115,18 +115,14 @@ pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Tim
         let attempt = status.current;
         count(group, &mut status, &failure, now);
         avoid(&mut status, hung_on);
-        if status.consecutive_failures >= group.limit {
-            let message = format!(
-                "{} failures in a row without anything finished in between; the last: {}",
-                status.consecutive_failures, failure.message
-            );
+        if let Some(message) = used_up(group, &status, &failure) {
             return Plan {
                 ended: Some((attempt, failure.message)),
                 ..Plan::nothing(status, delete, GroupState::Exhausted { message })
             };
         }
         delete.extend(undeleted(&remaining));
-        status.current += 1;
+        status.current = attempt.saturating_add(1);
         status.created = false;
         remaining = Vec::new();
         ended = Some((attempt, failure.message));
@@ -223,11 +219,28 @@ fn count(group: &Group, status: &mut AttemptStatus, failure: &Failure, now: Time
     if failure.disrupted {
         return;
     }
-    status.consecutive_failures += 1;
+    status.consecutive_failures = status.consecutive_failures.saturating_add(1);
     if status.consecutive_failures >= 2 {
         let pause = pause(status.consecutive_failures);
         status.not_before = now.checked_add(pause).ok().map(Time);
     }
+}
+
+/// Why no further attempt is made, if none is.
+fn used_up(group: &Group, status: &AttemptStatus, failure: &Failure) -> Option<String> {
+    if status.consecutive_failures >= group.limit {
+        return Some(format!(
+            "{} failures in a row without anything finished in between; the last: {}",
+            status.consecutive_failures, failure.message
+        ));
+    }
+    // Nobody gets there by failing: somebody wrote this number. Pods of an attempt that has no number of its own would have the names of the last.
+    (status.current == u32::MAX).then(|| {
+        format!(
+            "attempt {} is the last that can be counted (status.attempts), and it ended: {}",
+            status.current, failure.message
+        )
+    })
 }
 
 /// The newest last, as often as they are named.

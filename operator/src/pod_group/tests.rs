@@ -125,6 +125,28 @@ fn too_many_failures_in_a_row_end_the_group_and_keep_the_last_pods_to_look_at() 
 }
 
 #[test]
+fn numbers_that_somebody_wrote_into_the_status_end_the_group_in_words_and_not_the_operator() {
+    let last = attempt(u32::MAX);
+    for pods in [vec![], vec![pod(u32::MAX, 0, crashed(9))]] {
+        let plan = advance(&group(1), &last, &pods, now());
+        assert_eq!((plan.status.current, plan.create.len()), (u32::MAX, 0));
+        assert!(
+            matches!(&plan.state, GroupState::Exhausted { message } if message.contains("attempt 4294967295 is the last")),
+            "{plan:?}"
+        );
+    }
+
+    let known = AttemptStatus {
+        consecutive_failures: u32::MAX,
+        progress_mark: Some("0/0".into()),
+        ..attempt(2)
+    };
+    let plan = advance(&group(1), &known, &[pod(2, 0, crashed(9))], now());
+    assert_eq!(plan.status.consecutive_failures, u32::MAX);
+    assert!(matches!(plan.state, GroupState::Exhausted { .. }), "{plan:?}");
+}
+
+#[test]
 fn what_the_cluster_took_away_is_replaced_at_once_and_does_not_count() {
     for pods in [
         vec![pod(3, 0, preempted()), pod(3, 1, crashed(1))],
