@@ -1,5 +1,8 @@
 //! An agent on a port of its own, and a source of weights that can be told to misbehave.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine;
 pub mod fake;
@@ -37,10 +40,11 @@ pub fn model_of(seed: u64) -> TempDir {
     dir
 }
 
+#[derive(Clone)]
 pub struct Agent {
     pub url: String,
     pub client: Client,
-    cache: TempDir,
+    cache: Arc<TempDir>,
 }
 
 impl Agent {
@@ -82,7 +86,7 @@ impl Agent {
         Self {
             url,
             client: Client::new(),
-            cache,
+            cache: Arc::new(cache),
         }
     }
 
