@@ -96,7 +96,7 @@ bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacit
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
-check-vllm: ## vLLM's and SGLang's own parsers read our command lines (5 GB to install); not part of make test
+check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves behind the agent on the CPU (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example

@@ -1,5 +1,8 @@
 """Command lines of engines in golden files: manifests of pods, and the shorter pages beside the examples, where a flag and its value are one item."""
 
+import os
+import sys
+
 import yaml
 
 
@@ -28,3 +31,25 @@ def containers(node):
 def split(item: str) -> list[str]:
     """A flag with its value, or one of both."""
     return item.split(" ", 1) if item.startswith("-") else [item]
+
+
+def run(golden: str, program: str, folder: str, port: str) -> None:
+    """Becomes the engine of a golden file: its command line and environment, but for what a pod has of its own: volumes, an address, a port."""
+    with open(golden, encoding="utf-8") as file:
+        found = (container for document in yaml.safe_load_all(file) for container in containers(document))
+        container = next(container for container in found if container["command"] == ["vllm", "serve"])
+    here = {"/model-cache": f"{folder}/cache", "/model": f"{folder}/model", "/tmp": f"{folder}/tmp", "$(POD_IP)": "127.0.0.1"}
+    os.makedirs(here["/tmp"], exist_ok=True)
+
+    def moved(value: str) -> str:
+        place = next((place for place in here if value == place or value.startswith(f"{place}/")), "")
+        return here.get(place, "") + value.removeprefix(place)
+
+    arguments = [moved(argument) for argument in container["args"]]
+    arguments[arguments.index("--port") + 1] = port
+    told = {each["name"]: moved(each["value"]) for each in container["env"] if "value" in each}
+    os.execve(program, [program, "serve", *arguments], os.environ | told)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

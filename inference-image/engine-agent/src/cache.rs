@@ -1,5 +1,6 @@
-//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next).
+//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next), and those still sampled from.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -41,8 +42,8 @@ impl Cache {
         Ok(self.root.join(checked_name(version)?))
     }
 
-    /// Removes all but the most recently touched versions. `version` always stays.
-    pub fn keep_newest_and(&self, version: &str) -> io::Result<()> {
+    /// Removes all but the most recently touched versions. `version` always stays, and so do those `in_use`.
+    pub fn keep_newest_and(&self, version: &str, in_use: &BTreeSet<String>) -> io::Result<()> {
         let mut folders: Vec<(bool, SystemTime, PathBuf)> = Vec::new();
         for entry in std::fs::read_dir(&self.root)? {
             let entry = entry?;
@@ -57,7 +58,13 @@ impl Cache {
             }
         }
         folders.sort_by(|a, b| b.cmp(a));
-        for (_, _, folder) in folders.iter().skip(KEPT) {
+        let used = |folder: &Path| {
+            folder
+                .file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| in_use.contains(name))
+        };
+        for (_, _, folder) in folders.iter().skip(KEPT).filter(|(_, _, folder)| !used(folder)) {
             std::fs::remove_dir_all(folder)?;
         }
         Ok(())
@@ -82,21 +89,24 @@ mod tests {
     }
 
     #[test]
-    fn the_current_version_and_the_newest_other_stay() {
+    fn the_current_version_the_newest_other_and_those_in_use_stay() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned());
-        for (age, version) in ["a-v3", "a-v2", "a-v1"].iter().enumerate() {
+        for (age, version) in ["a-v4", "a-v3", "a-v2", "a-v1"].iter().enumerate() {
             let folder = cache.folder(version).unwrap();
             std::fs::create_dir(&folder).unwrap();
             let past = SystemTime::now() - std::time::Duration::from_secs(60 * age as u64);
             std::fs::File::open(&folder).unwrap().set_modified(past).unwrap();
         }
-        cache.keep_newest_and("a-v1").unwrap();
-        let mut left: Vec<_> = std::fs::read_dir(root.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
-        left.sort();
-        assert_eq!(left, ["a-v1", "a-v3"]);
+        let left = |in_use: &[&str]| {
+            let in_use = in_use.iter().map(|version| (*version).to_owned()).collect();
+            cache.keep_newest_and("a-v1", &in_use).unwrap();
+            let entries = std::fs::read_dir(root.path()).unwrap();
+            let mut left: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            left.sort();
+            left
+        };
+        assert_eq!(left(&["a-v2"]), ["a-v1", "a-v2", "a-v4"]);
+        assert_eq!(left(&[]), ["a-v1", "a-v4"]);
     }
 }

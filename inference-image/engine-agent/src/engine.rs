@@ -19,6 +19,7 @@ pub mod sglang;
 pub mod vllm;
 pub mod wire;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -83,6 +84,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
         true
     }
 
+    /// Versions whose files it may read again although another serves, because rows are still sampled from them.
+    fn in_use(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     /// What it serves right now.
     fn serving(&self) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
@@ -145,6 +151,10 @@ macro_rules! on_each {
 impl Engine for Guarded {
     fn reads_folders(&self) -> bool {
         on_each!(self, engine => engine.reads_folders())
+    }
+
+    fn in_use(&self) -> BTreeSet<String> {
+        on_each!(self, engine => engine.in_use())
     }
 
     async fn serving(&self) -> Result<Serving, EngineFault> {

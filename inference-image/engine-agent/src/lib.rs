@@ -56,10 +56,10 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub enum Kind {
     Embedded,
-    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `adapters_only` why only adapters can.
+    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `cpu` that it is the CPU build.
     Vllm {
         no_folders: Option<String>,
-        adapters_only: Option<String>,
+        cpu: bool,
     },
     Sglang {
         no_folders: Option<String>,
@@ -165,10 +165,7 @@ fn guarded(options: &Options) -> Result<Guarded, AgentError> {
     };
     Ok(match options.kind.clone() {
         Kind::Embedded => Guarded::Embedded(Embedded(server)),
-        Kind::Vllm {
-            no_folders,
-            adapters_only,
-        } => Guarded::Vllm(Vllm::new(server, no_folders, adapters_only)),
+        Kind::Vllm { no_folders, cpu } => Guarded::Vllm(Vllm::new(server, no_folders, cpu)),
         Kind::Sglang { no_folders } => Guarded::Sglang(Sglang::new(server, no_folders)),
         Kind::OpenAi { model, probe } => Guarded::OpenAi(OpenAi::new(server, model, probe)),
         Kind::Agent => Guarded::Remote(Remote(server)),

@@ -87,11 +87,7 @@ impl Flags {
             KindFlag::Embedded => Kind::Embedded,
             KindFlag::Vllm => Kind::Vllm {
                 no_folders,
-                adapters_only: self.cpu.then(|| {
-                    "vLLM's CPU build says that it has loaded other weights and then serves neither the old nor the new; \
-                     give the run model.lora, or the pool another engine"
-                        .to_owned()
-                }),
+                cpu: self.cpu,
             },
             KindFlag::Sglang => Kind::Sglang { no_folders },
             KindFlag::OpenAi => Kind::OpenAi {

@@ -165,7 +165,7 @@ impl<E: Engine> Worker<E> {
                 );
                 attempts.made = 0;
                 attempts.last_setback = None;
-                if let Err(error) = self.cache.keep_newest_and(&order.version) {
+                if let Err(error) = self.cache.keep_newest_and(&order.version, &self.engine.in_use()) {
                     tracing::warn!("cannot tidy {}: {error}", self.cache.root().display());
                 }
                 self.status.send_modify(|status| status.changed = Some(changed));

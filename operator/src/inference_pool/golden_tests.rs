@@ -90,6 +90,26 @@ fn golden_sglang_on_two_nodes() {
 }
 
 #[test]
+fn golden_vllm_on_cpus() {
+    golden("vllm-cpu");
+}
+
+#[test]
+fn golden_vllm_on_cpus_with_adapters() {
+    golden("vllm-cpu-lora");
+}
+
+#[test]
+fn golden_vllm_with_every_field() {
+    golden("vllm-every-field");
+}
+
+#[test]
+fn golden_sglang_with_every_field() {
+    golden("sglang-every-field");
+}
+
+#[test]
 fn golden_external() {
     golden("external");
 }

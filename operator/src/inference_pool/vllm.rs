@@ -7,6 +7,7 @@
 //! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door, above all to the routes of the dev mode |
 //! | `--tensor-parallel-size`, `--pipeline-parallel-size`, `--data-parallel-size` | the pool's parallelism; the pod asks for as many GPUs |
 //! | `--api-server-count 1` | with data parallelism vLLM would start several servers, and an adapter is loaded into the one that was asked |
+//! | `--kv-cache-memory-bytes` | on CPUs only, in place of `--gpu-memory-utilization`, which would be a share of the whole node's memory whatever the container's limit |
 //! | `--gpu-memory-utilization`, `--max-model-len`, `--max-num-seqs`, `--quantization` | fields of the pool |
 //! | `--enable-prefix-caching`, `--no-enable-prefix-caching` | said either way: the default depends on the model |
 //! | `--generation-config vllm` | otherwise the temperature, top-p, top-k and penalties of the model's `generation_config.json` are applied to every request that does not name them, and the recorded logprobs are of a distribution that the trainer does not know |
@@ -23,7 +24,7 @@
 //!
 //! Every command line in the golden files is read by vLLM 0.32's own parser (`make check-vllm`), the newest that installs without a GPU.
 
-use grpo_crds::inference_pool::VllmEngine;
+use grpo_crds::inference_pool::{Device, VllmEngine};
 
 use super::launch::{Arguments, ENGINE_PORT, Launch, RENDEZVOUS_PORT, SERVED_NAME};
 
@@ -32,6 +33,9 @@ pub const VERSION: &str = "0.33.0";
 
 /// Ranks that `--max-lora-rank` takes.
 const LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+
+/// Of an engine on CPUs, for the cache of keys and values, in bytes. `extraArgs` may name another number: the last one counts.
+const CPU_CACHE_BYTES: u64 = 4 << 30;
 
 pub const COMMAND: [&str; 2] = ["vllm", "serve"];
 
@@ -63,8 +67,11 @@ pub fn arguments(engine: &VllmEngine, launch: &Launch<'_>) -> Vec<String> {
             arguments.flag("--headless");
         }
     }
+    match engine.device {
+        Device::Gpu => arguments.set("--gpu-memory-utilization", engine.gpu_memory_utilization),
+        Device::Cpu => arguments.set("--kv-cache-memory-bytes", CPU_CACHE_BYTES),
+    };
     arguments
-        .set("--gpu-memory-utilization", engine.gpu_memory_utilization)
         .maybe("--max-model-len", engine.max_model_len)
         .maybe("--max-num-seqs", engine.max_num_seqs)
         .maybe("--quantization", engine.quantization.as_deref())

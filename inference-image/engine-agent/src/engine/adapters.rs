@@ -2,9 +2,12 @@
 //!
 //! An adapter's name and its folder both are its version, so neither is ever used twice: an engine that is given other files under a known
 //! name goes on with what it has cached of the old ones. The adapter before the one that serves stays loaded, because running requests are
-//! sampled from it; older ones are unloaded before the next is loaded, since an engine has room for few.
+//! sampled from it; older ones are unloaded before the next is loaded, since an engine has room for few. Unloading takes a name away: rows that
+//! are sampled from that adapter go on, and as there is no room the engine reads its files again and again. vLLM ends when they are gone, so
+//! they stay as long as a request is on its way.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use grpo_engine_protocol::BASE_VERSION;
@@ -23,6 +26,25 @@ pub struct Adapters {
     /// What the engine's routes for adapters begin with.
     prefix: &'static str,
     current: Arc<Mutex<Option<Serving>>>,
+    /// Requests on their way, by the adapter they are sampled from.
+    running: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+/// A request that is sampled from an adapter, until it is dropped.
+#[derive(Debug)]
+pub struct Sampling {
+    adapters: Adapters,
+    pub version: String,
+}
+
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        let mut running = self.adapters.running();
+        if let Some(requests) = running.get_mut(&self.version) {
+            *requests -= 1;
+        }
+        running.retain(|_, requests| *requests > 0);
+    }
 }
 
 #[derive(Deserialize)]
@@ -33,6 +55,10 @@ struct Models {
 #[derive(Deserialize)]
 struct ModelName {
     id: String,
+    /// The model that an adapter is to. The model itself has none, and its name is no mark of it: SGLang gives it another when its
+    /// weights are replaced.
+    #[serde(default)]
+    parent: Option<String>,
 }
 
 impl Adapters {
@@ -41,6 +67,7 @@ impl Adapters {
             server,
             prefix,
             current: Arc::default(),
+            running: Arc::default(),
         }
     }
 
@@ -59,6 +86,27 @@ impl Adapters {
     /// The adapter that serves, as far as this agent knows. Requests name it.
     pub fn current(&self) -> Option<Serving> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The adapter that serves, if it is `version`, marked as in use.
+    pub fn sampling(&self, version: &str) -> Option<Sampling> {
+        // Counted before it is looked at: what is tidied away between the two is not what serves.
+        *self.running().entry(version.to_owned()).or_default() += 1;
+        let sampling = Sampling {
+            adapters: self.clone(),
+            version: version.to_owned(),
+        };
+        self.current()
+            .is_some_and(|serving| serving.version == version)
+            .then_some(sampling)
+    }
+
+    pub fn in_use(&self) -> BTreeSet<String> {
+        self.running().keys().cloned().collect()
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, serving: Option<Serving>) {
@@ -102,8 +150,8 @@ impl Adapters {
     /// Names of the adapters the engine has.
     async fn loaded(&self) -> Result<Vec<String>, EngineFault> {
         let models: Models = self.server.ask(Page::Models.path()).await?;
-        let names = models.data.into_iter().map(|model| model.id);
-        Ok(names.filter(|name| name != super::vllm::SERVED_NAME).collect())
+        let adapters = models.data.into_iter().filter(|model| model.parent.is_some());
+        Ok(adapters.map(|adapter| adapter.id).collect())
     }
 }
 

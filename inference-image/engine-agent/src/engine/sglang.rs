@@ -2,6 +2,7 @@
 //!
 //! Full weights are read from a folder by `update_weights_from_disk`, which waits for running requests, and drops the prefix cache.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -47,6 +48,10 @@ impl Sglang {
 }
 
 impl Engine for Sglang {
+    fn in_use(&self) -> BTreeSet<String> {
+        self.adapters.in_use()
+    }
+
     async fn serving(&self) -> Result<Serving, EngineFault> {
         if let Some(adapter) = self.adapters.serving().await? {
             return Ok(adapter);
@@ -86,7 +91,7 @@ impl Engine for Sglang {
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         let (request, prompts) = read_request(&body)?;
         let version = version.unwrap_or(BASE_VERSION);
-        let adapter = self.adapters.current().filter(|adapter| adapter.version == version);
+        let adapter = self.adapters.sampling(version);
         let asked = generate(
             &request,
             &prompts,
@@ -100,8 +105,7 @@ impl Engine for Sglang {
                 rows.len()
             )));
         }
-        let named = adapter.map(|adapter| adapter.version);
-        answered(rows, &request, named.as_deref())
+        answered(rows, &request, adapter.as_ref().map(|adapter| adapter.version.as_str()))
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

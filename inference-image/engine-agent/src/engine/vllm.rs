@@ -1,13 +1,14 @@
 //! vLLM 0.33, over its OpenAI-compatible server and the routes of its dev mode.
 //!
 //! Adapters need no pause. Full weights from a folder do: `pause` (running requests end first, new ones are refused), `reload_weights` on every
-//! worker, the prefix cache is dropped, `resume`, and a label that says which version it is once that is known. That the workers report success proves nothing (vLLM's CPU build reports it
-//! and serves neither the old nor the new weights, so there it is not tried), so the weights' checksums are compared with those from before:
-//! from the second version on they must differ where the tensors do. Whether they are the right ones the run sees in the distance between the engine's logprobs and
-//! the trainer's. This has been tested against a server of the same wire format, not on a GPU.
+//! worker, the prefix cache is dropped, `resume`, and a label that says which version it is once that is known. That the workers report success
+//! proves nothing (see [`ties_layers`]), so the weights' checksums are compared with those from before, and what is sampled from a fixed prompt:
+//! from the second version on both must differ where the tensors do. Whether they are the right ones the run sees in the distance between the
+//! engine's logprobs and the trainer's. All of it is driven with vLLM 0.32 on a CPU by `make check-vllm`, and with a GPU by nobody yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,24 +39,56 @@ pub struct Vllm {
     pub adapters: Adapters,
     /// Why nothing can be loaded from this pod's disk, if it cannot.
     pub no_folders: Option<String>,
-    /// Why only adapters can.
-    pub adapters_only: Option<String>,
+    /// It is the CPU build, which see in [`ties_layers`].
+    pub cpu: bool,
     /// The full weights that were loaded last.
     loaded: Arc<Mutex<Option<Loaded>>>,
     /// One at a time.
     replacing: Arc<tokio::sync::Mutex<()>>,
+    /// How often sampling went on after full weights were replaced. Nobody but this agent does it.
+    replacements: Arc<AtomicU64>,
 }
 
-/// Full weights that were loaded: their tensors by their manifest, and as the engine holds them.
+/// Full weights that were loaded: their tensors by their manifest, as the engine holds them, and what it samples from them.
 #[derive(Clone, Debug)]
 struct Loaded {
     sha256: String,
     checksums: BTreeMap<String, String>,
+    canary: Canary,
+}
+
+/// Token ids that every vocabulary has.
+const CANARY: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+const CANARY_TOKENS: u32 = 4;
+
+/// What was sampled from the canary prompt.
+#[derive(Clone, Debug, PartialEq)]
+struct Canary {
+    ids: Vec<u32>,
+    logprobs: Vec<Option<f32>>,
+}
+
+#[derive(Deserialize)]
+struct Reset {
+    success: bool,
 }
 
 #[derive(Deserialize)]
 struct WeightInfo {
     weight_version: String,
+}
+
+impl Loaded {
+    /// What is as it was although other tensors were to be loaded.
+    fn unchanged_since(&self, before: &Self) -> Option<&'static str> {
+        if self.sha256 == before.sha256 {
+            return None;
+        }
+        if self.checksums == before.checksums {
+            return Some("holds the weights from before");
+        }
+        (self.canary == before.canary).then_some("samples from the weights from before")
+    }
 }
 
 #[derive(Deserialize)]
@@ -64,14 +97,15 @@ struct Checksums {
 }
 
 impl Vllm {
-    pub fn new(server: Server, no_folders: Option<String>, adapters_only: Option<String>) -> Self {
+    pub fn new(server: Server, no_folders: Option<String>, cpu: bool) -> Self {
         Self {
             adapters: Adapters::new(server.clone(), "/v1"),
             server,
             no_folders,
-            adapters_only,
+            cpu,
             loaded: Arc::default(),
             replacing: Arc::default(),
+            replacements: Arc::default(),
         }
     }
 
@@ -91,7 +125,11 @@ impl Vllm {
     async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
         let _alone = self.replacing.lock().await;
         let replaced = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
-            Ok(()) => self.replace_paused(&dir, deadline).await,
+            Ok(()) => {
+                let replaced = self.replace_paused(&dir, deadline).await;
+                self.replacements.fetch_add(1, Ordering::SeqCst);
+                replaced
+            }
             // It may have been heard all the same.
             Err(fault) => Err(fault),
         };
@@ -106,10 +144,38 @@ impl Vllm {
             "timeout": deadline.as_secs(),
         });
         self.server.tell("/collective_rpc", &reload, deadline).await?;
-        self.server
-            .tell("/reset_prefix_cache", &json!({}), CHECK_DEADLINE)
-            .await?;
+        self.forget_prefixes().await?;
         self.name(UNVERIFIED).await
+    }
+
+    /// Drops what was computed with the weights from before. vLLM answers 200 whether it did or not.
+    async fn forget_prefixes(&self) -> Result<(), EngineFault> {
+        let url = self.server.at("/reset_prefix_cache");
+        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
+        match ask::<Reset>(call, &url).await? {
+            Reset { success: true } => Ok(()),
+            Reset { success: false } => Err(EngineFault::Refused {
+                url: url.to_string(),
+                message: "requests hold blocks of the prefix cache although the engine is paused".to_owned(),
+            }),
+        }
+    }
+
+    /// What the engine samples greedily from a fixed prompt, with logprobs.
+    async fn canary(&self) -> Result<Canary, EngineFault> {
+        let request = CompletionRequest {
+            temperature: 0.0,
+            ignore_eos: true,
+            ..CompletionRequest::of_tokens(SERVED_NAME, CANARY.to_vec(), CANARY_TOKENS, 0)
+        };
+        let url = self.server.at("/v1/completions");
+        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
+        let answer: Completion = ask(call.json(&completion(&request, &[CANARY.to_vec()], SERVED_NAME)), &url).await?;
+        let row = answer.choices.into_iter().next().unwrap_or_default();
+        Ok(Canary {
+            ids: row.token_ids.unwrap_or_default(),
+            logprobs: row.logprobs.map(|said| said.token_logprobs).unwrap_or_default(),
+        })
     }
 
     async fn name(&self, version: &str) -> Result<(), EngineFault> {
@@ -119,6 +185,10 @@ impl Vllm {
 }
 
 impl Engine for Vllm {
+    fn in_use(&self) -> BTreeSet<String> {
+        self.adapters.in_use()
+    }
+
     async fn serving(&self) -> Result<Serving, EngineFault> {
         if let Some(adapter) = self.adapters.serving().await? {
             return Ok(adapter);
@@ -131,36 +201,38 @@ impl Engine for Vllm {
 
     async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
         let version = &weights.order.version;
-        let unable = self.no_folders.as_ref();
-        if let Some(why) = unable.or(self.adapters_only.as_ref().filter(|_| !weights.adapter)) {
-            return Err(EngineFault::Unable {
-                version: version.clone(),
-                why: why.clone(),
-            });
+        let unable = |why: &str| EngineFault::Unable {
+            version: version.clone(),
+            why: why.to_owned(),
+        };
+        if let Some(why) = &self.no_folders {
+            return Err(unable(why));
+        }
+        if self.cpu && !weights.adapter && ties_layers(weights.dir).await {
+            return Err(unable(
+                "its output layer is its embedding (tie_word_embeddings), of which vLLM's CPU build keeps the one it booted with: it would sample \
+                 neither from the old weights nor from the new. Give the run model.lora, or the pool another engine",
+            ));
         }
         if weights.adapter {
             return self.adapters.load(weights, deadline).await;
         }
         tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
             .await
-            .unwrap_or_else(|error| {
-                Err(EngineFault::Unable {
-                    version: version.clone(),
-                    why: format!("this agent failed while it was about it: {error}"),
-                })
-            })?;
-        let checksums = self.checksums().await?;
+            .unwrap_or_else(|error| Err(unable(&format!("this agent failed while it was about it: {error}"))))?;
+        let now = Loaded {
+            sha256: weights.sha256.to_owned(),
+            checksums: self.checksums().await?,
+            canary: self.canary().await?,
+        };
         let before = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if before.is_some_and(|before| before.sha256 != weights.sha256 && before.checksums == checksums) {
+        if let Some(same) = before.and_then(|before| now.unchanged_since(&before)) {
             return Err(EngineFault::Misunderstood {
                 url: self.server.at("/collective_rpc").to_string(),
-                cause: format!("it said that it loaded {version}, and holds the weights from before"),
+                cause: format!("it said that it loaded {version}, and {same}"),
             });
         }
-        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Loaded {
-            sha256: weights.sha256.to_owned(),
-            checksums,
-        });
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
         self.adapters.set(None);
         Ok(Serving {
@@ -172,11 +244,20 @@ impl Engine for Vllm {
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         let (request, prompts) = read_request(&body)?;
         let version = version.unwrap_or(BASE_VERSION);
-        let adapter = self.adapters.current().filter(|adapter| adapter.version == version);
+        let adapter = self.adapters.sampling(version);
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
         let asked = completion(&request, &prompts, model);
+        // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is there before a pause in
+        // which these are replaced has ended.
+        let begun = self.replacements.load(Ordering::SeqCst);
+        let label = match &adapter {
+            Some(_) => None,
+            None => Some(self.label().await.map_err(EngineFault::refusal)?),
+        };
         let answer: Completion = self.server.sample("/v1/completions", &asked, version).await?;
-        // An adapter is sampled from as long as it is named; full weights change under a running request, and each row says so.
+        let replaced = self.replacements.load(Ordering::SeqCst) != begun;
+        let says = answer.choices.iter().any(|row| row.weight_versions.is_some());
+        // An adapter is sampled from as long as it is named; full weights change under a running request.
         let from = match &adapter {
             Some(adapter) if answer.model == adapter.version => Proof::Named(version),
             Some(_) => {
@@ -185,7 +266,9 @@ impl Engine for Vllm {
                     answer.model
                 )));
             }
-            None => Proof::Labels,
+            None if says => Proof::Labels,
+            None if replaced => return Err(ErrorBody::wrong_weights(None, version)),
+            None => Proof::Named(label.as_deref().unwrap_or(UNVERIFIED)),
         };
         answered(answer, &request, from)
     }
@@ -193,6 +276,19 @@ impl Engine for Vllm {
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
         self.server.page(page).await
     }
+}
+
+/// Whether a model's output layer is its embedding, unless its config says that it is not.
+///
+/// vLLM's CPU build computes with repacked copies of the weights. `reload_weights` makes them anew for every layer that it finds in the files, and
+/// an output layer that is tied is in none: logits come from the old one after all other layers are new.
+async fn ties_layers(dir: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Config {
+        tie_word_embeddings: bool,
+    }
+    let config = tokio::fs::read(dir.join("config.json")).await.unwrap_or_default();
+    serde_json::from_slice(&config).map_or(true, |config: Config| config.tie_word_embeddings)
 }
 
 /// The request in vLLM's words. Unlike OpenAI's, its completions take and return token ids.
@@ -234,7 +330,7 @@ pub struct UsageSaid {
     completion_tokens: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Choice {
     index: u32,
     #[serde(default)]

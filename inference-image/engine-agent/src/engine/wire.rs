@@ -148,7 +148,10 @@ fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
     match answer.status {
         // The name of an adapter that is not there (any more).
         StatusCode::NOT_FOUND => ErrorBody::wrong_weights(None, version),
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY if said.contains("context length") => {
+        // vLLM has other words where max_tokens alone is too much.
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+            if said.contains("context length") || said.contains("greater than max_model_len") =>
+        {
             ErrorBody::new(ErrorCode::ContextTooLong, said)
         }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => ErrorBody::new(ErrorCode::InvalidRequest, said),
@@ -288,6 +291,27 @@ mod tests {
             assert_eq!(words(body.as_bytes()).as_deref(), Some("no"), "{body}");
         }
         assert_eq!(words(b"Bad Gateway"), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_context_is_told_from_other_bad_requests() {
+        for (said, code) in [
+            (
+                "This model's maximum context length is 4096 tokens.",
+                ErrorCode::ContextTooLong,
+            ),
+            (
+                "max_tokens=5000 cannot be greater than max_model_len=4096.",
+                ErrorCode::ContextTooLong,
+            ),
+            ("top_p must be in (0, 1]", ErrorCode::InvalidRequest),
+        ] {
+            let answer = Answered {
+                status: StatusCode::BAD_REQUEST,
+                ..Answered::json(serde_json::to_vec(&serde_json::json!({"error": {"message": said}})).unwrap())
+            };
+            assert_eq!(not_sampled(&answer, "base").code, code, "{said}");
+        }
     }
 
     #[test]

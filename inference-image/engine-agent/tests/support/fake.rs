@@ -29,13 +29,19 @@ pub struct Fake {
 struct Told {
     calls: Vec<(String, Value)>,
     keys: Vec<String>,
+    /// The name of the model, where it is not the one it was started with.
+    model: Option<String>,
     adapters: Vec<String>,
     label: String,
     weights: u64,
     lies: bool,
+    samples_from: Option<u64>,
+    blocks_held: bool,
+    waits_in_pause: bool,
     holds: bool,
     running: u32,
     no_token_ids: bool,
+    no_spans: bool,
     spans: Option<Value>,
 }
 
@@ -48,9 +54,9 @@ impl Fake {
                 .route("/weight_info", get(weight_info))
                 .route("/weight_checker", post(weight_checker))
                 .route("/collective_rpc", post(reload))
-                .route("/pause", post(fine))
+                .route("/pause", post(pause))
                 .route("/resume", post(fine))
-                .route("/reset_prefix_cache", post(fine))
+                .route("/reset_prefix_cache", post(reset_prefix_cache))
                 .route("/update_weight_version", post(set_label))
                 .route("/v1/load_lora_adapter", post(load_adapter))
                 .route("/v1/unload_lora_adapter", post(unload_adapter)),
@@ -126,6 +132,27 @@ impl Fake {
         self.told().lies = true;
     }
 
+    /// Takes new weights, and goes on sampling from those of now.
+    pub fn sample_from_old(&self) {
+        let mut told = self.told();
+        told.samples_from = Some(told.weights);
+    }
+
+    /// Answers that it did not drop its prefix cache, as a vLLM does in which requests hold blocks.
+    pub fn hold_blocks(&self) {
+        self.told().blocks_held = true;
+    }
+
+    /// Answers that it is paused when nothing runs any more, as vLLM does.
+    pub fn end_rows_before_a_pause(&self) {
+        self.told().waits_in_pause = true;
+    }
+
+    /// Says of no row which weights it was sampled from, as vLLM 0.32 does.
+    pub fn say_no_spans(&self) {
+        self.told().no_spans = true;
+    }
+
     /// Says of every row that it was sampled from these.
     pub fn say_spans(&self, spans: Value) {
         self.told().spans = Some(spans);
@@ -178,13 +205,10 @@ async fn fine(State(fake): State<Fake>, request: Request) -> Response {
 }
 
 async fn models(State(fake): State<Fake>) -> Json<Value> {
-    let mut data = vec![json!({"id": "policy", "object": "model"})];
-    data.extend(
-        fake.told()
-            .adapters
-            .iter()
-            .map(|name| json!({"id": name, "object": "model"})),
-    );
+    let told = fake.told();
+    let card = |name: &str, parent: Option<&str>| json!({"id": name, "object": "model", "parent": parent});
+    let mut data = vec![card(told.model.as_deref().unwrap_or("policy"), None)];
+    data.extend(told.adapters.iter().map(|name| card(name, Some("policy"))));
     Json(json!({"object": "list", "data": data}))
 }
 
@@ -206,6 +230,19 @@ async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value
     Json(json!({"results": [null]}))
 }
 
+async fn pause(State(fake): State<Fake>, request: Request) -> Response {
+    let answer = fine(State(fake.clone()), request).await;
+    while fake.told().waits_in_pause && fake.running() > 0 {
+        tokio::task::yield_now().await;
+    }
+    answer
+}
+
+async fn reset_prefix_cache(State(fake): State<Fake>) -> Json<Value> {
+    fake.note("/reset_prefix_cache", &Value::Null);
+    Json(json!({"success": !fake.told().blocks_held}))
+}
+
 async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
     fake.note("/update_weight_version", &body);
     fake.told().label = body["new_version"].as_str().unwrap().to_owned();
@@ -219,7 +256,10 @@ async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> 
             json!({"success": false, "message": "Failed to update weights: no such file", "num_paused_requests": 0});
         return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
     }
-    fake.told().label = body["weight_version"].as_str().unwrap().to_owned();
+    let mut told = fake.told();
+    told.label = body["weight_version"].as_str().unwrap().to_owned();
+    // From now on it calls its model by the folder the weights came from.
+    told.model = Some(body["model_path"].as_str().unwrap().to_owned());
     Json(json!({"success": true, "message": "Succeeded to update model weights.", "num_paused_requests": 0}))
         .into_response()
 }
@@ -246,26 +286,28 @@ async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'
 
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/v1/completions", &body);
-    fake.work().await;
-    let told = fake.told();
     let model = body["model"].as_str().unwrap();
-    if model != "policy" && !told.adapters.iter().any(|name| name == model) {
+    // Names are looked up when a request comes; an adapter that is unloaded later is sampled from to the end.
+    if model != "policy" && !fake.adapters().iter().any(|name| name == model) {
         let missing = json!({"error": {"message": format!("The model `{model}` does not exist."), "type": "NotFoundError", "code": 404}});
         return (StatusCode::NOT_FOUND, Json(missing)).into_response();
     }
+    fake.work().await;
+    let told = fake.told();
     let prompts = match body["prompt"][0].is_array() {
         true => body["prompt"].as_array().unwrap().len(),
         false => 1,
     };
     let tokens = body["max_tokens"].as_u64().unwrap();
     let rows = prompts as u64 * body["n"].as_u64().unwrap();
+    let weights = told.samples_from.unwrap_or(told.weights) as f64;
     let choices: Vec<Value> = (0..rows)
         .map(|index| {
             let mut choice = json!({
                 "index": index, "text": "x", "finish_reason": "length", "stop_reason": null,
                 "logprobs": {
                     "text_offset": [], "tokens": [], "top_logprobs": [],
-                    "token_logprobs": (0..tokens).map(|j| -0.5 - j as f64).collect::<Vec<_>>(),
+                    "token_logprobs": (0..tokens).map(|j| -0.5 - j as f64 - weights / 64.0).collect::<Vec<_>>(),
                 },
                 "prompt_logprobs": null,
             });
@@ -273,7 +315,7 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 choice["token_ids"] = json!((0..tokens).map(|j| 100 + j).collect::<Vec<_>>());
                 choice["prompt_token_ids"] = json!([1]);
             }
-            if body["return_weight_versions"] == true {
+            if body["return_weight_versions"] == true && !told.no_spans {
                 let whole = json!([{"version": told.label, "start": 0, "end": tokens}]);
                 choice["weight_versions"] = told.spans.clone().unwrap_or(whole);
             }

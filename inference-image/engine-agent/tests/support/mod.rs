@@ -1,5 +1,8 @@
 //! An agent on a port of its own, and a source of weights that can be told to misbehave.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine;
 pub mod fake;
@@ -37,10 +40,13 @@ pub fn model_of(seed: u64) -> TempDir {
     dir
 }
 
+#[derive(Clone)]
 pub struct Agent {
     pub url: String,
     pub client: Client,
-    cache: TempDir,
+    /// For one thing to come about.
+    patience: Duration,
+    cache: Arc<TempDir>,
 }
 
 impl Agent {
@@ -56,6 +62,11 @@ impl Agent {
 
     /// An agent that guards an engine of this kind.
     pub async fn guarding(kind: Kind, engine: &str, api_key: Option<&str>, places: u32) -> Self {
+        Self::patient(kind, engine, api_key, places, Duration::from_secs(30)).await
+    }
+
+    /// An agent that waits so long for an engine, and is waited for.
+    pub async fn patient(kind: Kind, engine: &str, api_key: Option<&str>, places: u32, patience: Duration) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -69,20 +80,21 @@ impl Agent {
                 request_bytes: MAX_REQUEST_BYTES,
                 answer_bytes: 16 << 20,
             },
-            request_deadline: Duration::from_secs(60),
+            request_deadline: 2 * patience,
             instance: new_instance("test"),
             pace: Pace {
                 look: Duration::from_millis(20),
                 first_pause: Duration::from_millis(100),
                 longest_pause: Duration::from_millis(200),
-                load_deadline: Duration::from_secs(30),
+                load_deadline: patience,
             },
         };
         tokio::spawn(serve(listener, options, std::future::pending()));
         Self {
             url,
             client: Client::new(),
-            cache,
+            patience,
+            cache: Arc::new(cache),
         }
     }
 
@@ -107,7 +119,7 @@ impl Agent {
 
     pub async fn wait_for(&self, holds: impl Fn(&AgentStatus) -> bool) -> AgentStatus {
         let mut last = None;
-        let reached = timeout(Duration::from_secs(30), async {
+        let reached = timeout(self.patience, async {
             loop {
                 let status = self.status().await;
                 if holds(&status) {
