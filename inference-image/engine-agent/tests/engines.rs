@@ -101,6 +101,25 @@ async fn adapters_of_vllm_are_swapped_by_name_and_path_and_the_one_before_stays(
 }
 
 #[tokio::test]
+async fn on_a_cpu_rows_of_the_base_model_end_before_the_first_adapter_and_those_of_adapters_do_not() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let on_a_cpu = Kind::Vllm {
+        no_folders: None,
+        cpu: true,
+    };
+    let agent = before(on_a_cpu, &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.calls();
+    agent.order(&source.publish_adapter("a-v1")).await;
+    agent.wait_until_serving("a-v1").await;
+    assert_eq!(fake.paths(), ["/pause?mode=wait", "/load_lora_adapter", "/resume"]);
+    agent.order(&source.publish_adapter("a-v2")).await;
+    agent.wait_until_serving("a-v2").await;
+    assert_eq!(fake.paths(), ["/load_lora_adapter"]);
+}
+
+#[tokio::test]
 async fn an_engine_that_restarted_has_no_adapter_and_gets_it_again() {
     let fake = Fake::vllm().await;
     let source = Source::start().await;
