@@ -201,7 +201,7 @@ impl World {
             .await?;
         self.back("rank hangs (exit code 43)", since, 7, 1).await?;
         let (avoided, run) = (node_of(&hangs), self.seen().await?);
-        assert_eq!(attempts(&run).avoid_nodes, [avoided.clone()]);
+        assert_eq!(attempts(&run).avoid_nodes, std::slice::from_ref(&avoided));
         let failure = attempts(&run).last_failure.unwrap_or_default();
         assert!(
             failure.contains("rank 1 did not arrive") && failure.contains(&avoided),
@@ -233,6 +233,7 @@ impl World {
         let pod = self.rank(8, 1).await?.name_any();
         let since = Instant::now();
         self.ends(&pod, 1, "allocating 40 GiB").await?;
+        self.told("attempt 9 begins in").await?;
         self.back("rank fails, the second time (pause of 5 s)", since, 9, 2)
             .await
     }

@@ -167,6 +167,7 @@ fn going_on(
     } else if admitted {
         (Phase::Provisioning, admission.reason, admission.message)
     } else {
+        waits.extend(waits::pauses(driver, trainer));
         waits.push((admission.reason, admission.message.clone()));
         (Phase::Queued, admission.reason, admission.message)
     };

@@ -85,6 +85,27 @@ fn a_run_that_does_not_fit_is_queued_and_says_what_is_missing() {
 }
 
 #[test]
+fn a_pause_after_failures_is_told_although_admission_only_sees_that_pods_are_missing() {
+    let mut paused = running_demo();
+    paused.verdict = Some(Verdict {
+        admitted: false,
+        reason: "WaitsForPods",
+        message: "not all of its pods are made yet: driver missing".into(),
+    });
+    paused.driver_pods.clear();
+    let driver = &mut paused.attempts.driver;
+    (driver.current, driver.created, driver.consecutive_failures) = (3, false, 2);
+    driver.last_failure = Some("exit code 9: no space".into());
+    driver.not_before = Some(Time(paused.now + SignedDuration::from_secs(5)));
+    let decision = decided(&paused);
+    let (_, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!(reason, "DriverNotReady");
+    for words in ["driver: attempt 3 begins in", "exit code 9: no space", "driver missing"] {
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn a_run_that_waits_for_another_runs_pool_does_not_ask_for_room() {
     let decision = decided(&Seen {
         inference: Some(inference_pool(Some("uid-of-another"), "True", "")),

@@ -98,6 +98,16 @@ fn group_unready(reason: &'static str, group: &str, plan: &Plan) -> Option<Wait>
     }
 }
 
+/// Groups that pause after failures: their pods are missing to admission, and this says why.
+pub fn pauses(driver: &Plan, trainer: Option<&Plan>) -> Vec<Wait> {
+    let pauses = |plan: &&Plan| matches!(plan.state, GroupState::Pausing { .. });
+    let driver = Some(driver).filter(pauses);
+    let trainer = trainer.filter(pauses);
+    let driver = driver.and_then(|plan| group_unready("DriverNotReady", "driver", plan));
+    let trainer = trainer.and_then(|plan| group_unready("TrainerNotReady", "trainer", plan));
+    driver.into_iter().chain(trainer).collect()
+}
+
 /// The pool is not there, belongs to another run, or can never serve this one.
 fn inference_unusable(seen: &Seen) -> Option<Wait> {
     let spec = &seen.run.spec;
