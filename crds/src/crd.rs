@@ -76,10 +76,9 @@ fn without_rust_formats(value: &mut serde_json::Value) {
                 .get("format")
                 .and_then(|format| format.as_str())
                 .is_some_and(|format| format.starts_with("uint"))
+                && fields.remove("format").is_some_and(|format| format == "uint32")
             {
-                if fields.remove("format").is_some_and(|format| format == "uint32") {
-                    fields.entry("maximum").or_insert(u32::MAX.into());
-                }
+                fields.entry("maximum").or_insert(u32::MAX.into());
             }
             fields.values_mut().for_each(without_rust_formats);
         }

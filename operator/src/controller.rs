@@ -185,17 +185,7 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
     context.metrics.begun(&kind, &namespace, &name);
     let begun = Instant::now();
-    // A fault that one object brings about is not to end the reconciles of all others.
-    let guarded = AssertUnwindSafe(object.reconcile(&context)).catch_unwind();
-    let result = match tokio::time::timeout(LONGEST_RECONCILE, guarded).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(panic)) => Err(Error::Panicked {
-            what: in_words(panic.as_ref()),
-        }),
-        Err(_) => Err(Error::TooSlow {
-            after: LONGEST_RECONCILE,
-        }),
-    };
+    let result = contained(object.reconcile(&context)).await;
     context
         .metrics
         .reconciled(&kind, begun.elapsed(), result.as_ref().err().map(Error::reason));
@@ -214,6 +204,20 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
             }
             Err(error)
         }
+    }
+}
+
+/// A fault that one object brings about is not to end the reconciles of all others, nor to hold one of their places for ever.
+async fn contained<T>(reconcile: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let guarded = AssertUnwindSafe(reconcile).catch_unwind();
+    match tokio::time::timeout(LONGEST_RECONCILE, guarded).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => Err(Error::Panicked {
+            what: in_words(panic.as_ref()),
+        }),
+        Err(_) => Err(Error::TooSlow {
+            after: LONGEST_RECONCILE,
+        }),
     }
 }
 
@@ -277,5 +281,28 @@ pub fn note_of(error: &Error) -> Note {
         reason: error.reason().to_owned(),
         action: "Reconcile",
         text: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_and_a_reconcile_without_end_are_errors_of_their_object() {
+        let panics = contained(async {
+            Err::<(), _>(Error::Nameless {
+                what: format!("{:?}", None::<u8>.unwrap()),
+            })
+        })
+        .await;
+        let Err(error @ Error::Panicked { .. }) = panics else {
+            panic!("{panics:?}");
+        };
+        assert!(error.to_string().contains("`None` value"), "{error}");
+        assert!(error.is_for_people());
+        let endless = contained(std::future::pending::<Result<(), Error>>()).await;
+        assert!(matches!(endless, Err(Error::TooSlow { .. })), "{endless:?}");
+        assert!(contained(async { Ok(()) }).await.is_ok());
     }
 }

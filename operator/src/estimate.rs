@@ -156,7 +156,8 @@ fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, room: f64) -> Str
     if trainer.shard == Shard::Node && fits(&with(|trainer| trainer.shard = Shard::All)) {
         found.push("trainer.shard: All".to_owned());
     }
-    let offloads: [(&str, fn(&mut Trainer)); 4] = [
+    type Change = fn(&mut Trainer);
+    let offloads: [(&str, Change); 4] = [
         ("activations", |trainer| trainer.offload.activations = true),
         ("optimizer", |trainer| trainer.offload.optimizer = true),
         ("optimizer and parameters", |trainer| {

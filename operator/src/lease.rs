@@ -111,7 +111,7 @@ impl Elector {
             tokio::select! {
                 next = shown.next() => match next {
                     Some(Ok(lease)) => {
-                        if !seen.as_ref().is_some_and(|(known, _)| version(known.as_ref()) == version(lease.as_ref())) {
+                        if seen.as_ref().is_none_or(|(known, _)| version(known.as_ref()) != version(lease.as_ref())) {
                             let of = |lease: Option<&Lease>| lease.and_then(holder).map(str::to_owned);
                             let (before, now) = (seen.as_ref().and_then(|(lease, _)| of(lease.as_ref())), of(lease.as_ref()));
                             if seen.is_none() || before != now {

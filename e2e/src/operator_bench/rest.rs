@@ -34,8 +34,9 @@ pub struct Scale {
     pub runs: usize,
     pub idle: Duration,
     pub events_for: Duration,
-    /// Each run has one only every few seconds: more would be answered together.
-    pub events_per_second: u64,
+    /// One rate after the other. Each run has an event only every few seconds: more would be answered together. An API server writes two or
+    /// three times for each, which on few cores is more than it can at the highest rate; the lower ones say what the operator takes where it can.
+    pub events_per_second: &'static [u64],
     /// Nobody has written for this long: everything is as it should be.
     pub quiet: Duration,
     /// Before everything has come up, and until all is quiet again.
@@ -47,7 +48,7 @@ impl Scale {
         runs: 1000,
         idle: Duration::from_secs(600),
         events_for: Duration::from_secs(60),
-        events_per_second: 200,
+        events_per_second: &[25, 50, 200],
         quiet: Duration::from_secs(12),
         patience: Duration::from_secs(1800),
     };
@@ -55,7 +56,7 @@ impl Scale {
         runs: 50,
         idle: Duration::from_secs(60),
         events_for: Duration::from_secs(5),
-        events_per_second: 10,
+        events_per_second: &[10],
         quiet: Duration::from_secs(3),
         patience: Duration::from_secs(60),
     };
@@ -89,8 +90,17 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
         None,
     )];
     rows.extend(idle(scale, &mut audit, &operator).await?);
-    rows.extend(events(scale, &rig, &fleet, &mut audit, &operator).await?);
-    quiet(scale, &mut audit, &operator).await?;
+    let mut first = 0;
+    for rate in scale.events_per_second {
+        let window = Window {
+            first,
+            count: (scale.events_for.as_secs() * rate) as usize,
+            per_second: *rate,
+        };
+        first += window.count;
+        rows.extend(events(scale, window, &rig, &fleet, &mut audit, &operator).await?);
+        quiet(scale, &mut audit, &operator).await?;
+    }
     rows.extend(relist(scale, &mut rig, &mut audit, &operator).await?);
     let what = format!("{} GrpoRuns, {} pods: ", scale.runs, scale.runs * PODS_PER_RUN);
     for row in &mut rows {
@@ -222,7 +232,7 @@ struct Happening {
 fn happening(fleet: &Fleet, number: usize) -> Happening {
     let (run, round) = (&fleet.runs[number % fleet.runs.len()], number / fleet.runs.len());
     let well = round % 2 == 1;
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         let status = if well { "True" } else { "False" };
         return Happening {
             pod: sandbox_name(&run.name, number % SANDBOXES),
@@ -246,23 +256,36 @@ fn happening(fleet: &Fleet, number: usize) -> Happening {
     }
 }
 
+/// Which events happen, and how fast. They are numbered through, so that what one window leaves broken the next mends.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    first: usize,
+    count: usize,
+    per_second: u64,
+}
+
 /// Things happen at a steady rate; each is answered by the write of a status.
 async fn events(
     scale: Scale,
+    window: Window,
     rig: &Rig,
     fleet: &Fleet,
     audit: &mut Audit,
     operator: &Operator,
 ) -> Result<Vec<Row>, RigError> {
     audit.fresh()?;
-    let count = (scale.events_for.as_secs() * scale.events_per_second) as usize;
+    let Window {
+        first,
+        count,
+        per_second,
+    } = window;
     let hands = Arc::new(Semaphore::new(HANDS));
-    let mut clock = tokio::time::interval(Duration::from_micros(1_000_000 / scale.events_per_second));
+    let mut clock = tokio::time::interval(Duration::from_micros(1_000_000 / per_second));
     clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let before = operator.processor_seconds();
     let (begun, mut working) = (Instant::now(), JoinSet::new());
     let mut expected: HashMap<(String, String), (Place, &'static str)> = HashMap::new();
-    for number in 0..count {
+    for number in first..first + count {
         clock.tick().await;
         let Ok(hand) = hands.clone().acquire_owned().await else {
             break;
@@ -293,7 +316,8 @@ async fn events(
     show_kinds("events", &own);
     let (mut latencies, unanswered) = latencies(&requests, &expected, operator);
     latencies.sort_by(f64::total_cmp);
-    let rate = format!(">= {}", scale.events_per_second * 97 / 100);
+    let rate = format!(">= {}", per_second * 97 / 100);
+    let at_rate = |what: &str| format!("at {per_second} events/s: {what}");
     let at = |quantile: f64| {
         latencies
             .get(((latencies.len().max(1) - 1) as f64 * quantile).round() as usize)
@@ -308,22 +332,22 @@ async fn events(
     ));
     Ok(vec![
         Row::new(
-            "events",
+            at_rate("events"),
             Some(count as f64 / took.as_secs_f64()),
             "events/s",
             Some(&rate),
         ),
-        Row::new("event to first write, p50", at(0.5), "ms", None),
-        Row::new("event to first write, p99", at(0.99), "ms", Some("<= 100")),
+        Row::new(at_rate("event to first write, p50"), at(0.5), "ms", None),
+        Row::new(at_rate("event to first write, p99"), at(0.99), "ms", Some("<= 100")),
         Row::new(
-            "events that no write followed",
+            at_rate("events that no write followed"),
             Some(unanswered as f64),
             "events",
             Some("= 0"),
         ),
-        Row::new("memory after the events", operator.resident(), "MiB", Some("<= 96")),
+        Row::new(at_rate("memory after the events"), operator.resident(), "MiB", Some("<= 96")),
         Row::new(
-            "processor during the events",
+            at_rate("processor during the events"),
             used.map(|used| 1000.0 * used / took.as_secs_f64()),
             "mcores",
             None,

@@ -80,7 +80,7 @@ struct PodDigest {
 }
 
 pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
-    let mut groups: BTreeMap<(String, String), Vec<(String, i64, PodDigest)>> = BTreeMap::new();
+    let mut groups = Groups::new();
     for pod in objects.of_kind::<Pod>()? {
         let spec = pod.spec.unwrap_or_default();
         add(&mut groups, &pod.metadata, pod.metadata.labels.as_ref(), &spec, 1);
@@ -151,7 +151,7 @@ fn add(
         let digest = PodDigest::of(&name, spec, label("kueue.x-k8s.io/queue-name"));
         group.push((name.clone(), gpus, digest));
     }
-    group.sort_by(|(one, ..), (other, ..)| in_order(one).cmp(&in_order(other)));
+    group.sort_by_key(|(one, ..)| in_order(one));
 }
 
 /// Names in the order of the numbers they end with.

@@ -1,5 +1,7 @@
 //! The plugin's client and the driver's door, over a real socket.
 
+#![allow(clippy::unwrap_used)]
+
 use axum::Router;
 use axum::routing::get;
 use grpo_driver::records_door;

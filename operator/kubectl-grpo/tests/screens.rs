@@ -3,6 +3,8 @@
 //!
 //! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them anew.
 
+#![allow(clippy::unwrap_used)]
+
 use grpo_crds::GrpoRun;
 use grpo_records::fixture;
 use grpo_records::look::{Records, TurnsOf};

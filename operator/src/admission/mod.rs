@@ -299,7 +299,8 @@ async fn take(step: &Step, admission: &Admission, client: &Client) -> bool {
             }
         })
         .buffer_unordered(16);
-    done.all(|done| std::future::ready(done)).await
+    // Not `all`: it ends at the first that failed, and drops the requests that are on their way.
+    done.fold(true, |all, one| std::future::ready(all && one)).await
 }
 
 async fn lift(pod: &Chosen, admission: &Admission, client: &Client) -> bool {

@@ -314,7 +314,7 @@ fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
     // Something that admission knows nothing of keeps one of them away.
     world.find("run-trainer-0").node = Some("a".into());
     assert!(world.step().is_none(), "the scheduler is given time");
-    world.now = world.now + BIND_DEADLINE;
+    world.now += BIND_DEADLINE;
     let step = world.step().unwrap();
     let Step::PutBack { pods, .. } = &step else {
         panic!("{step:?}")
@@ -324,7 +324,7 @@ fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
     let (reason, message) = world.message("run");
     assert_eq!(reason, "PutBack");
     assert!(message.contains("hold nothing"), "{message}");
-    world.now = world.now + SignedDuration::from_secs(16);
+    world.now += SignedDuration::from_secs(16);
     assert!(
         matches!(world.decide().step, Some(Step::Lift { .. })),
         "it is tried again"
@@ -411,7 +411,7 @@ fn a_run_that_cannot_be_made_whole_again_does_not_hold_others_up_for_ever() {
     world.add("waiting", 30, (1, 8), (0, 0));
     world.settle();
     assert_eq!(world.bound("waiting"), 0);
-    world.now = world.now + PATIENCE;
+    world.now += PATIENCE;
     world.settle();
     assert!(world.is_whole("waiting"));
     assert_eq!(world.bound("torn"), 0);
@@ -444,7 +444,7 @@ fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
 
 #[test]
 fn taints_selectors_cordons_and_affinities_are_respected() {
-    let mut nodes = vec![
+    let mut nodes = [
         node("plain", 8),
         node("tainted", 8),
         node("cordoned", 8),

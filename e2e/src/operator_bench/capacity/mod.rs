@@ -257,7 +257,7 @@ impl Game<'_> {
     /// Half of the runs end by themselves, the others are deleted.
     async fn end(&self, player: &mut Player) -> Result<(), RigError> {
         player.state = State::Ended;
-        if (self.number + player.name.len() as u64) % 2 == 0 {
+        if (self.number + player.name.len() as u64).is_multiple_of(2) {
             let pods: Api<Pod> = Api::namespaced(self.rig.admin.clone(), self.namespace);
             let done = json!({"status": {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False"}]}});
             let driver = driver_of(player);

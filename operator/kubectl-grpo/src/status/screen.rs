@@ -173,7 +173,7 @@ fn plan(plan: &[PlannedPods]) -> String {
         .iter()
         .map(|pods| {
             // Sandboxes come and go; their pool counts them.
-            let running = Option::<u32>::from(pods.running).filter(|_| !pods.pods.contains('-'));
+            let running = pods.running.filter(|_| !pods.pods.contains('-'));
             vec![
                 format!("{INDENT}{}", pods.role),
                 pods.pods.clone(),
