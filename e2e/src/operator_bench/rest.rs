@@ -345,7 +345,12 @@ async fn events(
             "events",
             Some("= 0"),
         ),
-        Row::new(at_rate("memory after the events"), operator.resident(), "MiB", Some("<= 96")),
+        Row::new(
+            at_rate("memory after the events"),
+            operator.resident(),
+            "MiB",
+            Some("<= 96"),
+        ),
         Row::new(
             at_rate("processor during the events"),
             used.map(|used| 1000.0 * used / took.as_secs_f64()),
