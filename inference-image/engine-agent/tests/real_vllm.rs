@@ -230,7 +230,7 @@ async fn a_real_vllm_ends_its_rows_before_it_takes_full_weights() {
     // The last is what it booted with: nothing of those between may be left.
     for (version, files) in [("w-v1", "weights/w-v1"), ("w-v2", "weights/w-v2"), ("w-v3", "model")] {
         real.sample(now.0, now.1).await;
-        let asked = long(400);
+        let asked = long(2000);
         let running = real.begin(&asked, now.0).await;
         real.bring(files, &FULL, version).await;
         real.keep(&asked, &running.await.unwrap().unwrap(), now.0, now.1);
