@@ -112,9 +112,9 @@ impl Elector {
                 next = shown.next() => match next {
                     Some(Ok(lease)) => {
                         if seen.as_ref().is_none_or(|(known, _)| version(known.as_ref()) != version(lease.as_ref())) {
-                            let of = |lease: Option<&Lease>| lease.and_then(holder).map(str::to_owned);
-                            let (before, now) = (seen.as_ref().and_then(|(lease, _)| of(lease.as_ref())), of(lease.as_ref()));
-                            if seen.is_none() || before != now {
+                            let before = seen.as_ref().map(|(known, _)| known.as_ref().and_then(holder));
+                            let now = lease.as_ref().and_then(holder);
+                            if before != Some(now) {
                                 tracing::info!(lease = self.name, holder = now, "waiting for the Lease");
                             }
                             seen = Some((lease, Instant::now()));
@@ -144,7 +144,7 @@ impl Elector {
         }
     }
 
-    /// Keeps the Lease until another replica has it; returns whose it is.
+    /// Keeps the Lease until this replica has it no more; returns whose it is.
     pub async fn hold(&self, mut lease: Lease) -> String {
         loop {
             sleep(RENEWAL).await;
@@ -159,17 +159,12 @@ impl Elector {
                     }
                     Ok(Err(error)) if is_about_its_version(&error) => {
                         match timeout(PATIENCE, self.leases.get_opt(&self.name)).await {
-                            Ok(Ok(Some(there))) => match holder(&there) {
-                                Some(other) if other != self.identity => {
-                                    self.term.over();
-                                    return other.to_owned();
-                                }
-                                _ => lease = there,
-                            },
-                            Ok(Ok(None)) => match self.take(None).await {
-                                Ok(taken) => break taken,
-                                Err(error) => self.warn("make", &error),
-                            },
+                            Ok(Ok(Some(there))) if holder(&there) == Some(&self.identity) => lease = there,
+                            // Also when it is nobody's: another may have had it, worked, and given it back.
+                            Ok(Ok(there)) => {
+                                self.term.over();
+                                return there.as_ref().and_then(holder).unwrap_or("nobody").to_owned();
+                            }
                             Ok(Err(error)) => self.warn("read", &error),
                             Err(late) => self.warn("read", &late),
                         }
