@@ -8,11 +8,12 @@ use grpo_engine_agent::Kind;
 use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_protocol::completion::Prompt;
-use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorCode, FinishReason};
+use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, FinishReason};
 use serde_json::{Value, json};
 use std::time::Duration;
 use support::fake::Fake;
 use support::{Agent, Source, engine, model_of};
+use tokio::task::JoinHandle;
 
 fn request() -> CompletionRequest {
     CompletionRequest::of_tokens("policy", vec![5, 6, 7], 3, u64::MAX)
@@ -42,6 +43,17 @@ fn openai() -> Kind {
 
 async fn before(kind: Kind, fake: &Fake) -> Agent {
     Agent::guarding(kind, &fake.url, None, 16).await
+}
+
+/// A row of the base model that is on its way until the engine is let go.
+async fn held_row(fake: &Fake, agent: &Agent) -> JoinHandle<Result<CompletionResponse, ErrorBody>> {
+    fake.hold();
+    let agent = agent.clone();
+    let running = tokio::spawn(async move { agent.complete(&request(), Some("base")).await });
+    while fake.running() == 0 {
+        tokio::task::yield_now().await;
+    }
+    running
 }
 
 fn body_of<'a>(calls: &'a [(String, Value)], path: &str) -> &'a Value {
@@ -178,14 +190,7 @@ async fn rows_that_do_not_say_their_version_are_of_the_one_between_two_replaceme
     agent.wait_until_serving("base").await;
     let answer = agent.complete(&request(), Some("base")).await.unwrap();
     assert_eq!(answer.choices[0].weights_version, "base");
-    fake.hold();
-    let running = {
-        let agent = agent.clone();
-        tokio::spawn(async move { agent.complete(&request(), Some("base")).await })
-    };
-    while fake.running() == 0 {
-        tokio::task::yield_now().await;
-    }
+    let running = held_row(&fake, &agent).await;
     agent.order(&source.publish("a-v1", 2).0).await;
     while !fake.paths().iter().any(|path| path == "/resume") {
         tokio::task::yield_now().await;
@@ -210,14 +215,7 @@ async fn rows_that_end_before_weights_are_replaced_are_of_the_old_ones() {
     let source = Source::start().await;
     let agent = before(vllm(), &fake).await;
     agent.wait_until_serving("base").await;
-    fake.hold();
-    let running = {
-        let agent = agent.clone();
-        tokio::spawn(async move { agent.complete(&request(), Some("base")).await })
-    };
-    while fake.running() == 0 {
-        tokio::task::yield_now().await;
-    }
+    let running = held_row(&fake, &agent).await;
     agent.order(&source.publish("a-v1", 2).0).await;
     agent.wait_for(|status| status.state == AgentState::Loading).await;
     fake.let_go();
@@ -460,14 +458,7 @@ async fn draining_waits_for_what_runs_and_lets_nobody_in() {
     let fake = Fake::vllm().await;
     let agent = before(vllm(), &fake).await;
     agent.wait_until_serving("base").await;
-    fake.hold();
-    let running = {
-        let agent = agent.clone();
-        tokio::spawn(async move { agent.complete(&request(), Some("base")).await })
-    };
-    while fake.running() == 0 {
-        tokio::task::yield_now().await;
-    }
+    let running = held_row(&fake, &agent).await;
     let drain = {
         let agent = agent.clone();
         tokio::spawn(async move { agent.get("/agent/v1/drain").await.status() })
