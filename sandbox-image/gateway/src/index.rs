@@ -16,6 +16,7 @@ mod pulls;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use grpo_sandbox_protocol::{
     ErrorBody, ErrorCode, Fault, ImageTrouble, LeaseRequest, LedgerEntry, PoolState, Priority, SandboxCause,
@@ -222,6 +223,7 @@ impl Index {
 
     /// Sandboxes that a run wants warm; replaces what it wanted.
     pub fn want(&mut self, run: &str, images: Vec<(String, usize)>, now: i64) {
+        let images: Vec<(Arc<str>, usize)> = images.into_iter().map(|(image, count)| (image.into(), count)).collect();
         match images.is_empty() {
             true => drop(self.demand.remove(run)),
             false => drop(self.demand.insert(run.to_owned(), Wanted { images, heard: now })),

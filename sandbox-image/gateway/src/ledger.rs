@@ -178,7 +178,7 @@ impl Ledger {
                 }
                 Some(written) = writing.next() => {
                     let (shard, waiting) = written?;
-                    waiting.into_iter().for_each(|done| drop(done.send(())));
+                    tell(waiting);
                     self.idle.insert(shard.number(), shard);
                     look_at = Instant::now() + LOOK;
                 }
@@ -190,7 +190,7 @@ impl Ledger {
                 }
             }
             if writing.is_empty() && self.is_settled() {
-                self.flushes.drain(..).for_each(|done| drop(done.send(())));
+                tell(self.flushes.drain(..));
             }
         }
         Ok(())
@@ -204,13 +204,14 @@ impl Ledger {
         match change {
             Change::Put { entry, done } => self.backlog.push_back((entry, done)),
             Change::Remove { lease, epoch } => {
-                // Given back before it was written: then it need not be.
-                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
-                self.backlog.retain(|(entry, _)| !is_it(entry));
                 if let Some((number, _)) = self.at.get(&lease).copied().filter(|(_, at)| *at == epoch) {
                     self.at.remove(&lease);
                     self.remove(number, &lease);
+                    return;
                 }
+                // Given back before it was written: then it need not be.
+                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
+                self.backlog.retain(|(entry, _)| !is_it(entry));
             }
             Change::Flush { done } => {
                 self.flushes.push(done);
@@ -317,6 +318,13 @@ impl Ledger {
             counters.leases.inc_by(waiting.len() as u64);
             Ok((shard.numbered(number), waiting))
         }))
+    }
+}
+
+/// Whoever does not wait any more need not hear it.
+fn tell(waiting: impl IntoIterator<Item = oneshot::Sender<()>>) {
+    for done in waiting {
+        let _ = done.send(());
     }
 }
 

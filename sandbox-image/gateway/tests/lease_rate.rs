@@ -157,24 +157,34 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
         spec: serde_yaml_ng::from_str(&format!("max: {MAX}")).unwrap(),
         term: ledger.term(),
     };
-    let bounds = Bounds {
-        max: MAX,
+    let (changes, receiver) = ledger::channel();
+    let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
+    let pods = Api::namespaced(client, "n");
+    let core = Core::new(
+        Index::new(bounds(MAX)),
+        pods,
+        changes,
+        sandboxes,
+        template,
+        counters.clone(),
+    );
+    tokio::spawn(ledger.run(receiver));
+    tokio::spawn(core.clone().follow());
+    tokio::spawn(core.clone().schedule());
+    (core, server, counters)
+}
+
+fn bounds(max: usize) -> Bounds {
+    Bounds {
+        max,
         reserved: 0,
-        warm_max: MAX,
+        warm_max: max,
         orders: 32,
         waiting: 10_000,
         per_node: None,
         max_ttl_millis: 600_000,
         idle_millis: 600_000,
-    };
-    let (changes, receiver) = ledger::channel();
-    let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
-    let pods = Api::namespaced(client, "n");
-    let core = Core::new(Index::new(bounds), pods, changes, sandboxes, template, counters.clone());
-    tokio::spawn(ledger.run(receiver));
-    tokio::spawn(core.clone().follow());
-    tokio::spawn(core.clone().schedule());
-    (core, server, counters)
+    }
 }
 
 fn request(id: String) -> LeaseRequest {
@@ -196,6 +206,50 @@ async fn until_ready(core: &Arc<Core>, count: u32) {
 
 fn at(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * share) as usize]
+}
+
+#[test]
+#[ignore = "measures"]
+fn plans_of_a_large_pool() {
+    let max = 10_000;
+    let bounds = Bounds {
+        orders: max,
+        ..bounds(max)
+    };
+    let (mut index, mut made) = (Index::new(bounds), 0);
+    let mut plan = |index: &mut Index| {
+        let began = Instant::now();
+        let actions = index.plan(1, || {
+            made += 1;
+            format!("p{made}")
+        });
+        (began.elapsed(), actions.len())
+    };
+    index.want("r", (0..50).map(|n| (format!("image-{n}"), max / 50)).collect(), 1);
+    println!("{max} ordered: {:?}", plan(&mut index));
+    let names: Vec<String> = index.sandboxes.keys().cloned().collect();
+    for name in &names {
+        index.created(name, 1);
+        index.seen(name, "u", "10.0.0.1", "n", 1);
+        index.ready(name);
+    }
+    for nth in 0..max / 2 {
+        let image = format!("image-{}", nth % 50);
+        let request = LeaseRequest {
+            image,
+            run: format!("r{}", nth % 7),
+            ..request(format!("l{nth}"))
+        };
+        index.wait(request, 1).unwrap();
+    }
+    println!("{} leased at once: {:?}", max / 2, plan(&mut index));
+    println!("nothing to do: {:?}", plan(&mut index));
+    let began = Instant::now();
+    println!("next deadline: {:?} {:?}", index.next_deadline(1), began.elapsed());
+    let began = Instant::now();
+    index.wait(request("one".into()), 1).unwrap();
+    println!("one comes: {:?}", began.elapsed());
+    println!("one waits: {:?}", plan(&mut index));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

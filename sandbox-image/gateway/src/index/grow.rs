@@ -1,6 +1,7 @@
 //! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a while.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 
@@ -23,6 +24,27 @@ fn takes_one(spare: &mut Spare, image: &str) -> bool {
     }
 }
 
+/// What may be ordered in one plan.
+struct Room {
+    /// Before too many orders are under way, or too many removals hang.
+    orders: usize,
+    /// Before the pool is full.
+    places: usize,
+    /// Pods of each slot, where nodes are bounded.
+    slots: Vec<usize>,
+}
+
+impl Room {
+    /// Takes room for one pod; answers its slot, the one with the fewest pods: as long as some node has room there is one without a pod of that slot.
+    fn take(&mut self) -> Option<u32> {
+        self.orders -= 1;
+        self.places -= 1;
+        let (slot, pods) = self.slots.iter_mut().enumerate().min_by_key(|(_, pods)| **pods)?;
+        *pods += 1;
+        Some(slot as u32)
+    }
+}
+
 impl Index {
     /// Orders pods for who waits, then for who will, and ends what is of no use.
     pub(super) fn grow(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
@@ -36,16 +58,17 @@ impl Index {
 
         let (mut actions, mut trying) = (Vec::new(), self.trying(now));
         let (mut for_waiting, mut for_warm) = (0usize, 0usize);
+        let (mut room, may_go) = (self.room(), not_waited_for.values().sum::<usize>());
         let wanted = missing.iter().map(|image| (image, true));
         for (image, is_waited_for) in wanted.chain(missing_warm.iter().map(|image| (image, false))) {
-            if !self.may_order() {
+            if room.orders == 0 || room.places == 0 && for_waiting + for_warm >= may_go {
                 break;
             }
             if !self.may_try(image, &mut trying, now) {
                 continue;
             }
-            match (self.has_room(), is_waited_for) {
-                (true, _) => actions.push(self.order(name(), image)),
+            match (room.places > 0, is_waited_for) {
+                (true, _) => actions.push(self.order(name(), image, room.take())),
                 (false, true) => for_waiting += 1,
                 (false, false) => for_warm += 1,
             }
@@ -84,9 +107,22 @@ impl Index {
         self.counted() < self.bounds.max
     }
 
-    fn may_order(&self) -> bool {
-        let hanging = self.sandboxes.len() + self.ending.len() >= self.bounds.max + self.bounds.allowance();
-        !hanging && self.under_way() < self.bounds.orders
+    fn room(&self) -> Room {
+        let all = self.sandboxes.len() + self.ending.len();
+        let beside_hanging = (self.bounds.max + self.bounds.allowance()).saturating_sub(all);
+        let mut slots = vec![0; self.bounds.per_node.unwrap_or(0) as usize];
+        let live = self.sandboxes.values().filter_map(|sandbox| sandbox.slot);
+        let ending = self.ending.values().filter_map(|ending| ending.slot);
+        for slot in live.chain(ending) {
+            if let Some(pods) = slots.get_mut(slot as usize) {
+                *pods += 1;
+            }
+        }
+        Room {
+            orders: self.bounds.orders.saturating_sub(self.under_way()).min(beside_hanging),
+            places: self.bounds.max.saturating_sub(self.counted()),
+            slots,
+        }
     }
 
     /// Creations that the API server has not answered.
@@ -124,8 +160,7 @@ impl Index {
         is_free
     }
 
-    fn order(&mut self, name: String, image: &str) -> Action {
-        let slot = self.slot();
+    fn order(&mut self, name: String, image: &str, slot: Option<u32>) -> Action {
         self.sandboxes.insert(name.clone(), Sandbox::ordered(image, slot));
         Action::Create {
             name,
@@ -134,20 +169,8 @@ impl Index {
         }
     }
 
-    /// The slot with the fewest pods: as long as some node has room there is one without a pod of that slot.
-    fn slot(&self) -> Option<u32> {
-        let slots = self.bounds.per_node?;
-        let live = self.sandboxes.values().filter_map(|sandbox| sandbox.slot);
-        let ending = self.ending.values().filter_map(|ending| ending.slot);
-        let mut pods: HashMap<u32, usize> = HashMap::new();
-        for slot in live.chain(ending) {
-            *pods.entry(slot).or_default() += 1;
-        }
-        (0..slots).min_by_key(|slot| pods.get(slot).copied().unwrap_or(0))
-    }
-
     /// The images of those who wait and may be served, in turn.
-    fn waiting_images(&self, now: i64) -> Vec<String> {
+    fn waiting_images(&self, now: i64) -> Vec<Arc<str>> {
         let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
         in_turn(&self.queue, &self.leases, |_, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
@@ -155,19 +178,19 @@ impl Index {
                 return false;
             }
             agents_left -= usize::from(is_agent);
-            images.push(waiter.request.image.clone());
+            images.push(Arc::from(waiter.request.image.as_str()));
             true
         });
         images
     }
 
     /// The images that are wanted warm, one of each run after the other, as many as may be warm.
-    fn warm_images(&self) -> Vec<String> {
+    fn warm_images(&self) -> Vec<Arc<str>> {
         let runs = self.demand.values().map(|wanted| {
             let images = wanted.images.iter();
             images.flat_map(|(image, count)| std::iter::repeat_n(image, *count))
         });
-        let (mut runs, mut images): (Vec<_>, Vec<String>) = (runs.collect(), Vec::new());
+        let (mut runs, mut images): (Vec<_>, Vec<Arc<str>>) = (runs.collect(), Vec::new());
         while !runs.is_empty() && images.len() < self.bounds.warm_max {
             runs.retain_mut(|run| match run.next() {
                 Some(image) if images.len() < self.bounds.warm_max => {

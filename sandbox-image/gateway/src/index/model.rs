@@ -1,5 +1,7 @@
 //! What the pool is made of.
 
+use std::sync::Arc;
+
 use grpo_sandbox_protocol::{ErrorBody, LeaseRequest, LedgerEntry, SandboxCause};
 
 /// How far a pod is.
@@ -151,7 +153,7 @@ pub struct Waiter {
 /// What a run wants warm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    pub images: Vec<(String, usize)>,
+    pub images: Vec<(Arc<str>, usize)>,
     /// When the run was last heard of.
     pub heard: i64,
 }
