@@ -269,6 +269,7 @@ impl Index {
         };
         ending.created.get_or_insert(created);
         ending.unanswered = false;
+        ending.again_at = now + DELETE_AGAIN;
         vec![Action::Delete { name: name.to_owned() }]
     }
 

@@ -65,7 +65,7 @@ struct World {
     /// To whom each pod was ever promised.
     promised: BTreeMap<String, (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
-    held: BTreeMap<String, (u64, String)>,
+    held: BTreeMap<String, (u64, String, String)>,
     uids: u32,
     now: i64,
 }
@@ -104,9 +104,12 @@ impl World {
             adopted.insert(entry.pod_uid.clone());
             index.restore(entry, Found::default(), self.now);
         }
-        for (lease, (epoch, pod)) in &self.held {
+        for (lease, (epoch, pod, uid)) in &self.held {
             let found = index.leases.get(lease).map(|held| held.entry.epoch);
-            assert!(!self.pods.contains_key(pod) || found == Some(*epoch), "{lease} is lost");
+            assert!(
+                pods.get(pod).is_none_or(|pod| pod.uid != *uid) || found == Some(*epoch),
+                "{lease} is lost"
+            );
         }
         for (name, pod) in &self.pods {
             if !index.knows(name) && index.has_room() {
@@ -191,7 +194,7 @@ impl World {
                 Action::Delete { name } => Some(Order::Delete { name }),
                 Action::Promise { lease } => Some(Order::Commit { lease }),
                 Action::Forget { lease, epoch, .. } => {
-                    if self.held.get(&lease).is_some_and(|(held, _)| *held == epoch) {
+                    if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
                         self.held.remove(&lease);
                     }
                     Some(Order::Forget { lease, epoch })
@@ -277,7 +280,7 @@ impl World {
                     "{} has two leases",
                     entry.sandbox
                 );
-                self.held.insert(lease, (epoch, entry.sandbox));
+                self.held.insert(lease, (epoch, entry.sandbox, entry.pod_uid));
             }
             None => {
                 let actions = gateway.index.discard(&entry.sandbox, SandboxCause::Unknown, self.now);

@@ -58,10 +58,12 @@ impl Index {
 
         let (mut actions, mut trying) = (Vec::new(), self.trying(now));
         let (mut for_waiting, mut for_warm) = (0usize, 0usize);
-        let (mut room, may_go) = (self.room(), not_waited_for.values().sum::<usize>());
+        let mut room = self.room();
+        // What more is missing makes no difference.
+        let enough = not_waited_for.values().sum::<usize>() + self.coming();
         let wanted = missing.iter().map(|image| (image, true));
         for (image, is_waited_for) in wanted.chain(missing_warm.iter().map(|image| (image, false))) {
-            if room.orders == 0 || room.places == 0 && for_waiting + for_warm >= may_go {
+            if room.orders == 0 || room.places == 0 && for_waiting + for_warm >= enough {
                 break;
             }
             if !self.may_try(image, &mut trying, now) {
@@ -86,7 +88,7 @@ impl Index {
     /// Unleased pods that make room: those that nobody wants for those that somebody does, and warm ones for those who wait. What goes already
     /// makes room too.
     fn victims(&self, for_waiting: usize, for_warm: usize, unwanted: &Spare, mut not_waited_for: Spare) -> Vec<String> {
-        let coming = self.ending.values().filter(|ending| !ending.accepted).count();
+        let coming = self.coming();
         let short = (for_waiting + for_warm).saturating_sub(coming);
         let mut victims = self.some_unleased(&mut unwanted.clone(), short, &[]);
         let still_short = for_waiting.saturating_sub(coming + victims.len());
@@ -100,7 +102,12 @@ impl Index {
 
     /// Pods that count towards the pool's `max`.
     pub fn counted(&self) -> usize {
-        self.sandboxes.len() + self.ending.values().filter(|ending| !ending.accepted).count()
+        self.sandboxes.len() + self.coming()
+    }
+
+    /// Places that become free as soon as deletions are taken.
+    fn coming(&self) -> usize {
+        self.ending.values().filter(|ending| !ending.accepted).count()
     }
 
     pub fn has_room(&self) -> bool {
