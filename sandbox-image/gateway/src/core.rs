@@ -198,14 +198,14 @@ impl Core {
     }
 
     async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
-        let refused = match pod::sandbox(&self.template, &name, &image, slot) {
+        let made = match pod::sandbox(&self.template, &name, &image, slot) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
-        match refused {
-            Ok(()) => {
+        match made {
+            Ok(uid) => {
                 self.refusals.store(0, Ordering::Relaxed);
-                self.apply(|index| index.created(&name, now()));
+                self.apply(|index| index.answered(&name, &uid, now()));
             }
             Err(error) => {
                 tracing::warn!(%error, name, image, "creating a sandbox pod");
@@ -218,18 +218,19 @@ impl Core {
     }
 
     /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod is asked for again: a second
-    /// one would be one too many.
-    async fn ask_for(&self, pod: &Pod, name: &str) -> Result<(), kube::Error> {
+    /// one would be one too many. Answers its uid, if that can be had.
+    async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
         let mut pause = UNANSWERED_PAUSE;
         loop {
             let error = match self.pods.create(&PostParams::default(), pod).await {
-                Ok(_) => {
+                Ok(made) => {
                     self.metrics.wrote("create");
-                    return Ok(());
+                    return Ok(made.metadata.uid.unwrap_or_default());
                 }
                 // An earlier try was heard.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                    return Ok(());
+                    let found = self.pods.get(name).await;
+                    return Ok(found.ok().and_then(|pod| pod.metadata.uid).unwrap_or_default());
                 }
                 Err(error) => error,
             };

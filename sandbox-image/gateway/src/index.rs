@@ -257,6 +257,27 @@ impl Index {
         Created { at, lists: self.lists }
     }
 
+    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now it can.
+    pub fn answered(&mut self, name: &str, uid: &str, now: i64) -> Vec<Action> {
+        if let Some(sandbox) = self.sandboxes.get_mut(name) {
+            sandbox.made = uid.to_owned();
+        }
+        if let Some(ending) = self.ending.get_mut(name) {
+            ending.made = uid.to_owned();
+        }
+        self.created(name, now)
+    }
+
+    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again can make a pod twice.
+    pub fn removed(&mut self, name: &str, uid: &str, cause: SandboxCause) -> Vec<Action> {
+        let live = self.sandboxes.get(name).map(|sandbox| &sandbox.made);
+        let made = live.or_else(|| self.ending.get(name).map(|ending| &ending.made));
+        match made.is_some_and(|made| !made.is_empty() && made != uid) {
+            true => Vec::new(),
+            false => self.gone(name, cause),
+        }
+    }
+
     /// The API server has taken the order for a pod. If it is to go already, now it can.
     pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
         let created = self.created_now(now);
@@ -369,6 +390,7 @@ impl Index {
             slot: sandbox.slot,
             created: sandbox.created,
             unanswered: sandbox.unanswered,
+            made: sandbox.made.clone(),
             accepted: false,
             orders: 1,
             again_at: now + DELETE_AGAIN,
@@ -529,5 +551,7 @@ impl Index {
 
 #[cfg(test)]
 mod chaos;
+#[cfg(test)]
+mod grow_tests;
 #[cfg(test)]
 mod tests;

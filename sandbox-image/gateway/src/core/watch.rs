@@ -58,7 +58,10 @@ impl Core {
                 self.in_sync.store(true, Ordering::Relaxed);
             }
             Event::Apply(pod) => self.saw(&pod),
-            Event::Delete(pod) => self.apply(|index| index.gone(&pod.name_any(), cause(&pod, true))),
+            Event::Delete(pod) => {
+                let uid = pod.uid().unwrap_or_default();
+                self.apply(|index| index.removed(&pod.name_any(), &uid, cause(&pod, true)));
+            }
         }
     }
 

@@ -34,12 +34,12 @@ enum Order {
 /// What is on its way to a gateway.
 #[derive(Clone, Debug)]
 enum News {
-    Created(String),
+    Created(String, String),
     Refused(String),
     Deleting(String),
     Absent(String),
     Shown { name: String, uid: String, term: u64 },
-    Gone(String),
+    Gone(String, String),
     List(Vec<(String, String, u64)>),
 }
 
@@ -149,11 +149,11 @@ impl World {
     }
 
     fn remove(&mut self, name: &str) -> bool {
-        let was_there = self.pods.remove(name).is_some();
-        if was_there {
-            self.tell_all(&News::Gone(name.to_owned()));
+        let removed = self.pods.remove(name);
+        if let Some(pod) = &removed {
+            self.tell_all(&News::Gone(name.to_owned(), pod.uid.clone()));
         }
-        was_there
+        removed.is_some()
     }
 
     fn create(&mut self, term: u64, name: &str, image: &str) {
@@ -220,11 +220,12 @@ impl World {
                 2 => self.gateways[at].orders.push(Order::Create { name, image }),
                 _ => {
                     self.create(term, &name, &image);
+                    let uid = self.pods.get(&name).map(|pod| pod.uid.clone()).unwrap_or_default();
                     let gateway = &mut self.gateways[at];
                     match is_lost {
                         // It asks for the same pod again.
                         true => gateway.orders.push(Order::Create { name, image }),
-                        false => gateway.news.push(News::Created(name)),
+                        false => gateway.news.push(News::Created(name, uid)),
                     }
                 }
             },
@@ -298,15 +299,15 @@ impl World {
             return;
         }
         let nth = nth % gateway.news.len();
-        let is_of_the_watch = matches!(gateway.news[nth], News::Shown { .. } | News::Gone(_));
+        let is_of_the_watch = matches!(gateway.news[nth], News::Shown { .. } | News::Gone(..));
         let news = match again && is_of_the_watch {
             true => gateway.news[nth].clone(),
             false => gateway.news.remove(nth),
         };
         let (index, now) = (&mut gateway.index, self.now);
         let actions = match news {
-            News::Created(name) => index.created(&name, now),
-            News::Gone(name) => index.gone(&name, SandboxCause::Deleted),
+            News::Created(name, uid) => index.answered(&name, &uid, now),
+            News::Gone(name, uid) => index.removed(&name, &uid, SandboxCause::Deleted),
             News::Refused(name) => {
                 index.refused(&name);
                 Vec::new()
@@ -381,7 +382,13 @@ impl World {
         for gateway in &self.gateways {
             let owned = |pod: &&Pod| pod.term == gateway.term || gateway.adopted.contains(&pod.uid);
             let pods = self.pods.values().filter(owned).count();
-            assert!(pods <= MAX, "{pods} pods: {:?}", self.pods.keys());
+            let (live, ending) = (&gateway.index.sandboxes, &gateway.index.ending);
+            assert!(
+                pods <= MAX,
+                "term {}: {:?}\nlive {live:?}\nending {ending:?}",
+                gateway.term,
+                self.pods
+            );
         }
     }
 

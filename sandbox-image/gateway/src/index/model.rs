@@ -39,6 +39,8 @@ pub struct Sandbox {
     pub created: Option<Created>,
     /// The API server has not answered the order yet, so it may still carry it out, again even.
     pub unanswered: bool,
+    /// Its uid as the answer says.
+    pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
 }
@@ -56,6 +58,7 @@ impl Sandbox {
             slot,
             created: None,
             unanswered: true,
+            made: String::new(),
             pull_failed_at: None,
         }
     }
@@ -68,6 +71,8 @@ pub struct Ending {
     pub created: Option<Created>,
     /// Its creation is not answered yet; it is deleted when it is, or it might come to be after its deletion.
     pub unanswered: bool,
+    /// Its uid as the answer to its creation says.
+    pub made: String,
     /// The API server has taken the order to delete it. Until then the pod counts as before.
     pub accepted: bool,
     /// How often its deletion was ordered.
