@@ -282,13 +282,14 @@ impl Index {
     pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
         let created = self.created_now(now);
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
-            sandbox.created.get_or_insert(created);
+            // A list that began before the answer may have missed it, whatever was seen of an earlier try.
+            sandbox.created = Some(created);
             sandbox.unanswered = false;
         }
         let Some(ending) = self.ending.get_mut(name) else {
             return Vec::new();
         };
-        ending.created.get_or_insert(created);
+        ending.created = Some(created);
         ending.unanswered = false;
         ending.again_at = now + DELETE_AGAIN;
         vec![Action::Delete { name: name.to_owned() }]

@@ -62,10 +62,12 @@ struct World {
     gateways: Vec<Gateway>,
     /// Orders of gateways that are no more.
     late: Vec<(u64, Order)>,
-    /// To whom each pod was ever promised.
+    /// To whom each pod, by its uid, was ever promised.
     promised: BTreeMap<String, (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
     held: BTreeMap<String, (u64, String, String)>,
+    /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is worth nothing.
+    ended: BTreeSet<(String, u64)>,
     uids: u32,
     now: i64,
 }
@@ -197,6 +199,7 @@ impl World {
                     if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
                         self.held.remove(&lease);
                     }
+                    self.ended.insert((lease.clone(), epoch));
                     Some(Order::Forget { lease, epoch })
                 }
                 Action::Refuse { .. } => None,
@@ -275,13 +278,15 @@ impl World {
             Some(pod) => {
                 pod.bound = Some(who.clone());
                 assert!(gateway.index.promise(&lease, epoch).is_some());
-                let before = self.promised.insert(entry.sandbox.clone(), who.clone());
+                let before = self.promised.insert(entry.pod_uid.clone(), who.clone());
                 assert!(
                     before.is_none_or(|before| before == who),
                     "{} has two leases",
                     entry.sandbox
                 );
-                self.held.insert(lease, (epoch, entry.sandbox, entry.pod_uid));
+                if !self.ended.contains(&who) {
+                    self.held.insert(lease, (epoch, entry.sandbox, entry.pod_uid));
+                }
             }
             None => {
                 let actions = gateway.index.discard(&entry.sandbox, SandboxCause::Unknown, self.now);
