@@ -6,6 +6,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const OPERATOR: &str = "grpo-operator";
 /// What selects everything the operator (or a gateway for it) has made.
 pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
+/// Leases in one ConfigMap of a ledger: it may hold 1 MiB, and each update writes all of it.
+const LEDGER_LEASES: u32 = 256;
 pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
 pub use grpo_crds::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, STORE, role, store_claim};
@@ -84,8 +86,10 @@ pub fn gateway_key(pool: &str) -> String {
     format!("{pool}-gateway-key")
 }
 
-pub fn ledger(pool: &str) -> String {
-    format!("{pool}-ledger-0")
+/// The shards of a pool's ledger, one for every [`LEDGER_LEASES`] leases that it may have.
+pub fn ledgers(pool: &str, max: u32) -> Vec<String> {
+    let shards = max.div_ceil(LEDGER_LEASES).max(1);
+    (0..shards).map(|shard| format!("{pool}-ledger-{shard}")).collect()
 }
 
 pub fn sandbox_policy(pool: &str) -> String {

@@ -26,7 +26,8 @@ const SEED: &str = "seed";
 const SANDBOXD_PORT: u16 = 7070;
 
 pub fn objects(seen: &Seen, settings: &Settings) -> Vec<Child> {
-    let mut objects = vec![pool_file(seen), key(seen), ledger(seen)];
+    let mut objects = vec![pool_file(seen), key(seen)];
+    objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
     objects.extend(gateway_rights(seen));
     objects.push(sandboxes_reach_nothing(seen));
     objects.push(gateway_service(seen));
@@ -72,14 +73,14 @@ fn key(seen: &Seen) -> Child {
         .created_once()
 }
 
-/// The ledger of leases, empty at first; from then on the gateway's.
-fn ledger(seen: &Seen) -> Child {
+fn ledgers(seen: &Seen) -> Vec<String> {
+    names::ledgers(&seen.owner.name, seen.pool.spec.max)
+}
+
+/// A shard of the ledger of leases, empty at first; from then on the gateway's.
+fn ledger(seen: &Seen, name: &str) -> Child {
     seen.owner
-        .child::<ConfigMap>(
-            names::ledger(&seen.owner.name),
-            &pool_labels(seen, role::LEDGER),
-            json!({"data": {}}),
-        )
+        .child::<ConfigMap>(name, &pool_labels(seen, role::LEDGER), json!({"data": {}}))
         .created_once()
 }
 
@@ -94,7 +95,7 @@ fn gateway_rights(seen: &Seen) -> [Child; 3] {
             &labels,
             json!({"rules": [
                 {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
-                {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [names::ledger(&owner.name)], "verbs": ["get", "update"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
             ]}),
         ),
         owner.child::<RoleBinding>(
@@ -144,6 +145,24 @@ fn gateway(seen: &Seen, settings: &Settings) -> Child {
     let labels = pool_labels(seen, role::GATEWAY);
     let options = seen.pool.spec.gateway.clone().unwrap_or_default();
     let port = RunConfig::GATEWAY_PORT;
+    let mut arguments = vec![
+        "--pool-file".to_owned(),
+        format!("{CONFIG_FOLDER}/{POOL_FILE}"),
+        "--pool".to_owned(),
+        owner.name.clone(),
+        "--namespace".to_owned(),
+        owner.namespace.clone(),
+        "--pool-uid".to_owned(),
+        owner.uid.clone(),
+        "--key-file".to_owned(),
+        format!("{KEY_FOLDER}/{SEED}"),
+        "--sandboxd-image".to_owned(),
+        settings.sandboxd_image.clone(),
+    ];
+    for ledger in ledgers(seen) {
+        arguments.extend(["--ledger".to_owned(), ledger]);
+    }
+    arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
     let mut template = json!({
         "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
         "spec": {
@@ -161,16 +180,7 @@ fn gateway(seen: &Seen, settings: &Settings) -> Child {
                 "name": "gateway",
                 "image": settings.gateway_image,
                 "imagePullPolicy": settings.image_pull_policy,
-                "args": [
-                    "--pool-file", format!("{CONFIG_FOLDER}/{POOL_FILE}"),
-                    "--pool", owner.name,
-                    "--namespace", owner.namespace,
-                    "--pool-uid", owner.uid,
-                    "--key-file", format!("{KEY_FOLDER}/{SEED}"),
-                    "--sandboxd-image", settings.sandboxd_image,
-                    "--ledger", names::ledger(&owner.name),
-                    "--listen", format!("0.0.0.0:{port}"),
-                ],
+                "args": arguments,
                 "env": environment(settings, 1, &[], &options.env),
                 "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},

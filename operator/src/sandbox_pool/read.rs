@@ -47,7 +47,10 @@ pub fn read(pool: &SandboxPool, context: &Context) -> Result<Seen, Error> {
     Ok(Seen {
         gateway_pods: pods(role::GATEWAY),
         sandbox_pods: pods(role::SANDBOX),
-        leases: context.ledgers.leases(&owner.namespace, &names::ledger(&owner.name)),
+        leases: names::ledgers(&owner.name, pool.spec.max)
+            .iter()
+            .map(|ledger| context.ledgers.leases(&owner.namespace, ledger))
+            .sum(),
         run: pool.labels().get(RUN).cloned(),
         now: Timestamp::now(),
         pool: pool.clone(),

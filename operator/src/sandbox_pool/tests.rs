@@ -114,6 +114,26 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
 }
 
 #[test]
+fn a_large_pool_has_a_ledger_for_every_256_leases() {
+    let decision = decided(&seen("{max: 600}"));
+    let ledgers = ["demo-ledger-0", "demo-ledger-1", "demo-ledger-2"];
+    for ledger in ledgers {
+        find(&decision.children, "ConfigMap", ledger);
+    }
+    let rules = &find(&decision.children, "Role", "demo-gateway")["rules"];
+    assert_eq!(rules[1]["resourceNames"], json!(ledgers));
+    let gateway = find(&decision.children, "Deployment", "demo-gateway");
+    let arguments = gateway["spec"]["template"]["spec"]["containers"][0]["args"]
+        .as_array()
+        .unwrap();
+    let given = arguments
+        .iter()
+        .zip(arguments.iter().skip(1))
+        .filter(|(flag, _)| *flag == "--ledger");
+    assert_eq!(given.map(|(_, name)| name.clone()).collect::<Vec<_>>(), ledgers);
+}
+
+#[test]
 fn the_gateway_may_touch_pods_and_its_own_ledger_only() {
     let decision = decided(&seen("{max: 4}"));
     let rules = &find(&decision.children, "Role", "demo-gateway")["rules"];

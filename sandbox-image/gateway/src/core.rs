@@ -2,7 +2,7 @@
 
 mod watch;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,16 +13,22 @@ use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::index::{Action, Held, Index};
-use crate::ledger::Change;
+use crate::ledger::{Change, Counters};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
 use crate::sandbox::{Holder, Sandboxes};
 use crate::waiters::{Place, Waiters};
 
-/// Pods created, and pods deleted, at one time: each call holds a connection to the API server.
-const PARALLEL: usize = 8;
-/// After a refused creation: a quota or an admission rule will refuse the next one too.
+/// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index decides.
+const DELETIONS: usize = 8;
+/// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else is answered.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// Before a creation is tried again to which there was no answer; it doubles.
+const UNANSWERED_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_UNANSWERED_PAUSE: Duration = Duration::from_secs(5);
+/// Looks are this far apart at most, though nothing happens: a command's end is not announced.
+const LONGEST_SLEEP: i64 = 1_000;
 
 /// The gateway's working parts. Shared by reference.
 pub struct Core {
@@ -30,9 +36,11 @@ pub struct Core {
     waiters: Waiters,
     changed: Notify,
     pods: Api<Pod>,
-    creations: Semaphore,
-    /// Apart from creations: nothing waits for a removal.
     deletions: Semaphore,
+    /// Creations that were refused since one was not.
+    refusals: AtomicU32,
+    /// A pod of a later gateway was seen.
+    replaced: Notify,
     ledger: mpsc::Sender<Change>,
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
@@ -55,19 +63,21 @@ impl Core {
         ledger: mpsc::Sender<Change>,
         sandboxes: Sandboxes,
         template: Template,
+        ledger_counters: Counters,
     ) -> Arc<Self> {
         Arc::new(Self {
             index: Mutex::new(index),
             waiters: Waiters::default(),
             changed: Notify::new(),
             pods,
-            creations: Semaphore::new(PARALLEL),
-            deletions: Semaphore::new(PARALLEL),
+            deletions: Semaphore::new(DELETIONS),
+            refusals: AtomicU32::new(0),
+            replaced: Notify::new(),
             ledger,
             in_sync: AtomicBool::new(false),
             sandboxes,
             template,
-            metrics: Metrics::default(),
+            metrics: Metrics::new(ledger_counters),
         })
     }
 
@@ -76,9 +86,19 @@ impl Core {
         self.in_sync.load(Ordering::Relaxed) && !self.ledger.is_closed()
     }
 
-    /// Looks at or changes the index; what follows from it is done at once.
-    pub fn with<T>(&self, look: impl FnOnce(&mut Index) -> T) -> T {
-        let answer = look(&mut self.lock());
+    /// Returns when another gateway has taken the pool over.
+    pub async fn replaced(&self) {
+        self.replaced.notified().await;
+    }
+
+    /// Looks at the index, or changes something of which nothing follows at once.
+    pub fn look<T>(&self, look: impl FnOnce(&mut Index) -> T) -> T {
+        look(&mut self.lock())
+    }
+
+    /// Changes the index; what follows from it is done at once.
+    pub fn with<T>(&self, change: impl FnOnce(&mut Index) -> T) -> T {
+        let answer = change(&mut self.lock());
         self.changed.notify_one();
         answer
     }
@@ -98,22 +118,24 @@ impl Core {
     pub async fn lease(self: &Arc<Self>, request: LeaseRequest) -> Result<Lease, ErrorBody> {
         let wait = Duration::from_secs(request.wait_seconds);
         let id = request.id.clone();
-        let mut place = {
+        let deadline = now() + wait.as_millis() as i64;
+        let (mut place, actions) = {
             let mut index = self.lock();
             if let Some(held) = index.leases.get(&id).filter(|held| held.promised) {
                 return Ok(lease(held));
             }
-            index.wait(request, now())?;
-            self.waiters.join(&id)
+            let actions = index.wait(request, now())?;
+            (self.waiters.join(&id), actions)
         };
         self.changed.notify_one();
+        actions.into_iter().for_each(|action| self.act(action));
         match place.answer(wait).await {
             Some(answer) => answer,
-            None => Err(self.not_in_time(&id, place)),
+            None => Err(self.not_in_time(&id, deadline, place)),
         }
     }
 
-    fn not_in_time(&self, id: &str, place: Place) -> ErrorBody {
+    fn not_in_time(&self, id: &str, deadline: i64, place: Place) -> ErrorBody {
         let mut index = self.lock();
         let (position, waiting) = index.place(id);
         // Another caller with the same id may be more patient.
@@ -128,6 +150,7 @@ impl Core {
         ErrorBody {
             position: Some(position),
             waiting: Some(waiting),
+            deadline: Some(deadline),
             ..ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message)
         }
     }
@@ -146,9 +169,8 @@ impl Core {
             for action in actions {
                 self.act(action);
             }
-            let sleep = next.map_or(Duration::from_secs(60), |at| {
-                Duration::from_millis((at - now()).clamp(10, 60_000) as u64)
-            });
+            let until = next.map_or(LONGEST_SLEEP, |at| (at - now()).clamp(10, LONGEST_SLEEP));
+            let sleep = Duration::from_millis(until.unsigned_abs());
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(sleep) => {}
@@ -165,10 +187,10 @@ impl Core {
             }
             Action::Delete { name } => drop(tokio::spawn(async move { core.delete(name).await })),
             Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
-            Action::Forget { lease, cause } => {
+            Action::Forget { lease, epoch, cause } => {
                 cause.inspect(|cause| self.metrics.lost(*cause));
                 tokio::spawn(async move {
-                    let _ = core.ledger.send(Change::Remove { lease }).await;
+                    let _ = core.ledger.send(Change::Remove { lease, epoch }).await;
                 });
             }
             Action::Refuse { lease, error } => self.waiters.answer(&lease, Err(error)),
@@ -176,20 +198,53 @@ impl Core {
     }
 
     async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
-        let Ok(_permit) = self.creations.acquire().await else {
-            return;
-        };
         let made = match pod::sandbox(&self.template, &name, &image, slot) {
-            Ok(pod) => self.pods.create(&PostParams::default(), &pod).await.map(drop),
+            Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
         match made {
-            Ok(()) => self.apply(|index| index.created(&name, now())),
+            Ok(uid) => {
+                self.refusals.store(0, Ordering::Relaxed);
+                self.apply(|index| index.answered(&name, &uid, now()));
+            }
             Err(error) => {
                 tracing::warn!(%error, name, image, "creating a sandbox pod");
-                tokio::time::sleep(REFUSED_PAUSE).await;
-                self.apply(|index| index.gone(&name, SandboxCause::Unknown));
+                self.metrics.api_refused();
+                let before = self.refusals.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep((REFUSED_PAUSE * (1 << before.min(8))).min(LONGEST_REFUSED_PAUSE)).await;
+                self.with(|index| index.refused(&name));
             }
+        }
+    }
+
+    /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod is asked for again: a second
+    /// one would be one too many. Answers its uid, if that can be had.
+    async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
+        let mut pause = UNANSWERED_PAUSE;
+        loop {
+            let error = match self.pods.create(&PostParams::default(), pod).await {
+                Ok(made) => {
+                    self.metrics.wrote("create");
+                    return Ok(made.metadata.uid.unwrap_or_default());
+                }
+                // An earlier try was heard.
+                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+                    let found = self.pods.get(name).await;
+                    return Ok(found.ok().and_then(|pod| pod.metadata.uid).unwrap_or_default());
+                }
+                Err(error) => error,
+            };
+            let wait = match &error {
+                kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
+                    let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                    pause.max(Duration::from_secs(asked.into()))
+                }
+                kube::Error::Api(_) | kube::Error::SerdeError(_) => return Err(error),
+                _ => pause,
+            };
+            tracing::debug!(%error, name, "creating a sandbox pod; it will be tried again");
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(LONGEST_UNANSWERED_PAUSE);
         }
     }
 
@@ -199,7 +254,10 @@ impl Core {
             return;
         };
         match self.pods.delete(&name, &DeleteParams::default().grace_period(0)).await {
-            Ok(_) => {}
+            Ok(_) => {
+                self.metrics.wrote("delete");
+                self.with(|index| index.deleting(&name));
+            }
             Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(&name)),
             Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again"),
         }
@@ -213,9 +271,12 @@ impl Core {
         if !self.is_durable(&held).await {
             return;
         }
-        if !self.lock().leases.contains_key(&id) {
+        let epoch = held.entry.epoch;
+        let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
+        if !self.look(is_still) {
             // Given back meanwhile, perhaps before it was written.
-            self.act(Action::Forget { lease: id, cause: None });
+            let (lease, cause) = (id, None);
+            self.act(Action::Forget { lease, epoch, cause });
             return;
         }
         let holder = Holder {
@@ -225,7 +286,7 @@ impl Core {
         };
         let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
         match self.sandboxes.bind(holder, ttl + 60).await {
-            Ok(()) => self.promised(&id),
+            Ok(()) => self.promised(&id, epoch),
             Err(error) => {
                 let sandbox = &held.entry.sandbox;
                 tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");
@@ -241,15 +302,29 @@ impl Core {
         self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
     }
 
-    fn promised(&self, id: &str) {
-        let held = self.with(|index| {
-            index.promise(id);
-            index.leases.get(id).cloned()
-        });
-        if let Some(held) = held {
-            let waited = (now() - held.asked_at).max(0).unsigned_abs();
-            self.metrics.leased(held.warm, Duration::from_millis(waited));
-            self.waiters.answer(id, Ok(lease(&held)));
+    fn promised(&self, id: &str, epoch: u64) {
+        let Some(held) = self.with(|index| index.promise(id, epoch)) else {
+            return;
+        };
+        let waited = (now() - held.asked_at).max(0).unsigned_abs();
+        self.metrics.leased(&held, Duration::from_millis(waited));
+        self.waiters.answer(id, Ok(lease(&held)));
+    }
+
+    /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
+    pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<Held> {
+        let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
+        if is_longer && !self.is_durable(&held).await {
+            return None;
+        }
+        Some(held)
+    }
+
+    /// Waits until the ledger has everything that was decided. Called before the process ends.
+    pub async fn settle(&self) {
+        let (done, settled) = oneshot::channel();
+        if self.ledger.send(Change::Flush { done }).await.is_ok() {
+            let _ = settled.await;
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -45,6 +45,7 @@ pub fn router(core: Arc<Core>) -> Router {
         )
         .route("/v1/demand", put(demand))
         .route("/v1/pool", get(pool))
+        .route("/v1/pool/troubles", get(troubles))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
         .layer(middleware::from_fn_with_state(core.clone(), count_refusals))
         .with_state(core)
@@ -83,6 +84,11 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(&self.0)).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         response.extensions_mut().insert(self.0);
         response
     }
@@ -113,7 +119,7 @@ async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
 
 /// The lease, or why there is none.
 fn held(core: &Core, id: &str) -> Result<Held, Refused> {
-    core.with(|index| match index.leases.get(id) {
+    core.look(|index| match index.leases.get(id) {
         Some(held) if held.promised => Ok(held.clone()),
         _ => Err(Refused(match index.cause_of(id) {
             Some(cause) => ErrorBody::lost(id, cause),
@@ -133,12 +139,16 @@ async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
 
 async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
     let renew: RenewRequest = parse(&body)?;
-    let held_before = held(&core, &id)?;
-    let until = core.with(|index| index.renew(&id, (renew.ttl_seconds as i64).saturating_mul(1000), now()));
-    let ttl = until.map_or(0, |until| ((until - now()) / 1000).max(1) as u64);
+    held(&core, &id)?;
+    let renewed = core.renew(&id, (renew.ttl_seconds as i64).saturating_mul(1000)).await;
+    let Some(renewed) = renewed else {
+        let message = "the lease ended, or this gateway does, while it was renewed; ask again";
+        return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());
+    };
+    let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
     // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is there.
     let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
-    pass_on(&core, &held_before, Method::POST, "/renew", body.into(), MARGIN).await?;
+    pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
     Ok(Json(lease(&held(&core, &id)?)).into_response())
 }
 
@@ -154,11 +164,10 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resul
     let timeout = Duration::from_secs(request.timeout_seconds);
     let _running = Running::begin(&core, &held);
     let began = Instant::now();
-    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await?;
-    if answer.status().is_success() {
-        core.metrics.executed(began.elapsed());
-    }
-    Ok(answer)
+    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
+    let is_done = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
+    core.metrics.executed(is_done, began.elapsed());
+    answer
 }
 
 /// A command that runs: its lease is in use until this is dropped, however the call ends.
@@ -171,7 +180,7 @@ struct Running<'a> {
 impl<'a> Running<'a> {
     fn begin(core: &'a Core, held: &'a Held) -> Self {
         let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
-        core.with(|index| index.command_begins(lease, now()));
+        core.look(|index| index.command_begins(lease, now()));
         Self { core, lease, epoch }
     }
 }
@@ -179,7 +188,7 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.core
-            .with(|index| index.command_ends(self.lease, self.epoch, now()));
+            .look(|index| index.command_ends(self.lease, self.epoch, now()));
     }
 }
 
@@ -191,7 +200,7 @@ async fn files(
     body: Bytes,
 ) -> Result<Response, Refused> {
     let held = held(&core, &id)?;
-    core.with(|index| index.used(&id, now()));
+    core.look(|index| index.used(&id, now()));
     let target = format!("/files?{}", query.unwrap_or_default());
     pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await
 }
@@ -213,7 +222,7 @@ async fn pass_on(
     };
     match core.sandboxes.send(holder, method, target, body, timeout).await {
         Ok((status, body)) => Ok((status, [("content-type", "application/json")], body).into_response()),
-        Err(error) => Err(Refused(core.with(|index| match index.cause_of(id) {
+        Err(error) => Err(Refused(core.look(|index| match index.cause_of(id) {
             Some(cause) => ErrorBody::lost(id, cause),
             // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
             None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
@@ -231,17 +240,22 @@ async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused>
         .into_iter()
         .map(|wanted| (wanted.image, wanted.count as usize))
         .collect();
-    core.with(|index| index.want(&demand.run, images));
+    core.with(|index| index.want(&demand.run, images, now()));
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn pool(State(core): Shared) -> Response {
-    Json(core.with(|index| index.state())).into_response()
+    Json(core.look(|index| index.state())).into_response()
+}
+
+/// Images that are left alone now, and why.
+async fn troubles(State(core): Shared) -> Response {
+    Json(core.look(|index| index.troubles(now()))).into_response()
 }
 
 async fn metrics(State(core): Shared) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match core.with(|index| core.metrics.text(index)) {
+    match core.look(|index| core.metrics.text(index, now())) {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

@@ -3,26 +3,32 @@
 //! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so late, doubled or reordered
 //! watch events never make the pool create too many. A leased sandbox is never leased again: its release ends the pod.
 //!
-//! Nobody waits for a removal. A pod that is to go stops counting towards the pool's `max` at once, and its deletion is ordered again and again until
-//! it is seen to be gone. Only when many hang ([`Bounds::allowance`]) do they keep new ones from being made.
+//! Nobody waits for a removal. A pod that is to go counts towards the pool's `max` until the API server has taken the order to delete it, a
+//! moment, and the order is given again and again until the pod is seen to be gone. Only when many hang ([`Bounds::allowance`]) do they keep new
+//! ones from being made.
+//!
+//! Those who wait are served in turn ([`turns`]): graders, then the run with the fewest leases.
 
+mod grow;
 mod model;
 mod plan;
 mod pulls;
+mod turns;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, LeaseRequest, LedgerEntry, PoolState, SandboxCause};
+use grpo_sandbox_protocol::{
+    ErrorBody, ErrorCode, Fault, ImageTrouble, LeaseRequest, LedgerEntry, PoolState, Priority, SandboxCause,
+};
 
 use crate::pull::PullFailure;
 use pulls::Pulls;
 
-pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter};
+pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter, Wanted};
 
 /// Ends of leases that are remembered, so that a holder hears why.
 const REMEMBERED: usize = 4096;
-/// Leases that may wait at one time.
-pub const MAX_WAITING: usize = 10_000;
 /// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first one, told again, milliseconds.
 const SECOND_PULL: i64 = 5_000;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
@@ -37,7 +43,9 @@ pub struct Index {
     pub queue: VecDeque<Waiter>,
     lost: HashMap<String, SandboxCause>,
     lost_order: VecDeque<String>,
-    demand: BTreeMap<String, Vec<(String, usize)>>,
+    demand: BTreeMap<String, Wanted>,
+    /// Images of which there are more unleased pods than anybody wants, and since when.
+    surplus_since: HashMap<String, i64>,
     pulls: Pulls,
     /// Lists of pods that were begun.
     lists: u64,
@@ -58,6 +66,7 @@ impl Index {
             lost: HashMap::new(),
             lost_order: VecDeque::new(),
             demand: BTreeMap::new(),
+            surplus_since: HashMap::new(),
             pulls: Pulls::default(),
             lists: 0,
             last_epoch: 0,
@@ -77,20 +86,23 @@ impl Index {
             node: found.node.clone(),
             lease: Some(entry.lease.clone()),
             created: Some(self.created_now(now)),
+            unanswered: false,
             ..Sandbox::ordered(&entry.image, found.slot)
         };
         self.sandboxes.insert(entry.sandbox.clone(), sandbox);
-        let held = Held {
-            ip: found.ip,
-            node: found.node,
-            promised: true,
-            warm: false,
-            asked_at: now,
-            used_at: now,
-            running: 0,
-            entry,
-        };
+        let held = Held::restored(entry, found, now);
         self.leases.insert(held.entry.lease.clone(), held);
+    }
+
+    /// Takes up a pod that an earlier gateway made and no lease holds. Should it have been somebody's after all, its sandboxd refuses another
+    /// lease, and the pod goes.
+    pub fn adopt(&mut self, name: &str, image: &str, slot: Option<u32>, now: i64) {
+        let sandbox = Sandbox {
+            created: Some(self.created_now(now)),
+            unanswered: false,
+            ..Sandbox::ordered(image, slot)
+        };
+        self.sandboxes.insert(name.to_owned(), sandbox);
     }
 
     /// Remembers why a lease ended.
@@ -110,32 +122,81 @@ impl Index {
         self.lost.get(lease).copied()
     }
 
-    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers.
-    pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<(), ErrorBody> {
+    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue is full, the newest waiter of
+    /// the run that has most of it makes room for a run that has less.
+    pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<Vec<Action>, ErrorBody> {
         let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
+        self.heard(&request.run, now);
         if self.leases.contains_key(&request.id) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == request.id) {
             waiter.deadline = waiter.deadline.max(deadline);
-            return Ok(());
+            return Ok(Vec::new());
         }
         if let Some(error) = self.pulls.refusal(&request.image, now)
             && !self.has_ready(&request.image)
         {
             return Err(error);
         }
-        if self.queue.len() >= MAX_WAITING {
-            let message =
-                format!("{MAX_WAITING} leases are waiting already; raise the pool's max or ask for fewer at a time");
-            return Err(ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message));
+        let mut actions = Vec::new();
+        if self.queue.len() >= self.bounds.waiting {
+            let Some(displaced) = self.displaced_by(&request.run) else {
+                return Err(self.queue_full(now));
+            };
+            let (lease, error) = (displaced.request.id, self.queue_full(now));
+            actions.push(Action::Refuse { lease, error });
         }
+        let queued = !self.has_room_for(&request);
         self.queue.push_back(Waiter {
             request,
             since: now,
             deadline,
+            queued,
         });
-        Ok(())
+        Ok(actions)
+    }
+
+    /// Whether a pod is there, or may be made at once.
+    fn has_room_for(&self, request: &LeaseRequest) -> bool {
+        let is_agent = request.priority == Priority::Agent;
+        if is_agent && self.agents_left() == 0 {
+            return false;
+        }
+        self.has_room() || self.has_ready(&request.image)
+    }
+
+    /// Takes out the newest waiter of the run that has most of the queue, if that is clearly more than the newcomer's run has.
+    fn displaced_by(&mut self, run: &str) -> Option<Waiter> {
+        let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+        for waiter in &self.queue {
+            *waiting.entry(&waiter.request.run).or_default() += 1;
+        }
+        let own = waiting.get(run).copied().unwrap_or(0);
+        let (most, count) = waiting.into_iter().max_by_key(|(_, count)| *count)?;
+        if count <= own + 1 {
+            return None;
+        }
+        let at = self.queue.iter().rposition(|waiter| waiter.request.run == most)?;
+        self.queue.remove(at)
+    }
+
+    fn queue_full(&self, now: i64) -> ErrorBody {
+        let waiting = self.queue.len();
+        let message = format!("{waiting} leases are waiting already; raise the pool's max or ask for fewer at a time");
+        ErrorBody {
+            position: Some(waiting + 1),
+            waiting: Some(waiting),
+            deadline: Some(now),
+            ..ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message)
+        }
+    }
+
+    /// A run was heard of: what it wants warm is still wanted.
+    fn heard(&mut self, run: &str, now: i64) {
+        if let Some(wanted) = self.demand.get_mut(run) {
+            wanted.heard = wanted.heard.max(now);
+        }
     }
 
     fn has_ready(&self, image: &str) -> bool {
@@ -143,10 +204,17 @@ impl Index {
         sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
     }
 
-    /// Place in the queue, from 1, and its length.
+    /// Place in the queue, from 1, and its length. Places are counted in the order of turns, as if there were a sandbox for each.
     pub fn place(&self, lease: &str) -> (usize, usize) {
-        let place = self.queue.iter().position(|waiter| waiter.request.id == lease);
-        (place.map_or(0, |at| at + 1), self.queue.len())
+        let (mut before, mut place) = (0, 0);
+        turns::in_turn(&self.queue, &self.leases, |_, waiter| {
+            before += 1;
+            if waiter.request.id == lease {
+                place = before;
+            }
+            true
+        });
+        (place, self.queue.len())
     }
 
     pub fn give_up(&mut self, lease: &str) {
@@ -154,10 +222,11 @@ impl Index {
     }
 
     /// Sandboxes that a run wants warm; replaces what it wanted.
-    pub fn want(&mut self, run: &str, images: Vec<(String, usize)>) {
+    pub fn want(&mut self, run: &str, images: Vec<(String, usize)>, now: i64) {
+        let images: Vec<(Arc<str>, usize)> = images.into_iter().map(|(image, count)| (image.into(), count)).collect();
         match images.is_empty() {
             true => drop(self.demand.remove(run)),
-            false => drop(self.demand.insert(run.to_owned(), images)),
+            false => drop(self.demand.insert(run.to_owned(), Wanted { images, heard: now })),
         }
     }
 
@@ -171,7 +240,7 @@ impl Index {
         let lists = self.lists;
         let must_be_listed = |created: Option<Created>| created.is_some_and(|created| created.lists < lists);
         self.ending
-            .retain(|name, ending| listed.contains(name) || !must_be_listed(ending.created));
+            .retain(|name, ending| ending.unanswered || listed.contains(name) || !must_be_listed(ending.created));
         let missing: Vec<String> = self
             .sandboxes
             .iter()
@@ -188,16 +257,41 @@ impl Index {
         Created { at, lists: self.lists }
     }
 
+    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now it can.
+    pub fn answered(&mut self, name: &str, uid: &str, now: i64) -> Vec<Action> {
+        if let Some(sandbox) = self.sandboxes.get_mut(name) {
+            sandbox.made = uid.to_owned();
+        }
+        if let Some(ending) = self.ending.get_mut(name) {
+            ending.made = uid.to_owned();
+        }
+        self.created(name, now)
+    }
+
+    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again can make a pod twice.
+    pub fn removed(&mut self, name: &str, uid: &str, cause: SandboxCause) -> Vec<Action> {
+        let live = self.sandboxes.get(name).map(|sandbox| &sandbox.made);
+        let made = live.or_else(|| self.ending.get(name).map(|ending| &ending.made));
+        match made.is_some_and(|made| !made.is_empty() && made != uid) {
+            true => Vec::new(),
+            false => self.gone(name, cause),
+        }
+    }
+
     /// The API server has taken the order for a pod. If it is to go already, now it can.
     pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
         let created = self.created_now(now);
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
-            sandbox.created.get_or_insert(created);
+            // A list that began before the answer may have missed it, whatever was seen of an earlier try.
+            sandbox.created = Some(created);
+            sandbox.unanswered = false;
         }
         let Some(ending) = self.ending.get_mut(name) else {
             return Vec::new();
         };
-        ending.created.get_or_insert(created);
+        ending.created = Some(created);
+        ending.unanswered = false;
+        ending.again_at = now + DELETE_AGAIN;
         vec![Action::Delete { name: name.to_owned() }]
     }
 
@@ -227,7 +321,12 @@ impl Index {
             return Vec::new();
         }
         let created = Some(self.created_now(now));
-        vec![self.end(name, None, created, now)]
+        let sandbox = Sandbox {
+            created,
+            unanswered: false,
+            ..Sandbox::ordered("", None)
+        };
+        self.end(name, &sandbox, now)
     }
 
     /// sandboxd answers, so both images were there to be had.
@@ -242,13 +341,25 @@ impl Index {
         }
     }
 
-    /// A pod is no more; a lease on it is lost.
+    /// A pod is no more; a lease on it is lost. While the order for it is not answered it may come to be once more.
     pub fn gone(&mut self, name: &str, cause: SandboxCause) -> Vec<Action> {
-        self.ending.remove(name);
-        match self.sandboxes.remove(name) {
-            Some(sandbox) => self.lose(sandbox.lease, cause),
-            None => Vec::new(),
+        if self.ending.get(name).is_some_and(|ending| !ending.unanswered) {
+            self.ending.remove(name);
         }
+        let Some(sandbox) = self.sandboxes.remove(name) else {
+            return Vec::new();
+        };
+        let lease = sandbox.lease.clone();
+        if sandbox.unanswered {
+            self.end(name, &sandbox, 0);
+        }
+        self.lose(lease, cause)
+    }
+
+    /// The API server will not make a pod.
+    pub fn refused(&mut self, name: &str) {
+        self.ending.remove(name);
+        self.sandboxes.remove(name);
     }
 
     /// A pod is of no use any more; a lease on it is lost, and it goes.
@@ -256,7 +367,7 @@ impl Index {
         let Some(sandbox) = self.sandboxes.remove(name) else {
             return Vec::new();
         };
-        let mut actions = vec![self.end(name, sandbox.slot, sandbox.created, now)];
+        let mut actions = self.end(name, &sandbox, now);
         actions.extend(self.lose(sandbox.lease, cause));
         actions
     }
@@ -268,33 +379,47 @@ impl Index {
         }
     }
 
-    fn end(&mut self, name: &str, slot: Option<u32>, created: Option<Created>, now: i64) -> Action {
+    /// The API server has taken the order to delete a pod: its place is free.
+    pub fn deleting(&mut self, name: &str) {
+        if let Some(ending) = self.ending.get_mut(name) {
+            ending.accepted = true;
+        }
+    }
+
+    fn end(&mut self, name: &str, sandbox: &Sandbox, now: i64) -> Vec<Action> {
         let ending = Ending {
-            slot,
-            created,
+            slot: sandbox.slot,
+            created: sandbox.created,
+            unanswered: sandbox.unanswered,
+            made: sandbox.made.clone(),
+            accepted: false,
             orders: 1,
             again_at: now + DELETE_AGAIN,
         };
         self.ending.insert(name.to_owned(), ending);
-        Action::Delete { name: name.to_owned() }
+        match sandbox.unanswered {
+            true => Vec::new(),
+            false => vec![Action::Delete { name: name.to_owned() }],
+        }
     }
 
     fn lose(&mut self, lease: Option<String>, cause: SandboxCause) -> Vec<Action> {
-        let Some(lease) = lease else { return Vec::new() };
-        if self.leases.remove(&lease).is_some_and(|held| held.promised) {
+        let held = lease.and_then(|lease| self.leases.remove(&lease));
+        let Some(held) = held else { return Vec::new() };
+        let (lease, epoch) = (held.entry.lease.clone(), held.entry.epoch);
+        if held.promised {
             self.remember(&lease, cause);
             self.voided += u64::from(cause.fault() == Fault::Infrastructure);
             let cause = Some(cause);
-            return vec![Action::Forget { lease, cause }];
+            return vec![Action::Forget { lease, epoch, cause }];
         }
-        // Nobody has heard of it yet: the caller asks again with the same id and gets another sandbox.
-        let message = "the sandbox went away before it could be leased; ask again";
-        let error = ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message);
-        let forget = Action::Forget {
-            lease: lease.clone(),
+        // Nobody has heard of it yet: its callers wait on, for another sandbox.
+        self.queue.push_front(held.asked_again());
+        vec![Action::Forget {
+            lease,
+            epoch,
             cause: None,
-        };
-        vec![forget, Action::Refuse { lease, error }]
+        }]
     }
 
     /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever waits for it hears so, and it is
@@ -329,42 +454,64 @@ impl Index {
         actions
     }
 
-    /// The lease is durable and bound.
-    pub fn promise(&mut self, lease: &str) {
-        if let Some(held) = self.leases.get_mut(lease) {
-            held.promised = true;
-        }
+    /// The lease is durable and bound. Answers it if it is still the same one: it may have been given back and asked for again meanwhile.
+    pub fn promise(&mut self, lease: &str, epoch: u64) -> Option<Held> {
+        let held = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch)?;
+        held.promised = true;
+        Some(held.clone())
     }
 
     /// Gives a sandbox back: its pod ends, and is never reused.
     pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        let is_waited_for = match self.leases.get(lease) {
+            Some(held) => !held.promised,
+            None => self.queue.iter().any(|waiter| waiter.request.id == lease),
+        };
         self.give_up(lease);
-        self.take_back(lease, None, now)
+        let mut actions = self.take_back(lease, None, now);
+        if is_waited_for {
+            let message = format!("lease {lease} was given back while it was waited for");
+            let error = ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, message);
+            actions.push(Action::Refuse {
+                lease: lease.to_owned(),
+                error,
+            });
+        }
+        actions
     }
 
     fn take_back(&mut self, lease: &str, cause: Option<SandboxCause>, now: i64) -> Vec<Action> {
         let Some(held) = self.leases.remove(lease) else {
             return Vec::new();
         };
-        let lease = lease.to_owned();
-        let mut actions = vec![Action::Forget { lease, cause }];
+        let (lease, epoch) = (lease.to_owned(), held.entry.epoch);
+        let mut actions = vec![Action::Forget { lease, epoch, cause }];
         let name = held.entry.sandbox;
         if let Some(sandbox) = self.sandboxes.remove(&name) {
-            actions.push(self.end(&name, sandbox.slot, sandbox.created, now));
+            actions.extend(self.end(&name, &sandbox, now));
         }
         actions
     }
 
-    /// Extends a lease; answers the new end.
-    pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<i64> {
+    /// Extends a lease. Answers it as it then is, and whether it has longer than the ledger knows.
+    pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<(Held, bool)> {
         let held = self.leases.get_mut(lease)?;
-        held.entry.expires_at = now + ttl_millis.clamp(1_000, self.bounds.max_ttl_millis);
-        Some(held.entry.expires_at)
+        let ttl = ttl_millis.clamp(1_000, self.bounds.max_ttl_millis);
+        let is_longer = ttl > held.entry.ttl_millis;
+        held.entry.expires_at = now + ttl;
+        held.entry.ttl_millis = held.entry.ttl_millis.max(ttl);
+        let held = held.clone();
+        self.heard(&held.entry.run, now);
+        Some((held, is_longer))
     }
 
     pub fn used(&mut self, lease: &str, now: i64) {
-        if let Some(held) = self.leases.get_mut(lease) {
-            held.used_at = held.used_at.max(now);
+        let Some(held) = self.leases.get_mut(lease) else {
+            return;
+        };
+        held.used_at = held.used_at.max(now);
+        if let Some(wanted) = self.demand.get_mut(&held.entry.run) {
+            wanted.heard = wanted.heard.max(now);
         }
     }
 
@@ -384,6 +531,11 @@ impl Index {
         }
     }
 
+    /// Images that are left alone now because they could not be had.
+    pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
+        self.pulls.troubles(now)
+    }
+
     pub fn state(&self) -> PoolState {
         let count = |f: fn(&Sandbox) -> bool| self.sandboxes.values().filter(|s| f(s)).count() as u32;
         PoolState {
@@ -398,5 +550,9 @@ impl Index {
     }
 }
 
+#[cfg(test)]
+mod chaos;
+#[cfg(test)]
+mod grow_tests;
 #[cfg(test)]
 mod tests;

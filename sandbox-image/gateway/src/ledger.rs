@@ -1,26 +1,43 @@
-//! The durable record of leases: one ConfigMap, a key per lease, written by compare-and-swap, one update per batch of changes.
+//! The durable record of leases: ConfigMaps, the shards, a key per lease, each written by compare-and-swap, one update per batch of changes.
 //!
-//! Group commit and fencing in one: whatever has gathered while the last update was under way goes into the next one, and an update that
-//! meets another writer's version fails. A gateway that begins writes its mark into the ledger; one that finds another's mark, or entries it did not
-//! write, has been replaced, and ends.
+//! Group commit: whatever has gathered while the last update was under way goes into the next one. All leases of a batch go into one shard,
+//! whichever has room, so a batch is one write however many shards there are; only a long queue is written to several at once. What goes out of the
+//! ledger is in no hurry, for an entry whose pod is gone means nothing: it goes with the next update of its shard, or after [`REMOVED_WITHIN`].
+//!
+//! Fencing: a gateway that begins takes the first shard, and with it a term, one more than the last; then it marks the other shards with both.
+//! A shard is never taken from a later term. An update that meets another's mark, or entries it did not write, has been replaced, and the
+//! gateway ends. One that has nothing to write looks now and then whether the mark is still its own.
 //!
 //! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their holders time to renew them.
 
-use std::collections::BTreeMap;
+mod shard;
 
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
 use grpo_sandbox_protocol::LedgerEntry;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
-/// Changes that go into one update.
-const BATCH: usize = 256;
+use shard::{Mark, Shard, key};
+
+/// Leases that one shard is made for; the operator makes as many shards as the pool's `max` needs.
+pub const SHARD_LEASES: usize = 256;
 /// Changes that may wait.
 const BACKLOG: usize = 16_384;
-/// Times that the ledger is taken hold of while others write to it.
-const HOLD_TRIES: usize = 16;
-/// Mark of the gateway that holds the ledger.
-const HOLDER_ANNOTATION: &str = "grpo.dev/ledger-holder";
+/// Leases that wait before a second shard is written while another is being written, and so on.
+const ANOTHER_WRITER: usize = 128;
+/// Shards written at one time.
+const WRITERS: usize = 4;
+/// Longest time that an entry nobody needs stays.
+const REMOVED_WITHIN: Duration = Duration::from_secs(1);
+/// Pause between two looks at the mark when there is nothing to write.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// One change.
 pub enum Change {
@@ -28,9 +45,10 @@ pub enum Change {
         entry: LedgerEntry,
         done: oneshot::Sender<()>,
     },
-    Remove {
-        lease: String,
-    },
+    /// The epoch keeps a late removal from taking out a later lease of the same id.
+    Remove { lease: String, epoch: u64 },
+    /// Answered when everything before it is written, removals too.
+    Flush { done: oneshot::Sender<()> },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -41,165 +59,276 @@ pub enum LedgerError {
     Hold { name: String, source: kube::Error },
     #[error("another gateway writes the ledger {name}; this one ends")]
     Fenced { name: String },
+    #[error("the pool has no ledger; give at least one with --ledger")]
+    NoShard,
 }
+
+/// What the ledger did, for the metrics. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Updates that the API server took.
+    pub writes: Counter,
+    /// Leases that they made durable.
+    pub leases: Counter,
+    /// Updates that failed and were tried again.
+    pub retries: Counter,
+}
+
+type Written = Result<(Shard, Vec<oneshot::Sender<()>>), LedgerError>;
 
 /// The ledger as last written.
 pub struct Ledger {
     api: Api<ConfigMap>,
-    name: String,
-    holder: String,
-    current: ConfigMap,
-    entries: BTreeMap<String, String>,
+    first: String,
+    mark: Mark,
+    idle: BTreeMap<usize, Shard>,
+    /// Where each lease is, or is being written, and its epoch.
+    at: HashMap<String, (usize, u64)>,
+    /// Leases of each shard that are to go out of it, and since when.
+    removals: HashMap<usize, Removals>,
+    /// Leases that wait to be written.
+    backlog: VecDeque<(LedgerEntry, oneshot::Sender<()>)>,
+    flushes: Vec<oneshot::Sender<()>>,
+    counters: Counters,
+}
+
+struct Removals {
+    keys: HashSet<String>,
+    since: Instant,
 }
 
 impl Ledger {
     /// Takes hold of the ledger and answers what it holds. `holder` is this gateway's mark; a gateway that held it before ends when it writes again.
-    pub async fn open(api: Api<ConfigMap>, name: &str, holder: &str) -> Result<(Self, Vec<LedgerEntry>), LedgerError> {
-        let current = take_hold(&api, name, holder).await?;
-        let entries = current.data.clone().unwrap_or_default();
-        let leases = entries
-            .values()
-            .filter_map(|text| {
-                serde_json::from_str(text)
-                    .inspect_err(|e| tracing::error!(error = %e, "an entry of the ledger cannot be read"))
-                    .ok()
-            })
-            .collect();
-        Ok((
-            Self {
-                api,
-                name: name.to_owned(),
-                holder: holder.to_owned(),
-                current,
-                entries,
-            },
-            leases,
-        ))
+    pub async fn open(
+        api: Api<ConfigMap>,
+        names: &[String],
+        holder: &str,
+    ) -> Result<(Self, Vec<LedgerEntry>), LedgerError> {
+        let first = names.first().ok_or(LedgerError::NoShard)?.clone();
+        let (shard, mark) = Shard::take_first(&api, &first, holder).await?;
+        let mut shards = vec![shard];
+        let others = names.iter().skip(1).map(|name| Shard::take(&api, name, &mark));
+        let mut others = futures::stream::iter(others).buffered(8);
+        while let Some(shard) = others.next().await {
+            shards.push(shard?);
+        }
+        drop(others);
+        let mut ledger = Self {
+            api,
+            first,
+            mark,
+            idle: BTreeMap::new(),
+            at: HashMap::new(),
+            removals: HashMap::new(),
+            backlog: VecDeque::new(),
+            flushes: Vec::new(),
+            counters: Counters::default(),
+        };
+        let leases = ledger.take_up(shards);
+        Ok((ledger, leases))
+    }
+
+    /// Of a lease that is in two shards the later one counts: the gateway before was about to remove the other.
+    fn take_up(&mut self, shards: Vec<Shard>) -> Vec<LedgerEntry> {
+        let mut leases: HashMap<String, LedgerEntry> = HashMap::new();
+        for (number, shard) in shards.into_iter().enumerate() {
+            for entry in shard.leases() {
+                let rank = |entry: &LedgerEntry| (entry.epoch, entry.ttl_millis);
+                match leases.get(&entry.lease) {
+                    Some(known) if rank(known) >= rank(&entry) => self.remove(number, &entry.lease),
+                    _ => {
+                        if let Some((other, _)) = self.at.insert(entry.lease.clone(), (number, entry.epoch)) {
+                            self.remove(other, &entry.lease);
+                        }
+                        leases.insert(entry.lease.clone(), entry);
+                    }
+                }
+            }
+            self.idle.insert(number, shard);
+        }
+        leases.into_values().collect()
+    }
+
+    /// The term in which this gateway holds the ledger; every later one's is higher.
+    pub fn term(&self) -> u64 {
+        self.mark.term
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters.clone()
     }
 
     /// Commits changes until the channel closes.
     pub async fn run(mut self, mut changes: mpsc::Receiver<Change>) -> Result<(), LedgerError> {
-        let mut batch = Vec::with_capacity(BATCH);
-        while changes.recv_many(&mut batch, BATCH).await > 0 {
-            let mut wanted = self.entries.clone();
-            let mut waiting = Vec::new();
-            for change in batch.drain(..) {
-                match change {
-                    Change::Put { entry, done } => {
-                        if let Ok(text) = serde_json::to_string(&entry) {
-                            wanted.insert(key(&entry.lease), text);
-                            waiting.push(done);
-                        }
+        let mut writing: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
+        let (mut batch, mut is_open) = (Vec::new(), true);
+        let mut look_at = Instant::now() + LOOK;
+        while is_open || !writing.is_empty() || !self.is_settled() {
+            if !is_open {
+                self.hurry();
+            }
+            self.write(&mut writing);
+            let wake = self.next_removal().unwrap_or(look_at).min(look_at);
+            tokio::select! {
+                count = changes.recv_many(&mut batch, BACKLOG), if is_open && self.backlog.len() < BACKLOG => {
+                    is_open = count > 0;
+                    batch.drain(..).for_each(|change| self.take(change));
+                    // What else was decided at the same moment goes into the same update.
+                    tokio::task::yield_now().await;
+                }
+                Some(written) = writing.next() => {
+                    let (shard, waiting) = written?;
+                    tell(waiting);
+                    self.idle.insert(shard.number(), shard);
+                    look_at = Instant::now() + LOOK;
+                }
+                () = tokio::time::sleep_until(wake), if is_open => {
+                    if Instant::now() >= look_at {
+                        shard::look(&self.api, &self.first, &self.mark).await?;
+                        look_at = Instant::now() + LOOK;
                     }
-                    Change::Remove { lease } => drop(wanted.remove(&key(&lease))),
                 }
             }
-            if wanted != self.entries {
-                self.write(wanted).await?;
-            }
-            for done in waiting {
-                let _ = done.send(());
+            if writing.is_empty() && self.is_settled() {
+                tell(self.flushes.drain(..));
             }
         }
         Ok(())
     }
 
-    async fn write(&mut self, wanted: BTreeMap<String, String>) -> Result<(), LedgerError> {
-        let mut pause = std::time::Duration::from_millis(50);
-        loop {
-            let mut next = self.current.clone();
-            next.data = Some(wanted.clone());
-            match self.api.replace(&self.name, &PostParams::default(), &next).await {
-                Ok(written) => {
-                    self.current = written;
-                    self.entries = wanted;
-                    return Ok(());
+    fn is_settled(&self) -> bool {
+        self.backlog.is_empty() && self.removals.is_empty()
+    }
+
+    fn take(&mut self, change: Change) {
+        match change {
+            Change::Put { entry, done } => self.backlog.push_back((entry, done)),
+            Change::Remove { lease, epoch } => {
+                if let Some((number, _)) = self.at.get(&lease).copied().filter(|(_, at)| *at == epoch) {
+                    self.at.remove(&lease);
+                    self.remove(number, &lease);
+                    return;
                 }
-                Err(kube::Error::Api(status)) if status.code == 409 => {
-                    // Labels may have been changed by the operator; leases and the mark only by another gateway.
-                    if let Ok(found) = self.api.get(&self.name).await {
-                        let data = found.data.clone().unwrap_or_default();
-                        let is_ours = holder(&found) == Some(&self.holder);
-                        if is_ours && data == wanted {
-                            // Our own update, whose answer was lost.
-                            (self.current, self.entries) = (found, wanted);
-                            return Ok(());
-                        }
-                        if !is_ours || data != self.entries {
-                            return Err(LedgerError::Fenced {
-                                name: self.name.clone(),
-                            });
-                        }
-                        self.current = found;
-                        continue;
-                    }
-                }
-                Err(error) => tracing::warn!(%error, ledger = self.name, "writing the ledger; leases wait"),
+                // Given back before it was written: then it need not be.
+                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
+                self.backlog.retain(|(entry, _)| !is_it(entry));
             }
-            // The API server is away: no lease is promised until it is back.
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(std::time::Duration::from_secs(2));
+            Change::Flush { done } => {
+                self.flushes.push(done);
+                self.hurry();
+            }
         }
+    }
+
+    fn remove(&mut self, number: usize, lease: &str) {
+        let removals = self.removals.entry(number).or_insert_with(|| Removals {
+            keys: HashSet::new(),
+            since: Instant::now(),
+        });
+        removals.keys.insert(key(lease));
+    }
+
+    /// Makes every removal due.
+    fn hurry(&mut self) {
+        let long_ago = Instant::now() - REMOVED_WITHIN;
+        for removals in self.removals.values_mut() {
+            removals.since = removals.since.min(long_ago);
+        }
+    }
+
+    fn next_removal(&self) -> Option<Instant> {
+        // Those of a shard that is being written wait for that.
+        let idle = self
+            .removals
+            .iter()
+            .filter(|(number, _)| self.idle.contains_key(number));
+        idle.map(|(_, removals)| removals.since + REMOVED_WITHIN).min()
+    }
+
+    /// Begins the updates that are due and possible now.
+    fn write(&mut self, writing: &mut FuturesUnordered<BoxFuture<'static, Written>>) {
+        while !self.backlog.is_empty() {
+            let is_worth_it = writing.is_empty() || self.backlog.len() >= ANOTHER_WRITER;
+            if !is_worth_it || writing.len() >= WRITERS {
+                break;
+            }
+            let Some(number) = self.shard_with_room() else { break };
+            writing.extend(self.update(number));
+        }
+        let due = |removals: &Removals| removals.since + REMOVED_WITHIN <= Instant::now();
+        let due: Vec<usize> = self.removals.iter().filter(|(_, r)| due(r)).map(|(n, _)| *n).collect();
+        for number in due {
+            if writing.len() < WRITERS {
+                writing.extend(self.update(number));
+            }
+        }
+    }
+
+    /// Room that a shard has once what is to go out of it has gone.
+    fn room(&self, number: usize, shard: &Shard) -> usize {
+        let going = self.removals.get(&number).map_or(0, |removals| removals.keys.len());
+        (SHARD_LEASES + going).saturating_sub(shard.len())
+    }
+
+    /// Where the next leases go: the shard that has most to be rid of, for that goes along.
+    fn shard_with_room(&self) -> Option<usize> {
+        let going = |number: &usize| self.removals.get(number).map_or(0, |removals| removals.keys.len());
+        let shards = self
+            .idle
+            .iter()
+            .filter(|(number, shard)| self.room(**number, shard) > 0);
+        shards
+            .map(|(number, _)| *number)
+            .max_by_key(|number| (going(number), std::cmp::Reverse(*number)))
+    }
+
+    /// One update of a shard that is not being written: what goes out of it, and as many of those who wait as there is room for.
+    fn update(&mut self, number: usize) -> Option<BoxFuture<'static, Written>> {
+        let mut shard = self.idle.remove(&number)?;
+        let room = self.room(number, &shard);
+        let mut wanted = shard.entries().clone();
+        for key in self
+            .removals
+            .remove(&number)
+            .into_iter()
+            .flat_map(|removals| removals.keys)
+        {
+            wanted.remove(&key);
+        }
+        let mut waiting = Vec::new();
+        while waiting.len() < room {
+            let Some((entry, done)) = self.backlog.pop_front() else {
+                break;
+            };
+            let Ok(text) = serde_json::to_string(&entry) else {
+                continue;
+            };
+            wanted.insert(key(&entry.lease), text);
+            waiting.push(done);
+            match self.at.insert(entry.lease.clone(), (number, entry.epoch)) {
+                Some((other, _)) if other != number => self.remove(other, &entry.lease),
+                _ => {}
+            }
+        }
+        let (api, mark, counters) = (self.api.clone(), self.mark.clone(), self.counters.clone());
+        Some(Box::pin(async move {
+            if wanted != *shard.entries() {
+                shard.write(&api, &mark, wanted, &counters).await?;
+            }
+            counters.leases.inc_by(waiting.len() as u64);
+            Ok((shard.numbered(number), waiting))
+        }))
     }
 }
 
-fn holder(ledger: &ConfigMap) -> Option<&String> {
-    ledger.metadata.annotations.as_ref()?.get(HOLDER_ANNOTATION)
-}
-
-/// Reads the ledger and writes this gateway's mark into it.
-async fn take_hold(api: &Api<ConfigMap>, name: &str, holder: &str) -> Result<ConfigMap, LedgerError> {
-    let mut tries = 0;
-    loop {
-        let mut current = api.get(name).await.map_err(|source| LedgerError::Read {
-            name: name.to_owned(),
-            source,
-        })?;
-        let annotations = current.metadata.annotations.get_or_insert_default();
-        annotations.insert(HOLDER_ANNOTATION.to_owned(), holder.to_owned());
-        tries += 1;
-        match api.replace(name, &PostParams::default(), &current).await {
-            Ok(held) => return Ok(held),
-            Err(kube::Error::Api(status)) if status.code == 409 && tries < HOLD_TRIES => {}
-            Err(source) => {
-                return Err(LedgerError::Hold {
-                    name: name.to_owned(),
-                    source,
-                });
-            }
-        }
+/// Whoever does not wait any more need not hear it.
+fn tell(waiting: impl IntoIterator<Item = oneshot::Sender<()>>) {
+    for done in waiting {
+        let _ = done.send(());
     }
 }
 
 /// Starts the writer. Answers where changes go.
 pub fn channel() -> (mpsc::Sender<Change>, mpsc::Receiver<Change>) {
     mpsc::channel(BACKLOG)
-}
-
-/// ConfigMap keys take fewer characters than lease ids; what is not allowed is written as hex.
-fn key(lease: &str) -> String {
-    let mut key = String::with_capacity(lease.len());
-    for byte in lease.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => key.push(byte as char),
-            other => key.push_str(&format!(".{other:02x}")),
-        }
-    }
-    key
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn different_leases_have_different_keys() {
-        assert_eq!(key("a-b_1"), "a-b_1");
-        assert_ne!(key("a/b"), key("a.b"));
-        assert!(
-            key("a/b.c")
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-        );
-    }
 }

@@ -8,9 +8,13 @@
 //! # Restarts
 //!
 //! Leases survive the gateway in the ledger, their pods in the cluster. Renewals are not written down, so a gateway that begins gives every lease
-//! whose pod lives at least a minute in which its holder renews it ([`restore`]); a holder that renews less often than that and was last heard
-//! more than its time to live ago may lose its sandbox, as `Expired`. Idle time begins anew. The gateway is ready only when it holds the ledger and
-//! the watch has shown it every pod.
+//! whose pod lives its whole time again, in which its holder renews it ([`restore`]). Idle time begins anew. Pods that nobody has leased are taken over.
+//! The gateway is ready only when it holds the ledger and the watch has shown it every pod.
+//!
+//! # Two at a time
+//!
+//! Each gateway that begins holds the ledger for a term and marks its pods with it. One that finds a later term, in the ledger or on a pod, ends. What
+//! it has not written by then it has not promised.
 
 pub mod cause;
 pub mod core;

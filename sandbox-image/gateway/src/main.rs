@@ -2,19 +2,27 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::core::{Core, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
-use grpo_gateway::pod::Template;
+use grpo_gateway::pod::{Template, template_digest};
 use grpo_gateway::restore::restore;
 use grpo_gateway::sandbox::Sandboxes;
 use grpo_sandbox_protocol::Signer;
 use kube::api::Api;
 use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Pods whose creation may be under way at one time.
+const ORDERS: usize = 32;
+/// Leases that may wait at one time.
+const MAX_WAITING: usize = 10_000;
+/// Longest time that the ledger is given at the end.
+const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -33,9 +41,9 @@ struct Arguments {
     key_file: PathBuf,
     #[arg(long)]
     sandboxd_image: String,
-    /// ConfigMap of the leases.
-    #[arg(long)]
-    ledger: String,
+    /// ConfigMap of the leases; repeated, one for every 256 leases that there may be.
+    #[arg(long, required = true)]
+    ledger: Vec<String>,
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
 }
@@ -78,13 +86,6 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let listed = Core::list(&pods, &arguments.pool)
         .await
         .map_err(|e| format!("listing sandbox pods: {e}"))?;
-    let mut index = Index::new(bounds(&spec));
-    let (changes, receiver) = ledger::channel();
-    for change in restore(&mut index, entries, &listed, now()) {
-        changes
-            .try_send(change)
-            .map_err(|e| format!("tidying the ledger: {e}"))?;
-    }
     let template = Template {
         pool: arguments.pool,
         pool_uid: arguments.pool_uid,
@@ -92,8 +93,18 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         sandboxd_image: arguments.sandboxd_image,
         public_key: signer.public_key(),
         spec,
+        term: ledger.term(),
     };
-    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template);
+    let made_from = template_digest(&template).map_err(|e| format!("making a sandbox pod: {e}"))?;
+    let mut index = Index::new(bounds(&template.spec));
+    let (changes, receiver) = ledger::channel();
+    for change in restore(&mut index, entries, &listed, &made_from, now()) {
+        changes
+            .try_send(change)
+            .map_err(|e| format!("tidying the ledger: {e}"))?;
+    }
+    let counters = ledger.counters();
+    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters);
     let writer = tokio::spawn(ledger.run(receiver));
     tokio::spawn(core.clone().follow());
     tokio::spawn(core.clone().schedule());
@@ -103,11 +114,15 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "serving");
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;
-    let server = axum::serve(listener, grpo_gateway::http::router(core)).with_graceful_shutdown(async move {
+    let server = axum::serve(listener, grpo_gateway::http::router(core.clone())).with_graceful_shutdown(async move {
         terminate.recv().await;
     });
     tokio::select! {
-        served = server => served.map_err(|e| format!("serving: {e}")),
+        served = server => {
+            let _ = tokio::time::timeout(SETTLE, core.settle()).await;
+            served.map_err(|e| format!("serving: {e}"))
+        }
+        () = core.replaced() => Err("another gateway has taken the pool over".to_owned()),
         // Fenced: another gateway owns the leases now, so not one more may be given out here.
         ended = writer => match ended {
             Ok(Ok(())) => Ok(()),
@@ -124,6 +139,8 @@ fn bounds(spec: &SandboxPoolSpec) -> Bounds {
         // A pool of one serves agents and graders in turn.
         reserved: if max > 1 { (max / 4).max(1) } else { 0 },
         warm_max: spec.warm.max.map_or(max, |n| n as usize),
+        orders: ORDERS,
+        waiting: MAX_WAITING,
         per_node: spec.max_per_node,
         max_ttl_millis: spec.lease.max_ttl.duration().as_millis() as i64,
         idle_millis: spec.lease.idle_timeout.duration().as_millis() as i64,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, SandboxCause};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Priority, SandboxCause};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,40 +10,65 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::index::Index;
+use crate::index::{Held, Index};
+use crate::ledger::Counters;
 
 type Label = (&'static str, String);
 
 /// What is counted as it happens; everything else is read from the index.
 pub struct Metrics {
-    lease_wait: Family<[Label; 1], Histogram>,
-    exec: Histogram,
+    lease_wait: Family<[Label; 2], Histogram>,
+    exec: Family<[Label; 1], Histogram>,
     faults: Family<[Label; 2], Counter>,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            // 5 ms to 11 minutes.
-            lease_wait: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.0, 18))),
-            // 10 ms to 44 minutes.
-            exec: Histogram::new(exponential_buckets(0.01, 2.0, 19)),
-            faults: Family::default(),
-        }
-    }
+    pod_writes: Family<[Label; 1], Counter>,
+    pods_refused: Counter,
+    ledger: Counters,
 }
 
 impl Metrics {
-    /// A lease was promised to somebody who had waited so long.
-    pub fn leased(&self, warm: bool, waited: Duration) {
-        let path = if warm { "warm" } else { "cold" };
-        self.lease_wait
-            .get_or_create(&[("path", path.to_owned())])
-            .observe(waited.as_secs_f64());
+    pub fn new(ledger: Counters) -> Self {
+        Self {
+            // 1 ms to 17 minutes.
+            lease_wait: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 21))),
+            // 1 ms to 70 minutes.
+            exec: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 23))),
+            faults: Family::default(),
+            pod_writes: Family::default(),
+            pods_refused: Counter::default(),
+            ledger,
+        }
     }
 
-    pub fn executed(&self, took: Duration) {
-        self.exec.observe(took.as_secs_f64());
+    /// A lease was promised to somebody who had waited so long.
+    pub fn leased(&self, held: &Held, waited: Duration) {
+        let path = match (held.queued, held.warm) {
+            (true, _) => "queued",
+            (false, true) => "warm",
+            (false, false) => "cold",
+        };
+        let labels = [
+            ("path", path.to_owned()),
+            ("priority", format!("{:?}", held.entry.priority)),
+        ];
+        self.lease_wait.get_or_create(&labels).observe(waited.as_secs_f64());
+    }
+
+    /// A command was passed on to sandboxd, which answered its outcome or not.
+    pub fn executed(&self, is_done: bool, took: Duration) {
+        let answer = if is_done { "outcome" } else { "error" };
+        self.exec
+            .get_or_create(&[("answer", answer.to_owned())])
+            .observe(took.as_secs_f64());
+    }
+
+    /// The API server took an order about a pod.
+    pub fn wrote(&self, verb: &'static str) {
+        self.pod_writes.get_or_create(&[("verb", verb.to_owned())]).inc();
+    }
+
+    /// The API server refused to create a pod.
+    pub fn api_refused(&self) {
+        self.pods_refused.inc();
     }
 
     /// A holder has lost a sandbox.
@@ -64,10 +89,10 @@ impl Metrics {
     }
 
     /// The metrics as Prometheus text, with the pool as it is now.
-    pub fn text(&self, index: &Index) -> Result<String, std::fmt::Error> {
+    pub fn text(&self, index: &Index, now: i64) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("grpo_gateway");
         self.register_events(&mut registry);
-        register_pool(&mut registry, index);
+        register_pool(&mut registry, index, now);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -76,13 +101,13 @@ impl Metrics {
     fn register_events(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "lease_wait",
-            "From asking for a lease to having it, by whether its pod was ready before",
+            "From asking for a lease to having it: from a pod that was ready (warm), one made for it (cold), or after there was no room (queued)",
             Unit::Seconds,
             self.lease_wait.clone(),
         );
         registry.register_with_unit(
             "exec",
-            "Duration of commands, as the gateway sees it",
+            "Duration of commands, as the gateway sees it, by whether sandboxd answered their outcome",
             Unit::Seconds,
             self.exec.clone(),
         );
@@ -91,10 +116,35 @@ impl Metrics {
             "Lost sandboxes by cause and refusals by code, with whose fault they were",
             self.faults.clone(),
         );
+        registry.register(
+            "pod_writes",
+            "Orders about pods that the API server took",
+            self.pod_writes.clone(),
+        );
+        registry.register(
+            "pods_refused",
+            "Pods that the API server refused to create, by a quota or a rule",
+            self.pods_refused.clone(),
+        );
+        registry.register(
+            "ledger_writes",
+            "Updates of the ledger that the API server took",
+            self.ledger.writes.clone(),
+        );
+        registry.register(
+            "ledger_leases",
+            "Leases that updates of the ledger made durable",
+            self.ledger.leases.clone(),
+        );
+        registry.register(
+            "ledger_retries",
+            "Updates of the ledger that failed and were tried again",
+            self.ledger.retries.clone(),
+        );
     }
 }
 
-fn register_pool(registry: &mut Registry, index: &Index) {
+fn register_pool(registry: &mut Registry, index: &Index, now: i64) {
     let state = index.state();
     let sandboxes: Family<[Label; 1], Gauge> = Family::default();
     for (name, count) in [
@@ -106,9 +156,20 @@ fn register_pool(registry: &mut Registry, index: &Index) {
         sandboxes.get_or_create(&[("state", name.to_owned())]).set(count);
     }
     registry.register("sandboxes", "Sandbox pods by state", sandboxes);
-    let waiting: Gauge = Gauge::default();
-    waiting.set(index.queue.len() as i64);
+    let waiting: Family<[Label; 1], Gauge> = Family::default();
+    for priority in [Priority::Agent, Priority::Grader] {
+        let queue = index.queue.iter().filter(|waiter| waiter.request.priority == priority);
+        let labels = [("priority", format!("{priority:?}"))];
+        waiting.get_or_create(&labels).set(queue.count() as i64);
+    }
     registry.register("leases_waiting", "Leases in the queue", waiting);
+    let left_alone: Gauge = Gauge::default();
+    left_alone.set(index.troubles(now).len() as i64);
+    registry.register(
+        "images_left_alone",
+        "Images that could not be pulled and are not tried now",
+        left_alone,
+    );
     for (name, help, count) in [
         ("leases_warm", "Leases served from a warm pod", state.warm_hits),
         ("leases_cold", "Leases a pod was started for", state.cold_leases),
@@ -128,12 +189,36 @@ fn register_pool(registry: &mut Registry, index: &Index) {
 mod tests {
     use super::*;
     use crate::index::Bounds;
+    use grpo_sandbox_protocol::LedgerEntry;
+
+    fn held(warm: bool, queued: bool) -> Held {
+        let entry = LedgerEntry {
+            lease: "l".into(),
+            run: "r".into(),
+            sandbox: "s".into(),
+            pod_uid: "u".into(),
+            image: "x".into(),
+            epoch: 1,
+            expires_at: 1,
+            ttl_millis: 1,
+            priority: Priority::Agent,
+        };
+        Held {
+            warm,
+            queued,
+            ..Held::restored(entry, Default::default(), 0)
+        }
+    }
 
     #[test]
     fn what_happened_and_what_there_is_can_be_read() {
-        let metrics = Metrics::default();
-        metrics.leased(true, Duration::from_millis(7));
-        metrics.executed(Duration::from_secs(2));
+        let metrics = Metrics::new(Counters::default());
+        for (warm, queued) in [(true, false), (false, false), (false, true), (true, true)] {
+            metrics.leased(&held(warm, queued), Duration::from_millis(7));
+        }
+        metrics.executed(true, Duration::from_secs(2));
+        metrics.executed(false, Duration::from_secs(1));
+        metrics.wrote("create");
         metrics.lost(SandboxCause::OutOfMemory);
         let lost = ErrorBody::lost("a", SandboxCause::OutOfMemory);
         metrics.refused(&lost);
@@ -143,19 +228,27 @@ mod tests {
             max: 4,
             reserved: 1,
             warm_max: 4,
+            orders: 4,
+            waiting: 4,
             per_node: None,
             max_ttl_millis: 1000,
             idle_millis: 1000,
         };
-        let text = metrics.text(&Index::new(bounds)).unwrap();
+        let text = metrics.text(&Index::new(bounds), 0).unwrap();
         for line in [
-            "grpo_gateway_lease_wait_seconds_count{path=\"warm\"} 1",
-            "grpo_gateway_exec_seconds_sum 2.0",
+            "grpo_gateway_lease_wait_seconds_count{path=\"warm\",priority=\"Agent\"} 1",
+            "grpo_gateway_lease_wait_seconds_count{path=\"cold\",priority=\"Agent\"} 1",
+            "grpo_gateway_lease_wait_seconds_count{path=\"queued\",priority=\"Agent\"} 2",
+            "grpo_gateway_exec_seconds_sum{answer=\"outcome\"} 2.0",
+            "grpo_gateway_exec_seconds_count{answer=\"error\"} 1",
             "grpo_gateway_faults_total{kind=\"OutOfMemory\",fault=\"Workload\"} 1",
             "grpo_gateway_faults_total{kind=\"QueueDeadline\",fault=\"Infrastructure\"} 1",
             "grpo_gateway_sandboxes{state=\"ending\"} 0",
-            "grpo_gateway_leases_waiting 0",
+            "grpo_gateway_leases_waiting{priority=\"Grader\"} 0",
             "grpo_gateway_leases_cold_total 0",
+            "grpo_gateway_images_left_alone 0",
+            "grpo_gateway_pod_writes_total{verb=\"create\"} 1",
+            "grpo_gateway_ledger_writes_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

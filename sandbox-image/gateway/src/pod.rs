@@ -1,5 +1,7 @@
 //! Sandbox pods: any image, unmodified, with sandboxd put in as process 1 and everything else taken away.
 
+use std::hash::{Hash, Hasher};
+
 use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{Affinity, Pod, ResourceRequirements};
@@ -15,6 +17,10 @@ pub fn selector(pool: &str) -> String {
 pub const SLOT_LABEL: &str = "grpo.dev/sandbox-slot";
 /// The image as the lease named it, before rewriting.
 pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
+/// Which gateway of the pool made the pod: the term of the ledger that it held.
+pub const TERM_ANNOTATION: &str = "grpo.dev/gateway-term";
+/// What the pod was made from, its image and slot apart: a later gateway takes over what it would have made itself.
+pub const TEMPLATE_ANNOTATION: &str = "grpo.dev/sandbox-template";
 /// Where the sandboxd image is mounted.
 const MOUNT: &str = "/grpo";
 
@@ -27,6 +33,8 @@ pub struct Template {
     pub sandboxd_image: String,
     pub public_key: String,
     pub spec: SandboxPoolSpec,
+    /// The term in which this gateway holds the ledger.
+    pub term: u64,
 }
 
 /// The image's name after the pool's rewrites; the first that fits wins.
@@ -68,8 +76,39 @@ pub fn slot(pod: &Pod) -> Option<u32> {
     pod.metadata.labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
 }
 
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The term of the gateway that made the pod.
+pub fn term(pod: &Pod) -> Option<u64> {
+    annotation(pod, TERM_ANNOTATION)?.parse().ok()
+}
+
+/// The image that the pod was made for, if it was made as `template` says.
+pub fn image_if_made_from<'a>(pod: &'a Pod, template: &str) -> Option<&'a str> {
+    annotation(pod, TEMPLATE_ANNOTATION).filter(|made_from| *made_from == template)?;
+    annotation(pod, IMAGE_ANNOTATION)
+}
+
+/// Tells pods apart that were made from different specs. It need not be the same in another build of the gateway: then nothing is taken over.
+pub fn template_digest(template: &Template) -> Result<String, serde_json::Error> {
+    let text = serde_json::to_string(&bare(template, "", "", None)?)?;
+    let mut hasher = std::hash::DefaultHasher::new();
+    text.hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
 /// A sandbox pod.
 pub fn sandbox(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
+    let mut pod = bare(template, name, image, slot)?;
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(TERM_ANNOTATION.to_owned(), template.term.to_string());
+    annotations.insert(TEMPLATE_ANNOTATION.to_owned(), template_digest(template)?);
+    Ok(pod)
+}
+
+fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
     let overlay = template.spec.pod_template.clone().unwrap_or_default();
     let metadata = overlay.metadata.unwrap_or_default();
     let spec = overlay.spec.unwrap_or_default();
@@ -149,7 +188,26 @@ mod tests {
             sandboxd_image: "sandboxd:1".into(),
             public_key: "key".into(),
             spec: serde_yaml_ng::from_str(spec).unwrap(),
+            term: 3,
         }
+    }
+
+    #[test]
+    fn a_pod_tells_which_gateway_made_it_and_from_what() {
+        let template = template("{max: 4, maxPerNode: 2}");
+        let pod = sandbox(&template, "s", "task:1", Some(1)).unwrap();
+        assert_eq!(term(&pod), Some(3));
+        let later = Template {
+            term: 4,
+            ..template.clone()
+        };
+        let same = template_digest(&later).unwrap();
+        assert_eq!(image_if_made_from(&pod, &same), Some("task:1"));
+        let changed = Template {
+            sandboxd_image: "sandboxd:2".into(),
+            ..template
+        };
+        assert_eq!(image_if_made_from(&pod, &template_digest(&changed).unwrap()), None);
     }
 
     #[test]

@@ -1,34 +1,49 @@
-//! What a gateway that begins takes over from the one before: the leases of the ledger whose pods still live.
+//! What a gateway that begins takes over from the one before: the leases of the ledger whose pods still live, and the pods that nobody has leased.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use grpo_sandbox_protocol::{LedgerEntry, SandboxCause};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 use crate::cause::cause;
 use crate::index::{Found, Index};
 use crate::ledger::Change;
-use crate::pod::slot;
+use crate::pod::{image_if_made_from, slot};
 
-/// What every restored lease has at least, milliseconds: renewals are not in the ledger, so its holder must have time to renew it again.
+/// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway first.
 const GRACE: i64 = 60_000;
 
-/// Leases whose pods live go on; the others' holders will hear why not. Answers what goes out of the ledger.
-pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], now: i64) -> Vec<Change> {
+/// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as `template` says are kept.
+/// Answers what goes out of the ledger.
+pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], template: &str, now: i64) -> Vec<Change> {
     let by_uid: HashMap<&str, &Pod> = pods
         .iter()
         .filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod)))
         .collect();
     let (count, mut changes) = (entries.len(), Vec::new());
+    let leased: HashSet<String> = entries.iter().map(|entry| entry.sandbox.clone()).collect();
     for mut entry in entries {
         let pod = by_uid.get(entry.pod_uid.as_str()).copied();
         if let Some(found) = pod.and_then(alive) {
-            entry.expires_at = entry.expires_at.max(now + GRACE);
+            // Renewals are not in the ledger, so the holder has its whole time to renew.
+            entry.expires_at = entry.expires_at.max(now + entry.ttl_millis.max(GRACE));
             index.restore(entry, found, now);
         } else {
             let why = pod.map_or(SandboxCause::Unknown, |pod| cause(pod, false));
             index.remember(&entry.lease, why);
-            changes.push(Change::Remove { lease: entry.lease });
+            let (lease, epoch) = (entry.lease, entry.epoch);
+            changes.push(Change::Remove { lease, epoch });
+        }
+    }
+    let unleased = pods
+        .iter()
+        .filter(|pod| !leased.contains(&pod.name_any()) && may_come_up(pod));
+    for pod in unleased {
+        if let Some(image) = image_if_made_from(pod, template)
+            && index.has_room()
+        {
+            index.adopt(&pod.name_any(), image, slot(pod), now);
         }
     }
     if count > 0 {
@@ -39,6 +54,12 @@ pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], now: 
         );
     }
     changes
+}
+
+fn may_come_up(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let has_ended = matches!(phase, Some("Failed" | "Succeeded"));
+    pod.metadata.deletion_timestamp.is_none() && !has_ended
 }
 
 /// Where the pod is reached, if it runs.
@@ -70,6 +91,7 @@ mod tests {
             image: "x".into(),
             epoch: 3,
             expires_at: 1_000,
+            ttl_millis: if lease == "a" { 300_000 } else { 0 },
             priority: Priority::Agent,
         }
     }
@@ -82,26 +104,62 @@ mod tests {
         serde_yaml_ng::from_str(&text).unwrap()
     }
 
-    #[test]
-    fn a_lease_whose_pod_runs_goes_on_with_a_minute_to_renew_it_and_the_others_are_lost() {
-        let mut index = Index::new(Bounds {
+    fn index() -> Index {
+        Index::new(Bounds {
             max: 4,
             reserved: 1,
             warm_max: 4,
+            orders: 4,
+            waiting: 4,
             per_node: None,
             max_ttl_millis: 100_000,
             idle_millis: 100_000,
-        });
+        })
+    }
+
+    #[test]
+    fn a_lease_whose_pod_runs_goes_on_with_all_its_time_to_renew_it_and_the_others_are_lost() {
+        let mut index = index();
         let pods = [
             pod("a", "{phase: Running, podIP: 10.0.0.1}"),
             pod("b", "{phase: Failed, reason: Evicted}"),
+            pod("d", "{phase: Running, podIP: 10.0.0.2}"),
         ];
-        let entries = ["a", "b", "c"].map(entry).into();
-        let changes = restore(&mut index, entries, &pods, 50_000);
-        assert_eq!(index.leases["a"].entry.expires_at, 110_000);
+        let entries = ["a", "b", "c", "d"].map(entry).into();
+        let changes = restore(&mut index, entries, &pods, "t", 50_000);
+        assert_eq!(index.leases["a"].entry.expires_at, 350_000);
+        assert_eq!(
+            index.leases["d"].entry.expires_at, 110_000,
+            "written by an older gateway"
+        );
         assert_eq!(index.sandboxes["pod-a"].slot, Some(1));
         assert_eq!(index.cause_of("b"), Some(SandboxCause::Disrupted));
         assert_eq!(index.cause_of("c"), Some(SandboxCause::Unknown));
         assert_eq!(changes.len(), 2);
+    }
+
+    #[test]
+    fn pods_that_nobody_leased_are_kept_if_they_are_as_they_would_be_made_now() {
+        let mut index = index();
+        let made_from = |name: &str, template: &str, status: &str| {
+            let mut pod = pod(name, status);
+            let annotations = [("grpo.dev/sandbox-template", template), ("grpo.dev/image", "x")];
+            pod.metadata.annotations = Some(annotations.map(|(key, value)| (key.into(), value.into())).into());
+            pod
+        };
+        let running = "{phase: Running, podIP: 10.0.0.1}";
+        let pods = [
+            made_from("a", "t", running),
+            made_from("warm", "t", running),
+            made_from("coming", "t", "{phase: Pending}"),
+            made_from("old", "s", running),
+            made_from("ended", "t", "{phase: Failed}"),
+        ];
+        restore(&mut index, vec![entry("a")], &pods, "t", 0);
+        let names: Vec<&String> = index.sandboxes.keys().collect();
+        assert_eq!(names, ["pod-a", "pod-coming", "pod-warm"]);
+        assert!(index.sandboxes["pod-warm"].lease.is_none());
+        // The watch shows where it is, as of a pod that was just made.
+        assert!(index.seen("pod-warm", "uid", "10.0.0.1", "node", 0));
     }
 }

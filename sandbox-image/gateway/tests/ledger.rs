@@ -2,85 +2,306 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use grpo_gateway::ledger::{self, Change, Ledger, LedgerError};
+use grpo_gateway::ledger::{self, Change, Counters, Ledger, LedgerError};
 use grpo_sandbox_protocol::{LedgerEntry, Priority};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
-type Stored = Arc<Mutex<Value>>;
-
-async fn read(State(stored): State<Stored>) -> Json<Value> {
-    Json(stored.lock().unwrap().clone())
+/// ConfigMaps by name, and a gate that an update passes before it is looked at.
+#[derive(Clone)]
+struct Server {
+    stored: Arc<Mutex<BTreeMap<String, Value>>>,
+    gate: Arc<tokio::sync::Semaphore>,
+    /// Updates whose answer is lost after they were done.
+    unanswered: Arc<Mutex<usize>>,
 }
 
-async fn replace(State(stored): State<Stored>, Json(mut new): Json<Value>) -> Response {
-    let mut stored = stored.lock().unwrap();
-    let version = |value: &Value| value["metadata"]["resourceVersion"].clone();
-    if version(&new) != version(&stored) {
-        let status =
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409});
-        return (StatusCode::CONFLICT, Json(status)).into_response();
+fn status(code: StatusCode, reason: &str) -> Response {
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code.as_u16()});
+    (code, Json(status)).into_response()
+}
+
+async fn read(State(server): State<Server>, Path(name): Path<String>) -> Response {
+    match server.stored.lock().unwrap().get(&name) {
+        Some(found) => Json(found.clone()).into_response(),
+        None => status(StatusCode::NOT_FOUND, "NotFound"),
     }
-    let next = version(&stored).as_str().unwrap().parse::<u64>().unwrap() + 1;
+}
+
+async fn replace(State(server): State<Server>, Path(name): Path<String>, Json(mut new): Json<Value>) -> Response {
+    drop(server.gate.acquire().await.unwrap());
+    let mut stored = server.stored.lock().unwrap();
+    let Some(current) = stored.get_mut(&name) else {
+        return status(StatusCode::NOT_FOUND, "NotFound");
+    };
+    let version = |value: &Value| value["metadata"]["resourceVersion"].clone();
+    if version(&new) != version(current) {
+        return status(StatusCode::CONFLICT, "Conflict");
+    }
+    let next = version(current).as_str().unwrap().parse::<u64>().unwrap() + 1;
     new["metadata"]["resourceVersion"] = json!(next.to_string());
-    *stored = new;
-    Json(stored.clone()).into_response()
+    *current = new;
+    let mut unanswered = server.unanswered.lock().unwrap();
+    if *unanswered > 0 {
+        *unanswered -= 1;
+        return status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+    }
+    Json(current.clone()).into_response()
 }
 
-async fn api() -> Api<k8s_openapi::api::core::v1::ConfigMap> {
-    let empty =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ledger", "resourceVersion": "1"}});
-    let router = Router::new()
-        .route("/api/v1/namespaces/n/configmaps/ledger", get(read).put(replace))
-        .with_state(Arc::new(Mutex::new(empty)));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
-    Api::namespaced(client, "n")
+impl Server {
+    async fn start(shards: usize) -> (Self, Api<ConfigMap>, Vec<String>) {
+        let names: Vec<String> = (0..shards).map(|n| format!("ledger-{n}")).collect();
+        let empty = |name: &String| {
+            let object =
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": "1"}});
+            (name.clone(), object)
+        };
+        let server = Self {
+            stored: Arc::new(Mutex::new(names.iter().map(empty).collect())),
+            gate: Arc::new(tokio::sync::Semaphore::new(1)),
+            unanswered: Arc::default(),
+        };
+        let router = Router::new()
+            .route("/api/v1/namespaces/n/configmaps/{name}", get(read).put(replace))
+            .with_state(server.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        (server, Api::namespaced(client, "n"), names)
+    }
+
+    /// Leases by shard, as they are stored.
+    fn leases(&self) -> Vec<Vec<String>> {
+        let stored = self.stored.lock().unwrap();
+        let keys = |shard: &Value| shard["data"].as_object().map(|data| data.keys().cloned().collect());
+        stored.values().map(|shard| keys(shard).unwrap_or_default()).collect()
+    }
 }
 
-fn put(lease: &str) -> (Change, oneshot::Receiver<()>) {
-    let (done, committed) = oneshot::channel();
-    let entry = LedgerEntry {
+fn entry(lease: &str, epoch: u64) -> LedgerEntry {
+    LedgerEntry {
         lease: lease.into(),
         run: "r".into(),
         sandbox: "s".into(),
         pod_uid: "u".into(),
         image: "x".into(),
-        epoch: 1,
+        epoch,
         expires_at: 1,
+        ttl_millis: 1,
         priority: Priority::Agent,
-    };
+    }
+}
+
+fn put(lease: &str, epoch: u64) -> (Change, oneshot::Receiver<()>) {
+    let (done, committed) = oneshot::channel();
+    let entry = entry(lease, epoch);
     (Change::Put { entry, done }, committed)
+}
+
+fn remove(lease: &str, epoch: u64) -> Change {
+    let lease = lease.to_owned();
+    Change::Remove { lease, epoch }
+}
+
+/// A gateway's ledger at work.
+struct Office {
+    changes: mpsc::Sender<Change>,
+    counters: Counters,
+    writer: JoinHandle<Result<(), LedgerError>>,
+    found: Vec<LedgerEntry>,
+}
+
+impl Office {
+    async fn open(api: &Api<ConfigMap>, names: &[String], holder: &str) -> Self {
+        let (ledger, found) = Ledger::open(api.clone(), names, holder).await.unwrap();
+        let (changes, receiver) = ledger::channel();
+        let counters = ledger.counters();
+        let writer = tokio::spawn(ledger.run(receiver));
+        Self {
+            changes,
+            counters,
+            writer,
+            found,
+        }
+    }
+
+    async fn put(&self, lease: &str, epoch: u64) -> oneshot::Receiver<()> {
+        let (change, committed) = put(lease, epoch);
+        self.changes.send(change).await.unwrap();
+        committed
+    }
+
+    async fn remove(&self, lease: &str, epoch: u64) {
+        self.changes.send(remove(lease, epoch)).await.unwrap();
+    }
+
+    async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.changes.send(Change::Flush { done }).await.unwrap();
+        flushed.await.unwrap();
+    }
 }
 
 #[tokio::test]
 async fn a_gateway_that_begins_finds_the_leases_of_the_one_before_and_puts_it_out_of_office() {
-    let api = api().await;
-    let (first, found) = Ledger::open(api.clone(), "ledger", "first").await.unwrap();
-    assert_eq!(found, []);
-    let (changes, receiver) = ledger::channel();
-    let first = tokio::spawn(first.run(receiver));
-    let (change, committed) = put("a");
-    changes.send(change).await.unwrap();
-    committed.await.unwrap();
+    let (_server, api, names) = Server::start(3).await;
+    let first = Office::open(&api, &names, "first").await;
+    assert_eq!(first.found, []);
+    first.put("a", 1).await.await.unwrap();
 
-    let (_second, found) = Ledger::open(api, "ledger", "second").await.unwrap();
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].lease, "a");
+    let second = Office::open(&api, &names, "second").await;
+    assert_eq!(second.found, [entry("a", 1)]);
 
-    let (change, committed) = put("b");
-    changes.send(change).await.unwrap();
+    let committed = first.put("b", 2).await;
     assert!(committed.await.is_err(), "what is not in the ledger is not promised");
-    let ended = first.await.unwrap();
+    let ended = first.writer.await.unwrap();
     assert!(matches!(ended, Err(LedgerError::Fenced { .. })), "{ended:?}");
+    second.put("c", 3).await.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_writes_nothing_notices_too_that_it_was_replaced() {
+    let (_server, api, names) = Server::start(1).await;
+    let first = Office::open(&api, &names, "first").await;
+    let _second = Office::open(&api, &names, "second").await;
+    let ended = first.writer.await.unwrap();
+    assert!(matches!(ended, Err(LedgerError::Fenced { .. })), "{ended:?}");
+}
+
+#[tokio::test]
+async fn of_two_that_take_hold_at_once_the_later_one_has_every_shard() {
+    let (server, api, names) = Server::start(4).await;
+    let (earlier, later) = (
+        Ledger::open(api.clone(), &names, "x"),
+        Ledger::open(api.clone(), &names, "y"),
+    );
+    let opened = tokio::join!(earlier, later);
+    let terms = [opened.0.map(|o| o.0.term()), opened.1.map(|o| o.0.term())];
+    assert!(terms.iter().any(|term| matches!(term, Ok(2))), "{terms:?}");
+    let stored = server.stored.lock().unwrap();
+    let marks: Vec<&Value> = stored.values().map(|s| &s["metadata"]["annotations"]).collect();
+    assert!(marks.iter().all(|mark| *mark == marks[0]), "{marks:?}");
+    assert_eq!(marks[0]["grpo.dev/ledger-term"], "2");
+}
+
+#[tokio::test]
+async fn what_gathers_while_an_update_is_under_way_is_one_update() {
+    let (server, api, names) = Server::start(2).await;
+    let office = Office::open(&api, &names, "a").await;
+    let shut = server.gate.acquire().await.unwrap();
+    let first = office.put("first", 1).await;
+    while office.changes.capacity() < office.changes.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    let mut others = Vec::new();
+    for nth in 0..100 {
+        others.push(office.put(&format!("l{nth}"), 2).await);
+    }
+    while office.changes.capacity() < office.changes.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    drop(shut);
+    first.await.unwrap();
+    for committed in others {
+        committed.await.unwrap();
+    }
+    assert_eq!(office.counters.writes.get(), 2);
+    assert_eq!(office.counters.leases.get(), 101);
+    assert_eq!(server.leases().concat().len(), 101);
+}
+
+#[tokio::test]
+async fn leases_one_after_the_other_with_their_releases_are_one_update_each() {
+    let (server, api, names) = Server::start(2).await;
+    let office = Office::open(&api, &names, "a").await;
+    for nth in 0..50 {
+        let lease = format!("l{nth}");
+        office.put(&lease, nth).await.await.unwrap();
+        office.remove(&lease, nth).await;
+    }
+    assert!(office.counters.writes.get() <= 51, "{:?}", office.counters);
+    office.flush().await;
+    assert!(office.counters.writes.get() <= 52, "{:?}", office.counters);
+    assert!(server.leases().concat().is_empty());
+}
+
+#[tokio::test]
+async fn a_shard_holds_no_more_than_it_should_and_several_are_filled() {
+    let (server, api, names) = Server::start(3).await;
+    let office = Office::open(&api, &names, "a").await;
+    let mut waiting = Vec::new();
+    for nth in 0..700 {
+        waiting.push(office.put(&format!("l{nth}"), nth).await);
+    }
+    for committed in waiting {
+        committed.await.unwrap();
+    }
+    let mut sizes: Vec<usize> = server.leases().iter().map(Vec::len).collect();
+    sizes.sort();
+    assert_eq!(sizes.iter().sum::<usize>(), 700);
+    assert!(sizes.iter().all(|size| *size <= ledger::SHARD_LEASES), "{sizes:?}");
+    let next = Office::open(&api, &names, "b").await;
+    assert_eq!(next.found.len(), 700);
+}
+
+#[tokio::test]
+async fn what_is_removed_late_does_not_take_a_later_lease_of_the_same_id_along() {
+    let (server, api, names) = Server::start(2).await;
+    let office = Office::open(&api, &names, "a").await;
+    office.put("l", 1).await.await.unwrap();
+    office.remove("l", 1).await;
+    office.put("l", 2).await.await.unwrap();
+    office.remove("l", 1).await;
+    office.flush().await;
+    assert_eq!(server.leases().concat(), ["l"]);
+    let next = Office::open(&api, &names, "b").await;
+    assert_eq!(next.found, [entry("l", 2)]);
+    office.writer.abort();
+}
+
+#[tokio::test]
+async fn an_update_whose_answer_was_lost_is_done_and_not_done_twice() {
+    let (server, api, names) = Server::start(1).await;
+    let office = Office::open(&api, &names, "a").await;
+    *server.unanswered.lock().unwrap() = 1;
+    office.put("a", 1).await.await.unwrap();
+    office.put("b", 2).await.await.unwrap();
+    assert_eq!(server.leases(), [["a", "b"]]);
+    assert_eq!(office.counters.leases.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_alone_are_written_together_before_long() {
+    let (server, api, names) = Server::start(1).await;
+    let office = Office::open(&api, &names, "a").await;
+    for nth in 0..10 {
+        office.put(&format!("l{nth}"), nth).await.await.unwrap();
+    }
+    let before = office.counters.writes.get();
+    for nth in 0..10 {
+        office.remove(&format!("l{nth}"), nth).await;
+    }
+    tokio::time::timeout(Duration::from_secs(4), async {
+        while !server.leases().concat().is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(office.counters.writes.get(), before + 1);
 }

@@ -117,6 +117,9 @@ pub struct ErrorBody {
     /// With `QueueDeadline`: how many were waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
+    /// With `QueueDeadline`: until when the caller would wait, unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<i64>,
 }
 
 impl ErrorBody {
@@ -128,6 +131,7 @@ impl ErrorBody {
             cause: None,
             position: None,
             waiting: None,
+            deadline: None,
         }
     }
 

@@ -41,7 +41,7 @@ pub struct Lease {
 }
 
 /// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway that restarts gives each
-/// lease whose sandbox lives at least a minute more, in which its holder renews it.
+/// lease whose sandbox lives the whole of its time again, so that a holder that renews in time loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerEntry {
@@ -53,6 +53,9 @@ pub struct LedgerEntry {
     pub epoch: u64,
     /// Unix milliseconds.
     pub expires_at: i64,
+    /// The longest time that it was given, by the lease or a renewal.
+    #[serde(default)]
+    pub ttl_millis: i64,
     pub priority: Priority,
 }
 

@@ -11,11 +11,13 @@ pub mod error;
 pub mod exec;
 pub mod lease;
 pub mod signature;
+pub mod trouble;
 
 pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, Killed, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
 pub use signature::{SignatureError, Signed, Signer, Verifier};
+pub use trouble::ImageTrouble;
 
 /// Port sandboxd listens on.
 pub const SANDBOXD_PORT: u16 = 7070;

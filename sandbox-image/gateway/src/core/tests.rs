@@ -12,6 +12,8 @@ fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
         max: 2,
         reserved: 0,
         warm_max: 2,
+        orders: 2,
+        waiting: 100,
         per_node: None,
         max_ttl_millis: 100_000,
         idle_millis: 100_000,
@@ -23,12 +25,20 @@ fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
         sandboxd_image: "sandboxd:1".into(),
         public_key: "key".into(),
         spec: serde_yaml_ng::from_str("max: 2").unwrap(),
+        term: 2,
     };
     let (changes, receiver) = crate::ledger::channel();
     let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
     let pods = Api::namespaced(client, "n");
     (
-        Core::new(Index::new(bounds), pods, changes, sandboxes, template),
+        Core::new(
+            Index::new(bounds),
+            pods,
+            changes,
+            sandboxes,
+            template,
+            Default::default(),
+        ),
         receiver,
     )
 }
@@ -93,8 +103,9 @@ fn pod(name: &str, status: &str) -> Pod {
 /// Orders one warm pod and answers its name.
 fn ordered(core: &Core) -> String {
     core.with(|index| {
-        index.want("r", vec![("x".into(), 1)]);
+        index.want("r", vec![("x".into(), 1)], now());
         index.plan(now(), || "p1".to_owned());
+        index.created("p1", now());
         index.sandboxes.keys().next().cloned().unwrap()
     })
 }
@@ -118,4 +129,55 @@ async fn pods_that_are_of_no_use_end_and_are_forgotten_when_the_watch_says_that_
     core.on(Event::Init, &mut listed);
     core.on(Event::InitDone, &mut listed);
     assert!(core.with(|index| index.ending.is_empty()));
+}
+
+#[tokio::test]
+async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_alone() {
+    let (core, _changes) = core();
+    let mut listed = Default::default();
+    let mut theirs = pod("theirs", "{phase: Running}");
+    let term = |pod: &mut Pod, term: &str| {
+        pod.metadata.annotations = Some([("grpo.dev/gateway-term".to_owned(), term.to_owned())].into());
+    };
+    term(&mut theirs, "1");
+    core.on(Event::Apply(theirs.clone()), &mut listed);
+    assert_eq!(core.look(|index| index.ending.len()), 1, "an earlier one's goes");
+    theirs.metadata.name = Some("later".to_owned());
+    term(&mut theirs, "3");
+    core.on(Event::Apply(theirs), &mut listed);
+    core.replaced().await;
+    assert_eq!(core.look(|index| index.ending.len()), 1);
+}
+
+/// A lease of pod p1 that is decided, and its promise under way.
+async fn promising(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
+    core.with(|index| {
+        index.wait(request(60), now()).unwrap();
+        index.plan(now(), || "p1".to_owned());
+        index.created("p1", now());
+        // Nobody answers there.
+        index.seen("p1", "u", "127.0.0.1", "n", now());
+        index.ready("p1");
+    });
+    core.apply(|index| index.plan(now(), || unreachable!()));
+    match changes.recv().await {
+        Some(Change::Put { done, .. }) => done,
+        _ => panic!("no lease was written"),
+    }
+}
+
+#[tokio::test]
+async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_ledger() {
+    let (core, mut changes) = core();
+    let done = promising(&core, &mut changes).await;
+    let epoch = core.look(|index| index.leases["a"].entry.epoch);
+    core.apply(|index| index.release("a", now()));
+    done.send(()).unwrap();
+    for _ in 0..2 {
+        match changes.recv().await {
+            Some(Change::Remove { lease, epoch: of }) => assert_eq!((lease.as_str(), of), ("a", epoch)),
+            _ => panic!("it stays in the ledger"),
+        }
+    }
+    assert!(core.look(|index| index.leases.is_empty()));
 }

@@ -58,7 +58,10 @@ impl Core {
                 self.in_sync.store(true, Ordering::Relaxed);
             }
             Event::Apply(pod) => self.saw(&pod),
-            Event::Delete(pod) => self.apply(|index| index.gone(&pod.name_any(), cause(&pod, true))),
+            Event::Delete(pod) => {
+                let uid = pod.uid().unwrap_or_default();
+                self.apply(|index| index.removed(&pod.name_any(), &uid, cause(&pod, true)));
+            }
         }
     }
 
@@ -66,6 +69,11 @@ impl Core {
     fn saw(self: &Arc<Self>, pod: &Pod) {
         let name = pod.name_any();
         if !self.lock().knows(&name) {
+            if pod::term(pod).is_some_and(|term| term > self.template.term) {
+                tracing::error!(name, "a later gateway of this pool made a pod; this one ends");
+                self.replaced.notify_one();
+                return;
+            }
             self.apply(|index| index.stray(&name, now()));
             return;
         }
@@ -82,7 +90,7 @@ impl Core {
         let ip = status.pod_ip.unwrap_or_default();
         let uid = pod.uid().unwrap_or_default();
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let is_new = self.lock().seen(&name, &uid, &ip, node.unwrap_or_default(), now());
+        let is_new = self.look(|index| index.seen(&name, &uid, &ip, node.unwrap_or_default(), now()));
         if is_new {
             tokio::spawn(self.clone().await_answer(name, ip));
         }

@@ -1,5 +1,7 @@
 //! What the pool is made of.
 
+use std::sync::Arc;
+
 use grpo_sandbox_protocol::{ErrorBody, LeaseRequest, LedgerEntry, SandboxCause};
 
 /// How far a pod is.
@@ -33,8 +35,12 @@ pub struct Sandbox {
     pub warm: bool,
     /// Pods of one slot never share a node.
     pub slot: Option<u32>,
-    /// `None` while the order is under way.
+    /// `None` while nothing shows that the API server has it.
     pub created: Option<Created>,
+    /// The API server has not answered the order yet, so it may still carry it out, again even.
+    pub unanswered: bool,
+    /// Its uid as the answer says.
+    pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
 }
@@ -51,6 +57,8 @@ impl Sandbox {
             warm: false,
             slot,
             created: None,
+            unanswered: true,
+            made: String::new(),
             pull_failed_at: None,
         }
     }
@@ -61,6 +69,12 @@ impl Sandbox {
 pub struct Ending {
     pub slot: Option<u32>,
     pub created: Option<Created>,
+    /// Its creation is not answered yet; it is deleted when it is, or it might come to be after its deletion.
+    pub unanswered: bool,
+    /// Its uid as the answer to its creation says.
+    pub made: String,
+    /// The API server has taken the order to delete it. Until then the pod counts as before.
+    pub accepted: bool,
     /// How often its deletion was ordered.
     pub orders: u32,
     pub again_at: i64,
@@ -84,11 +98,51 @@ pub struct Held {
     pub promised: bool,
     /// Served from a pod that was ready before it was asked for.
     pub warm: bool,
+    /// Had to wait for room, or for its run's or its kind's turn.
+    pub queued: bool,
     pub asked_at: i64,
+    /// Until when its callers wait for the promise.
+    pub deadline: i64,
     /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
     pub used_at: i64,
     /// Commands that run now. While there is one the lease is in use.
     pub running: u32,
+}
+
+impl Held {
+    /// A lease that the ledger holds: it was promised.
+    pub fn restored(entry: LedgerEntry, found: Found, now: i64) -> Self {
+        Self {
+            ip: found.ip,
+            node: found.node,
+            promised: true,
+            warm: false,
+            queued: false,
+            asked_at: now,
+            deadline: now,
+            used_at: now,
+            running: 0,
+            entry,
+        }
+    }
+
+    /// The request that it came from, as far as it matters for another try.
+    pub fn asked_again(self) -> Waiter {
+        let request = LeaseRequest {
+            id: self.entry.lease,
+            run: self.entry.run,
+            image: self.entry.image,
+            ttl_seconds: self.entry.ttl_millis.unsigned_abs() / 1000,
+            wait_seconds: (self.deadline - self.asked_at).max(0).unsigned_abs() / 1000,
+            priority: self.entry.priority,
+        };
+        Waiter {
+            request,
+            since: self.asked_at,
+            deadline: self.deadline,
+            queued: self.queued,
+        }
+    }
 }
 
 /// Somebody in the queue.
@@ -97,6 +151,16 @@ pub struct Waiter {
     pub request: LeaseRequest,
     pub since: i64,
     pub deadline: i64,
+    /// When it came there was no room for it.
+    pub queued: bool,
+}
+
+/// What a run wants warm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub images: Vec<(Arc<str>, usize)>,
+    /// When the run was last heard of.
+    pub heard: i64,
 }
 
 /// What is to be done.
@@ -117,6 +181,7 @@ pub enum Action {
     /// Take out of the ledger. With a cause if the holder has lost it.
     Forget {
         lease: String,
+        epoch: u64,
         cause: Option<SandboxCause>,
     },
     /// Tell the waiters of this lease that it will not be.
@@ -133,6 +198,10 @@ pub struct Bounds {
     /// Sandboxes that agents leave for graders.
     pub reserved: usize,
     pub warm_max: usize,
+    /// Pods whose creation may be under way at one time. The API server's answers set the pace, and whoever comes to wait meanwhile is next.
+    pub orders: usize,
+    /// Leases that may wait at one time.
+    pub waiting: usize,
     /// Sandboxes that one node may have, if that is bounded.
     pub per_node: Option<u32>,
     pub max_ttl_millis: i64,

@@ -1,9 +1,10 @@
 //! What follows from the pool's state at one moment: who is served, what is ordered, what goes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use grpo_sandbox_protocol::{LeaseRequest, LedgerEntry, Priority, SandboxCause};
+use grpo_sandbox_protocol::{LedgerEntry, Priority, SandboxCause};
 
+use super::turns::in_turn;
 use super::{Action, DELETE_AGAIN, Held, Index, Sandbox, Stage, Waiter};
 
 /// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be shown, milliseconds. One that is
@@ -13,22 +14,8 @@ const UNSEEN: i64 = 120_000;
 /// Longest pause before a deletion is ordered again, milliseconds.
 const DELETE_AGAIN_MAX: i64 = 30_000;
 
-/// Numbers of pods by image, in the order in which the images were first asked for.
-#[derive(Clone, Default)]
-struct Counts(Vec<(String, usize)>);
-
-impl Counts {
-    fn add(&mut self, image: &str, count: usize) {
-        match self.0.iter_mut().find(|(other, _)| other == image) {
-            Some((_, n)) => *n += count,
-            None => self.0.push((image.to_owned(), count)),
-        }
-    }
-
-    fn of(&self, image: &str) -> usize {
-        self.0.iter().find(|(other, _)| other == image).map_or(0, |(_, n)| *n)
-    }
-}
+/// What a run wants warm is wanted for so long after it was last heard of, milliseconds: drivers end without a word.
+const DEMAND_LASTS: i64 = 600_000;
 
 impl Held {
     /// When the lease ends by itself, if nothing happens.
@@ -55,6 +42,7 @@ impl Index {
         let mut actions = self.expire(now);
         actions.extend(self.give_up_unseen(now));
         actions.extend(self.assign(now));
+        self.forget_demand(now);
         actions.extend(self.grow(now, &mut name));
         actions.extend(self.delete_again(now));
         actions
@@ -64,11 +52,14 @@ impl Index {
     pub fn next_deadline(&self, now: i64) -> Option<i64> {
         let idle = self.bounds.idle_millis;
         let leases = self.leases.values().filter(|held| held.promised);
+        let deletions = self.ending.values().filter(|ending| !ending.unanswered);
         leases
             .map(|held| held.ends_at(idle))
             .chain(self.queue.iter().map(|waiter| waiter.deadline))
-            .chain(self.ending.values().map(|ending| ending.again_at))
+            .chain(deletions.map(|ending| ending.again_at))
             .chain(self.sandboxes.values().filter_map(Sandbox::given_up_at))
+            .chain(self.demand.values().map(|wanted| wanted.heard + DEMAND_LASTS))
+            .chain(self.next_shrink())
             .chain(self.pulls.next_try(now))
             .min()
     }
@@ -105,7 +96,8 @@ impl Index {
 
     /// Orders deletions again that have had no effect yet.
     fn delete_again(&mut self, now: i64) -> Vec<Action> {
-        let due = self.ending.iter_mut().filter(|(_, ending)| ending.again_at <= now);
+        let answered = self.ending.iter_mut().filter(|(_, ending)| !ending.unanswered);
+        let due = answered.filter(|(_, ending)| ending.again_at <= now);
         due.map(|(name, ending)| {
             let pause = (DELETE_AGAIN << ending.orders.min(10)).min(DELETE_AGAIN_MAX);
             ending.orders += 1;
@@ -115,36 +107,51 @@ impl Index {
         .collect()
     }
 
-    fn assign(&mut self, now: i64) -> Vec<Action> {
-        let mut order: Vec<usize> = (0..self.queue.len()).collect();
-        // Graders first: their episodes are finished but for the verdict.
-        order.sort_by_key(|&at| (self.queue[at].request.priority != Priority::Grader, at));
-        let mut waiters: Vec<Option<Waiter>> = std::mem::take(&mut self.queue).into_iter().map(Some).collect();
-        let mut actions = Vec::new();
-        for at in order {
-            let Some(waiter) = waiters[at].take() else { continue };
-            match self.free_sandbox_for(&waiter.request) {
-                Some(name) => {
-                    actions.push(Action::Promise {
-                        lease: waiter.request.id.clone(),
-                    });
-                    self.hold(&name, waiter, now);
-                }
-                None => waiters[at] = Some(waiter),
-            }
-        }
-        self.queue = waiters.into_iter().flatten().collect::<VecDeque<_>>();
-        actions
+    fn forget_demand(&mut self, now: i64) {
+        self.demand.retain(|_, wanted| wanted.heard + DEMAND_LASTS > now);
     }
 
-    fn free_sandbox_for(&self, request: &LeaseRequest) -> Option<String> {
-        if request.priority == Priority::Agent && self.agents_left() == 0 {
-            return None;
+    /// Gives the ready pods to those who wait, in turn.
+    fn assign(&mut self, now: i64) -> Vec<Action> {
+        if self.queue.is_empty() {
+            return Vec::new();
         }
-        self.sandboxes
-            .iter()
-            .find(|(_, s)| s.stage == Stage::Ready && s.lease.is_none() && s.image == request.image)
-            .map(|(name, _)| name.clone())
+        let mut ready: HashMap<&str, Vec<&String>> = HashMap::new();
+        let free = self.sandboxes.iter();
+        for (name, sandbox) in free.filter(|(_, s)| s.stage == Stage::Ready && s.lease.is_none()) {
+            ready.entry(&sandbox.image).or_default().push(name);
+        }
+        if ready.is_empty() {
+            return Vec::new();
+        }
+        let mut agents_left = self.agents_left();
+        let mut served: Vec<(usize, String)> = Vec::new();
+        in_turn(&self.queue, &self.leases, |at, waiter| {
+            let is_agent = waiter.request.priority == Priority::Agent;
+            if is_agent && agents_left == 0 {
+                return false;
+            }
+            let Some(name) = ready.get_mut(waiter.request.image.as_str()).and_then(Vec::pop) else {
+                return false;
+            };
+            agents_left -= usize::from(is_agent);
+            served.push((at, name.clone()));
+            true
+        });
+        let waiters = std::mem::take(&mut self.queue);
+        let mut waiters: Vec<Option<Waiter>> = waiters.into_iter().map(Some).collect();
+        let mut actions = Vec::new();
+        for (at, name) in served {
+            let Some(waiter) = waiters.get_mut(at).and_then(Option::take) else {
+                continue;
+            };
+            actions.push(Action::Promise {
+                lease: waiter.request.id.clone(),
+            });
+            self.hold(&name, waiter, now);
+        }
+        self.queue = waiters.into_iter().flatten().collect();
+        actions
     }
 
     fn hold(&mut self, name: &str, waiter: Waiter, now: i64) {
@@ -166,7 +173,9 @@ impl Index {
             node: sandbox.node.clone(),
             promised: false,
             warm: sandbox.warm,
+            queued: waiter.queued,
             asked_at: waiter.since,
+            deadline: waiter.deadline,
             used_at: now,
             running: 0,
             entry: LedgerEntry {
@@ -177,6 +186,7 @@ impl Index {
                 image: request.image,
                 epoch: self.last_epoch,
                 expires_at: now + ttl,
+                ttl_millis: ttl,
                 priority: request.priority,
             },
         };
@@ -185,112 +195,9 @@ impl Index {
     }
 
     /// How many leases more agents may have.
-    fn agents_left(&self) -> usize {
+    pub(super) fn agents_left(&self) -> usize {
         let held = self.leases.values();
         let agents = held.filter(|held| held.entry.priority == Priority::Agent).count();
         (self.bounds.max - self.bounds.reserved).saturating_sub(agents)
-    }
-
-    /// Orders pods for who waits, then for who will.
-    fn grow(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let asked = self.asked_for();
-        let wanted = self.asked_for_or_wanted_warm(&asked);
-        let mut free = self.free();
-        for (image, count) in wanted.0 {
-            if self.pulls.refusal(&image, now).is_some() {
-                continue;
-            }
-            let have = free.get(&image).copied().unwrap_or(0);
-            for nth in have..count {
-                if self.hanging_removals_fill_the_pool() {
-                    return actions;
-                }
-                if self.sandboxes.len() >= self.bounds.max {
-                    // Warm pods make room for those who wait now.
-                    let is_waited_for = nth < asked.of(&image);
-                    let Some(victim) = is_waited_for.then(|| self.surplus(&asked, &free)).flatten() else {
-                        break;
-                    };
-                    if let Some(sandbox) = self.sandboxes.get(&victim) {
-                        free.entry(sandbox.image.clone()).and_modify(|n| *n -= 1);
-                    }
-                    actions.extend(self.discard(&victim, SandboxCause::Deleted, now));
-                }
-                *free.entry(image.clone()).or_default() += 1;
-                actions.push(self.order(name(), &image));
-            }
-        }
-        actions
-    }
-
-    fn hanging_removals_fill_the_pool(&self) -> bool {
-        self.sandboxes.len() + self.ending.len() >= self.bounds.max + self.bounds.allowance()
-    }
-
-    fn order(&mut self, name: String, image: &str) -> Action {
-        let slot = self.slot();
-        self.sandboxes.insert(name.clone(), Sandbox::ordered(image, slot));
-        Action::Create {
-            name,
-            image: image.to_owned(),
-            slot,
-        }
-    }
-
-    /// The slot with the fewest pods: as long as some node has room there is one without a pod of that slot.
-    fn slot(&self) -> Option<u32> {
-        let slots = self.bounds.per_node?;
-        let live = self.sandboxes.values().filter_map(|sandbox| sandbox.slot);
-        let ending = self.ending.values().filter_map(|ending| ending.slot);
-        let mut pods: HashMap<u32, usize> = HashMap::new();
-        for slot in live.chain(ending) {
-            *pods.entry(slot).or_default() += 1;
-        }
-        (0..slots).min_by_key(|slot| pods.get(slot).copied().unwrap_or(0))
-    }
-
-    /// Pods by image for those who wait and may be served.
-    fn asked_for(&self) -> Counts {
-        let mut agents_left = self.agents_left();
-        let mut asked = Counts::default();
-        for waiter in &self.queue {
-            if waiter.request.priority == Priority::Agent {
-                if agents_left == 0 {
-                    continue;
-                }
-                agents_left -= 1;
-            }
-            asked.add(&waiter.request.image, 1);
-        }
-        asked
-    }
-
-    fn asked_for_or_wanted_warm(&self, asked: &Counts) -> Counts {
-        let mut wanted = asked.clone();
-        let mut room_for_warm = self.bounds.warm_max;
-        for (image, count) in self.demand.values().flatten() {
-            let count = (*count).min(room_for_warm);
-            room_for_warm -= count;
-            wanted.add(image, count);
-        }
-        wanted
-    }
-
-    /// Pods by image that nobody has leased.
-    fn free(&self) -> HashMap<String, usize> {
-        let mut free: HashMap<String, usize> = HashMap::new();
-        for sandbox in self.sandboxes.values().filter(|s| s.lease.is_none()) {
-            *free.entry(sandbox.image.clone()).or_default() += 1;
-        }
-        free
-    }
-
-    /// An unleased pod beyond what those who wait need of its image.
-    fn surplus(&self, asked: &Counts, free: &HashMap<String, usize>) -> Option<String> {
-        self.sandboxes
-            .iter()
-            .find(|(_, s)| s.lease.is_none() && free.get(&s.image).copied().unwrap_or(0) > asked.of(&s.image))
-            .map(|(name, _)| name.clone())
     }
 }

@@ -1,10 +1,11 @@
-//! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be.
+//! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be. Until then one pod at a
+//! time tries it.
 //!
 //! sandboxd's own image is one of every pod's. When that cannot be had no task's image is to blame, and none is.
 
 use std::collections::HashMap;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, ImageTrouble};
 
 use crate::pull::{Culprit, PullFailure};
 
@@ -38,6 +39,16 @@ impl Trouble {
         self.until.saturating_add(FORGOTTEN_AFTER) <= now
     }
 
+    fn shown(&self, image: &str, code: ErrorCode) -> ImageTrouble {
+        ImageTrouble {
+            image: image.to_owned(),
+            code,
+            message: self.what.clone(),
+            failures: self.failures,
+            until: self.until,
+        }
+    }
+
     fn is_over(&self, now: i64) -> bool {
         self.until <= now
     }
@@ -47,7 +58,7 @@ impl Trouble {
 #[derive(Default)]
 pub struct Pulls {
     tasks: HashMap<String, Trouble>,
-    sandboxd: Option<Trouble>,
+    sandboxd: Option<(String, Trouble)>,
 }
 
 impl Pulls {
@@ -67,7 +78,8 @@ impl Pulls {
                     "the image of sandboxd, {image}, cannot be pulled: {}; no sandbox can start until it can; correct the operator's --sandboxd-image",
                     failure.message
                 );
-                (self.sandboxd.get_or_insert_default(), what)
+                let (_, trouble) = self.sandboxd.get_or_insert_with(|| (image.clone(), Trouble::default()));
+                (trouble, what)
             }
         };
         trouble.again(what, now);
@@ -81,7 +93,8 @@ impl Pulls {
 
     /// Why no pod of this image is started now. Without sandboxd's image none is; the caller may ask again, as the task is not at fault.
     pub fn refusal(&self, image: &str, now: i64) -> Option<ErrorBody> {
-        let sandboxd = self.sandboxd.as_ref().map(|trouble| (ErrorCode::Unavailable, trouble));
+        let sandboxd = self.sandboxd.as_ref();
+        let sandboxd = sandboxd.map(|(_, trouble)| (ErrorCode::Unavailable, trouble));
         let task = self
             .tasks
             .get(image)
@@ -91,9 +104,38 @@ impl Pulls {
         Some(ErrorBody::new(code, Fault::Infrastructure, &trouble.what))
     }
 
+    /// Whether the image failed and has not been had since: then one pod at a time tries it, when it may be tried.
+    pub fn is_suspect(&self, image: &str, now: i64) -> bool {
+        let task = self.tasks.get(image);
+        task.is_some_and(|trouble| !trouble.is_forgotten(now)) || self.sandboxd_is_suspect(now)
+    }
+
+    /// The same of sandboxd's image, which every pod has.
+    pub fn sandboxd_is_suspect(&self, now: i64) -> bool {
+        let trouble = self.sandboxd.as_ref();
+        trouble.is_some_and(|(_, trouble)| !trouble.is_forgotten(now))
+    }
+
+    /// What is left alone now.
+    pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
+        let sandboxd = self
+            .sandboxd
+            .iter()
+            .map(|(image, t)| (image, t, ErrorCode::Unavailable));
+        let tasks = self
+            .tasks
+            .iter()
+            .map(|(image, t)| (image, t, ErrorCode::ImageUnavailable));
+        let troubles = sandboxd.chain(tasks).filter(|(_, trouble, _)| !trouble.is_over(now));
+        let mut shown: Vec<ImageTrouble> = troubles.map(|(image, t, code)| t.shown(image, code)).collect();
+        shown.sort_by(|a, b| a.image.cmp(&b.image));
+        shown
+    }
+
     /// When the next image may be tried again.
     pub fn next_try(&self, now: i64) -> Option<i64> {
-        let troubles = self.tasks.values().chain(&self.sandboxd);
+        let sandboxd = self.sandboxd.as_ref().map(|(_, trouble)| trouble);
+        let troubles = self.tasks.values().chain(sandboxd);
         troubles.filter(|trouble| !trouble.is_over(now)).map(|t| t.until).min()
     }
 }
@@ -125,6 +167,7 @@ mod tests {
             now += pause * 1000;
             assert!(pulls.refusal("x", now - 1).is_some());
             assert_eq!(pulls.refusal("x", now), None);
+            assert!(pulls.is_suspect("x", now), "one pod tries it");
         }
         pulls.succeeded("x");
         pulls.failed("x", &failure(Culprit::Task), now);
@@ -136,7 +179,15 @@ mod tests {
         let mut pulls = Pulls::default();
         let image = "grpo.dev/sandboxd:1".to_owned();
         pulls.failed("x", &failure(Culprit::Sandboxd { image }), 0);
+        let shown = pulls.troubles(1);
+        assert_eq!(
+            (shown[0].image.as_str(), shown[0].code),
+            ("grpo.dev/sandboxd:1", ErrorCode::Unavailable)
+        );
+        assert_eq!((shown[0].failures, shown[0].until), (1, 5_000));
+        assert_eq!(pulls.troubles(5_000), []);
         for task in ["x", "y"] {
+            assert!(pulls.is_suspect(task, 5_000));
             let error = pulls.refusal(task, 1).unwrap();
             assert_eq!(error.code, ErrorCode::Unavailable);
             assert!(error.message.contains("sandboxd, grpo.dev/sandboxd:1,"), "{error}");

@@ -5,18 +5,20 @@ use crate::pull::Culprit;
 use grpo_sandbox_protocol::Priority;
 use proptest::prelude::*;
 
-fn bounds(max: usize, reserved: usize) -> Bounds {
+pub(super) fn bounds(max: usize, reserved: usize) -> Bounds {
     Bounds {
         max,
         reserved,
         warm_max: max,
+        orders: 64,
+        waiting: 10_000,
         per_node: None,
         max_ttl_millis: 100_000,
         idle_millis: 1_000_000,
     }
 }
 
-fn request(id: &str, image: &str, priority: Priority) -> LeaseRequest {
+pub(super) fn request(id: &str, image: &str, priority: Priority) -> LeaseRequest {
     LeaseRequest {
         id: id.into(),
         run: "r".into(),
@@ -28,14 +30,14 @@ fn request(id: &str, image: &str, priority: Priority) -> LeaseRequest {
 }
 
 /// Plans with names p0, p1, … and answers the actions.
-fn plan(index: &mut Index, now: i64, next: &mut u32) -> Vec<Action> {
+pub(super) fn plan(index: &mut Index, now: i64, next: &mut u32) -> Vec<Action> {
     index.plan(now, || {
         *next += 1;
         format!("p{next}")
     })
 }
 
-fn bring_up(index: &mut Index, actions: &[Action]) {
+pub(super) fn bring_up(index: &mut Index, actions: &[Action]) {
     for action in actions {
         if let Action::Create { name, .. } = action {
             index.created(name, 0);
@@ -46,28 +48,34 @@ fn bring_up(index: &mut Index, actions: &[Action]) {
 }
 
 /// A pool in which lease a is held in pod p1.
-fn leased(bounds: Bounds) -> (Index, u32) {
+pub(super) fn leased(bounds: Bounds) -> (Index, u32) {
     let (mut index, mut next) = (Index::new(bounds), 0);
     index.wait(request("a", "x", Priority::Agent), 0).unwrap();
     let made = plan(&mut index, 0, &mut next);
     bring_up(&mut index, &made);
     plan(&mut index, 0, &mut next);
-    index.promise("a");
+    index.promise("a", epoch_of(&index, "a"));
     (index, next)
 }
 
-fn delete(name: &str) -> Action {
+fn epoch_of(index: &Index, lease: &str) -> u64 {
+    index.leases.get(lease).map_or(0, |held| held.entry.epoch)
+}
+
+pub(super) fn delete(name: &str) -> Action {
     Action::Delete { name: name.into() }
 }
 
 fn forget(lease: &str, cause: Option<SandboxCause>) -> Action {
     Action::Forget {
         lease: lease.into(),
+        // That of a pool's first lease at time 0.
+        epoch: 1,
         cause,
     }
 }
 
-fn cannot_pull(is_final: bool) -> PullFailure {
+pub(super) fn cannot_pull(is_final: bool) -> PullFailure {
     PullFailure {
         culprit: Culprit::Task,
         is_final,
@@ -88,7 +96,7 @@ fn a_lease_is_served_from_a_pod_made_for_it_and_the_pod_is_deleted_after_release
     );
     bring_up(&mut index, &made);
     assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
-    index.promise("a");
+    index.promise("a", epoch_of(&index, "a"));
     assert_eq!(index.release("a", 2), [forget("a", None), delete("p1")]);
     assert_eq!(index.release("a", 2), [], "releasing twice is once");
 }
@@ -109,18 +117,109 @@ fn agents_never_take_the_graders_share() {
 }
 
 #[test]
-fn warm_pods_make_room_for_those_who_wait() {
+fn runs_take_turns_when_there_is_not_room_for_all() {
     let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
-    index.want("r", vec![("warm".into(), 2)]);
+    for id in ["a1", "a2", "a3"] {
+        index.wait(request(id, "x", Priority::Agent), 0).unwrap();
+    }
+    let other = LeaseRequest {
+        run: "s".into(),
+        ..request("b1", "y", Priority::Agent)
+    };
+    index.wait(other, 0).unwrap();
+    assert_eq!(index.place("b1"), (2, 4));
+    assert_eq!(index.place("a3"), (4, 4));
     let made = plan(&mut index, 0, &mut next);
-    assert_eq!(made.len(), 2);
+    let images: Vec<String> = index.sandboxes.values().map(|s| s.image.clone()).collect();
+    assert_eq!(images, ["x", "y"], "{made:?}");
     bring_up(&mut index, &made);
-    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
-    let actions = plan(&mut index, 0, &mut next);
-    assert!(
-        matches!(&actions[..], [Action::Delete { .. }, Action::Create { image, .. }] if image == "x"),
-        "{actions:?}"
+    assert_eq!(plan(&mut index, 0, &mut next).len(), 2);
+    assert!(index.leases.contains_key("a1") && index.leases.contains_key("b1"));
+}
+
+#[test]
+fn a_full_queue_says_so_and_a_run_with_less_of_it_gets_in() {
+    let short = Bounds {
+        waiting: 3,
+        ..bounds(1, 0)
+    };
+    let mut index = Index::new(short);
+    for id in ["a", "b", "c"] {
+        index.wait(request(id, "x", Priority::Agent), 0).unwrap();
+    }
+    let error = index.wait(request("d", "x", Priority::Agent), 5).unwrap_err();
+    assert_eq!(error.code, ErrorCode::QueueDeadline);
+    assert_eq!(
+        (error.position, error.waiting, error.deadline),
+        (Some(4), Some(3), Some(5))
     );
+    let other = |id: &str| LeaseRequest {
+        run: "s".into(),
+        ..request(id, "x", Priority::Agent)
+    };
+    let displaced = index.wait(other("e"), 5).unwrap();
+    assert!(
+        matches!(&displaced[..], [Action::Refuse { lease, .. }] if lease == "c"),
+        "{displaced:?}"
+    );
+    assert!(
+        index.wait(other("f"), 5).is_err(),
+        "2 and 1 are shares as even as they can be"
+    );
+    assert_eq!(index.queue.len(), 3);
+}
+
+#[test]
+fn a_sandbox_that_is_lost_before_its_lease_was_promised_is_replaced_without_a_word() {
+    let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
+    index.wait(request("a", "x", Priority::Agent), 0).unwrap();
+    let made = plan(&mut index, 0, &mut next);
+    bring_up(&mut index, &made);
+    plan(&mut index, 0, &mut next);
+    let first = epoch_of(&index, "a");
+    let actions = index.discard("p1", SandboxCause::Unknown, 1);
+    assert_eq!(actions, [delete("p1"), forget("a", None)]);
+    assert_eq!(index.queue[0].deadline, 30_000, "no longer than before");
+    let made = plan(&mut index, 1, &mut next);
+    bring_up(&mut index, &made);
+    assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
+    assert_eq!(
+        index.promise("a", first),
+        None,
+        "the ledger's answer about the first one comes late"
+    );
+    assert!(index.promise("a", epoch_of(&index, "a")).is_some());
+    assert_eq!(index.state().voided, 0);
+}
+
+#[test]
+fn giving_back_what_is_still_waited_for_tells_those_who_wait() {
+    let (mut index, mut next) = (Index::new(bounds(1, 0)), 0);
+    for id in ["a", "b"] {
+        index.wait(request(id, "x", Priority::Agent), 0).unwrap();
+    }
+    let made = plan(&mut index, 0, &mut next);
+    bring_up(&mut index, &made);
+    plan(&mut index, 0, &mut next);
+    for id in ["a", "b"] {
+        let told = index.release(id, 0);
+        assert!(
+            matches!(told.last(), Some(Action::Refuse { lease, .. }) if lease == id),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn a_longer_time_than_the_ledger_knows_is_said_and_the_pool_caps_it() {
+    let (mut index, _) = leased(bounds(2, 0));
+    let renewed = |index: &mut Index, ttl: i64| {
+        let (held, is_longer) = index.renew("a", ttl, 1_000).unwrap();
+        (held.entry.expires_at, held.entry.ttl_millis, is_longer)
+    };
+    assert_eq!(renewed(&mut index, 60_000), (61_000, 60_000, false));
+    assert_eq!(renewed(&mut index, 30_000), (31_000, 60_000, false));
+    assert_eq!(renewed(&mut index, 1_000_000), (101_000, 100_000, true));
 }
 
 #[test]
@@ -135,7 +234,8 @@ fn a_lost_sandbox_is_remembered_with_its_cause() {
 #[test]
 fn a_lease_nobody_renews_expires_and_its_pod_is_deleted() {
     let (mut index, mut next) = leased(bounds(2, 0));
-    assert_eq!(index.renew("a", 50_000, 30_000), Some(80_000));
+    let (held, _) = index.renew("a", 50_000, 30_000).unwrap();
+    assert_eq!(held.entry.expires_at, 80_000);
     assert_eq!(plan(&mut index, 70_000, &mut next), []);
     let cause = SandboxCause::Expired;
     assert_eq!(
@@ -205,33 +305,13 @@ fn the_kubelet_may_pull_twice_before_anybody_is_refused() {
 #[test]
 fn whoever_can_be_served_from_a_ready_pod_is_not_refused_for_a_pull_that_failed_elsewhere() {
     let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
-    index.want("r", vec![("x".into(), 2)]);
+    index.want("r", vec![("x".into(), 2)], 0);
     let made = plan(&mut index, 0, &mut next);
     bring_up(&mut index, &made[..1]);
     index.created("p2", 0);
     assert_eq!(index.pull_failed("p2", &cannot_pull(true), 0), [delete("p2")]);
     index.wait(request("a", "x", Priority::Agent), 1).unwrap();
     assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
-}
-
-#[test]
-fn nobody_waits_for_a_removal_until_too_many_hang() {
-    let (max, mut next) = (2, 0);
-    let mut index = Index::new(bounds(max, 0));
-    let mut served = 0;
-    for nth in 0..20 {
-        let lease = format!("l{nth}");
-        index.wait(request(&lease, "x", Priority::Agent), 0).unwrap();
-        let made = plan(&mut index, 0, &mut next);
-        bring_up(&mut index, &made);
-        plan(&mut index, 0, &mut next);
-        served += index.release(&lease, 0).len() / 2;
-    }
-    assert_eq!(served, max + index.bounds.allowance(), "no deletion was ever confirmed");
-    index.wait(request("late", "x", Priority::Agent), 0).unwrap();
-    assert_eq!(plan(&mut index, 0, &mut next), []);
-    index.gone("p1", SandboxCause::Deleted);
-    assert!(matches!(&plan(&mut index, 0, &mut next)[..], [Action::Create { .. }]));
 }
 
 #[test]
@@ -252,11 +332,16 @@ fn a_deletion_is_ordered_again_with_growing_pauses_until_the_pod_is_gone() {
 #[test]
 fn a_pod_that_is_not_there_is_gone_only_if_it_was_made() {
     let (mut index, mut next) = (Index::new(bounds(1, 0)), 0);
-    index.want("r", vec![("warm".into(), 1)]);
+    index.want("r", vec![("warm".into(), 1)], 0);
     plan(&mut index, 0, &mut next);
     index.wait(request("a", "x", Priority::Agent), 0).unwrap();
-    assert_eq!(plan(&mut index, 0, &mut next)[0], delete("p1"));
+    assert_eq!(
+        plan(&mut index, 0, &mut next),
+        [],
+        "it might come to be after its deletion"
+    );
     index.absent("p1");
+    index.gone("p1", SandboxCause::Deleted);
     assert!(index.ending.contains_key("p1"), "its creation is under way");
     assert_eq!(index.created("p1", 0), [delete("p1")]);
     index.absent("p1");
@@ -283,13 +368,16 @@ fn a_pod_that_was_deleted_before_the_watch_showed_it_is_replaced() {
     assert_eq!(index.next_deadline(1_000), Some(121_000));
     assert_eq!(plan(&mut index, 120_999, &mut next), []);
     let actions = plan(&mut index, 121_000, &mut next);
-    assert!(matches!(&actions[..], [Action::Delete { name }, Action::Create { .. }] if name == "p1"));
+    assert!(
+        matches!(&actions[..], [Action::Delete { name }, Action::Create { .. }] if name == "p1"),
+        "{actions:?}"
+    );
 }
 
 #[test]
 fn a_pod_that_is_shown_may_start_slowly() {
     let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
-    index.want("r", vec![("huge".into(), 1)]);
+    index.want("r", vec![("huge".into(), 1)], 0);
     plan(&mut index, 0, &mut next);
     index.created("p1", 0);
     assert!(!index.seen("p1", "uid", "", "", 0));
@@ -299,7 +387,7 @@ fn a_pod_that_is_shown_may_start_slowly() {
 #[test]
 fn a_list_that_lacks_a_pod_made_before_it_began_says_that_the_pod_is_gone() {
     let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
-    index.want("r", vec![("x".into(), 3)]);
+    index.want("r", vec![("x".into(), 3)], 0);
     plan(&mut index, 0, &mut next);
     index.created("p1", 0);
     index.list_begins();
@@ -324,24 +412,6 @@ fn the_same_id_waits_once_and_as_long_as_its_most_patient_caller() {
     assert!(index.queue.is_empty());
 }
 
-#[test]
-fn slots_are_dealt_out_evenly_so_that_each_node_can_have_one_pod_of_each() {
-    let bounded = Bounds {
-        per_node: Some(2),
-        ..bounds(6, 0)
-    };
-    let (mut index, mut next) = (Index::new(bounded), 0);
-    index.want("r", vec![("x".into(), 4)]);
-    plan(&mut index, 0, &mut next);
-    let slots: Vec<Option<u32>> = index.sandboxes.values().map(|sandbox| sandbox.slot).collect();
-    assert_eq!(slots, [Some(0), Some(1), Some(0), Some(1)]);
-    index.gone("p1", SandboxCause::Deleted);
-    index.gone("p3", SandboxCause::Deleted);
-    let made = plan(&mut index, 0, &mut next);
-    let both_free = |action: &Action| matches!(action, Action::Create { slot: Some(0), .. });
-    assert!(made.len() == 2 && made.iter().all(both_free), "{made:?}");
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Wait(u8, u8, bool),
@@ -350,6 +420,7 @@ enum Step {
     Discard(u8),
     Created(u8),
     Removed(u8),
+    Deleting(u8),
     Absent(u8),
     List(u8),
     CannotPull(u8, bool),
@@ -367,6 +438,7 @@ fn step() -> impl Strategy<Value = Step> {
         any::<u8>().prop_map(Step::Discard),
         any::<u8>().prop_map(Step::Created),
         any::<u8>().prop_map(Step::Removed),
+        any::<u8>().prop_map(Step::Deleting),
         any::<u8>().prop_map(Step::Absent),
         any::<u8>().prop_map(Step::List),
         (any::<u8>(), any::<bool>()).prop_map(|(nth, is_final)| Step::CannotPull(nth, is_final)),
@@ -408,8 +480,12 @@ fn take(step: Step, index: &mut Index, now: i64) {
             index.seen(&name, &name, "10.0.0.1", "node", now);
             index.ready(&name);
         }
-        Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)]),
-        Step::Promise(id) => index.promise(&format!("l{id}")),
+        Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)], now),
+        Step::Promise(id) => {
+            let lease = format!("l{id}");
+            drop(index.promise(&lease, epoch_of(index, &lease)));
+        }
+        Step::Deleting(at) => index.deleting(&ending(index, at)),
         Step::Time(_) => {}
     }
 }
@@ -418,17 +494,20 @@ proptest! {
     #[test]
     fn no_sandbox_has_two_leases_and_the_pool_never_outgrows_its_max(steps in prop::collection::vec(step(), 1..120)) {
         let (max, reserved) = (6, 2);
-        let (mut index, mut next, mut now) = (Index::new(bounds(max, reserved)), 0u32, 0i64);
+        let bounds = Bounds { orders: 4, waiting: 20, ..bounds(max, reserved) };
+        let (mut index, mut next, mut now) = (Index::new(bounds), 0u32, 0i64);
         for step in steps {
             if let Step::Time(millis) = step {
                 now += i64::from(millis);
             }
             take(step, &mut index, now);
             plan(&mut index, now, &mut next);
-            prop_assert!(index.sandboxes.len() <= max);
+            prop_assert!(index.counted() <= max);
+            prop_assert!(index.under_way() <= index.bounds.orders);
             prop_assert!(index.sandboxes.len() + index.ending.len() <= max + index.bounds.allowance());
             prop_assert!(index.ending.keys().all(|name| !index.sandboxes.contains_key(name)));
-            prop_assert!(index.ending.values().all(|ending| ending.again_at > now), "each is tried again");
+            let mut answered = index.ending.values().filter(|ending| !ending.unanswered);
+            prop_assert!(answered.all(|ending| ending.again_at > now), "each is tried again");
             let agents = index.leases.values().filter(|h| h.entry.priority == Priority::Agent).count();
             prop_assert!(agents <= max - reserved);
             let mut leased: Vec<&String> = index.leases.values().map(|h| &h.entry.sandbox).collect();

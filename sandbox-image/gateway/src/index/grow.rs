@@ -1,0 +1,262 @@
+//! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a while.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use grpo_sandbox_protocol::{Priority, SandboxCause};
+
+use super::turns::in_turn;
+use super::{Action, Index, Sandbox, Stage};
+
+/// Pods that nobody wants any more are kept for so long, milliseconds: demand comes in waves.
+const LINGER: i64 = 60_000;
+
+/// Unleased pods by image, less those that were counted for somebody.
+type Spare = HashMap<String, usize>;
+
+fn takes_one(spare: &mut Spare, image: &str) -> bool {
+    match spare.get_mut(image) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// What may be ordered in one plan.
+struct Room {
+    /// Before too many orders are under way, or too many removals hang.
+    orders: usize,
+    /// Before the pool is full.
+    places: usize,
+    /// Pods of each slot, where nodes are bounded.
+    slots: Vec<usize>,
+}
+
+impl Room {
+    /// Takes room for one pod; answers its slot, the one with the fewest pods: as long as some node has room there is one without a pod of that slot.
+    fn take(&mut self) -> Option<u32> {
+        self.orders -= 1;
+        self.places -= 1;
+        let (slot, pods) = self.slots.iter_mut().enumerate().min_by_key(|(_, pods)| **pods)?;
+        *pods += 1;
+        Some(slot as u32)
+    }
+}
+
+impl Index {
+    /// Orders pods for who waits, then for who will, and ends what is of no use.
+    pub(super) fn grow(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
+        let mut spare = self.unleased();
+        // What waits now, and has no pod that comes up for it.
+        let mut missing = self.waiting_images(now);
+        missing.retain(|image| !takes_one(&mut spare, image));
+        let not_waited_for = spare.clone();
+        let mut missing_warm = self.warm_images();
+        missing_warm.retain(|image| !takes_one(&mut spare, image));
+
+        let (mut actions, mut trying) = (Vec::new(), self.trying(now));
+        let (mut for_waiting, mut for_warm) = (0usize, 0usize);
+        let mut room = self.room();
+        // What more is missing makes no difference.
+        let enough = not_waited_for.values().sum::<usize>() + self.coming();
+        let wanted = missing.iter().map(|image| (image, true));
+        for (image, is_waited_for) in wanted.chain(missing_warm.iter().map(|image| (image, false))) {
+            if room.orders == 0 || room.places == 0 && for_waiting + for_warm >= enough {
+                break;
+            }
+            if !self.may_try(image, &mut trying, now) {
+                continue;
+            }
+            match (room.places > 0, is_waited_for) {
+                (true, _) => actions.push(self.order(name(), image, room.take())),
+                (false, true) => for_waiting += 1,
+                (false, false) => for_warm += 1,
+            }
+        }
+        for victim in self.victims(for_waiting, for_warm, &spare, not_waited_for) {
+            if let Some(sandbox) = self.sandboxes.get(&victim) {
+                takes_one(&mut spare, &sandbox.image);
+            }
+            actions.extend(self.discard(&victim, SandboxCause::Deleted, now));
+        }
+        actions.extend(self.shrink(spare, now));
+        actions
+    }
+
+    /// Unleased pods that make room: those that nobody wants for those that somebody does, and warm ones for those who wait. What goes already
+    /// makes room too.
+    fn victims(&self, for_waiting: usize, for_warm: usize, unwanted: &Spare, mut not_waited_for: Spare) -> Vec<String> {
+        let coming = self.coming();
+        let short = (for_waiting + for_warm).saturating_sub(coming);
+        let mut victims = self.some_unleased(&mut unwanted.clone(), short, &[]);
+        let still_short = for_waiting.saturating_sub(coming + victims.len());
+        for sandbox in victims.iter().filter_map(|victim| self.sandboxes.get(victim)) {
+            takes_one(&mut not_waited_for, &sandbox.image);
+        }
+        let more = self.some_unleased(&mut not_waited_for, still_short, &victims);
+        victims.extend(more);
+        victims
+    }
+
+    /// Pods that count towards the pool's `max`.
+    pub fn counted(&self) -> usize {
+        self.sandboxes.len() + self.coming()
+    }
+
+    /// Places that become free as soon as deletions are taken.
+    fn coming(&self) -> usize {
+        self.ending.values().filter(|ending| !ending.accepted).count()
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.counted() < self.bounds.max
+    }
+
+    fn room(&self) -> Room {
+        let all = self.sandboxes.len() + self.ending.len();
+        let beside_hanging = (self.bounds.max + self.bounds.allowance()).saturating_sub(all);
+        let mut slots = vec![0; self.bounds.per_node.unwrap_or(0) as usize];
+        let live = self.sandboxes.values().filter_map(|sandbox| sandbox.slot);
+        let ending = self.ending.values().filter_map(|ending| ending.slot);
+        for slot in live.chain(ending) {
+            if let Some(pods) = slots.get_mut(slot as usize) {
+                *pods += 1;
+            }
+        }
+        Room {
+            orders: self.bounds.orders.saturating_sub(self.under_way()).min(beside_hanging),
+            places: self.bounds.max.saturating_sub(self.counted()),
+            slots,
+        }
+    }
+
+    /// Creations that the API server has not answered.
+    pub fn under_way(&self) -> usize {
+        let ending = self.ending.values().filter(|ending| ending.unanswered);
+        self.sandboxes.values().filter(|sandbox| sandbox.unanswered).count() + ending.count()
+    }
+
+    /// Starting pods of images that failed, by image; of sandboxd's image all pods are.
+    fn trying(&self, now: i64) -> HashMap<String, usize> {
+        let mut trying: HashMap<String, usize> = HashMap::new();
+        for sandbox in self.sandboxes.values().filter(|s| s.stage == Stage::Starting) {
+            if self.pulls.is_suspect(&sandbox.image, now) {
+                *trying.entry(sandbox.image.clone()).or_default() += 1;
+            }
+        }
+        trying
+    }
+
+    /// Whether a pod of the image may be started now. After a failure the next one has to succeed before there are more.
+    fn may_try(&self, image: &str, trying: &mut HashMap<String, usize>, now: i64) -> bool {
+        if self.pulls.refusal(image, now).is_some() {
+            return false;
+        }
+        if !self.pulls.is_suspect(image, now) {
+            return true;
+        }
+        let is_free = match self.pulls.sandboxd_is_suspect(now) {
+            true => trying.is_empty(),
+            false => !trying.contains_key(image),
+        };
+        if is_free {
+            trying.insert(image.to_owned(), 1);
+        }
+        is_free
+    }
+
+    fn order(&mut self, name: String, image: &str, slot: Option<u32>) -> Action {
+        self.sandboxes.insert(name.clone(), Sandbox::ordered(image, slot));
+        Action::Create {
+            name,
+            image: image.to_owned(),
+            slot,
+        }
+    }
+
+    /// The images of those who wait and may be served, in turn.
+    fn waiting_images(&self, now: i64) -> Vec<Arc<str>> {
+        let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
+        in_turn(&self.queue, &self.leases, |_, waiter| {
+            let is_agent = waiter.request.priority == Priority::Agent;
+            if is_agent && agents_left == 0 || self.pulls.refusal(&waiter.request.image, now).is_some() {
+                return false;
+            }
+            agents_left -= usize::from(is_agent);
+            images.push(Arc::from(waiter.request.image.as_str()));
+            true
+        });
+        images
+    }
+
+    /// The images that are wanted warm, one of each run after the other, as many as may be warm.
+    fn warm_images(&self) -> Vec<Arc<str>> {
+        let runs = self.demand.values().map(|wanted| {
+            let images = wanted.images.iter();
+            images.flat_map(|(image, count)| std::iter::repeat_n(image, *count))
+        });
+        let (mut runs, mut images): (Vec<_>, Vec<Arc<str>>) = (runs.collect(), Vec::new());
+        while !runs.is_empty() && images.len() < self.bounds.warm_max {
+            runs.retain_mut(|run| match run.next() {
+                Some(image) if images.len() < self.bounds.warm_max => {
+                    images.push(image.clone());
+                    true
+                }
+                _ => false,
+            });
+        }
+        images
+    }
+
+    fn unleased(&self) -> Spare {
+        let mut unleased = Spare::new();
+        for sandbox in self.sandboxes.values().filter(|s| s.lease.is_none()) {
+            match unleased.get_mut(&sandbox.image) {
+                Some(count) => *count += 1,
+                None => drop(unleased.insert(sandbox.image.clone(), 1)),
+            }
+        }
+        unleased
+    }
+
+    /// So many unleased pods that are spare; those that are still starting first.
+    fn some_unleased(&self, spare: &mut Spare, count: usize, but: &[String]) -> Vec<String> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let unleased = |starting: bool| {
+            let unleased = self.sandboxes.iter().filter(|(_, s)| s.lease.is_none());
+            unleased.filter(move |(_, s)| (s.stage == Stage::Starting) == starting)
+        };
+        let all = unleased(true)
+            .chain(unleased(false))
+            .filter(|(name, _)| !but.contains(name));
+        let some = all.filter(|(_, sandbox)| takes_one(spare, &sandbox.image));
+        some.take(count).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Ends what nobody has wanted for a while.
+    fn shrink(&mut self, spare: Spare, now: i64) -> Vec<Action> {
+        self.surplus_since
+            .retain(|image, _| spare.get(image).is_some_and(|count| *count > 0));
+        for image in spare.iter().filter(|(_, count)| **count > 0).map(|(image, _)| image) {
+            if !self.surplus_since.contains_key(image) {
+                self.surplus_since.insert(image.clone(), now);
+            }
+        }
+        let is_over = |image: &String| self.surplus_since.get(image).is_some_and(|since| since + LINGER <= now);
+        let mut over: Spare = spare.into_iter().filter(|(image, _)| is_over(image)).collect();
+        let count = over.values().sum();
+        let ends = self.some_unleased(&mut over, count, &[]);
+        self.surplus_since.retain(|_, since| *since + LINGER > now);
+        ends.iter()
+            .flat_map(|name| self.discard(name, SandboxCause::Deleted, now))
+            .collect()
+    }
+
+    pub(super) fn next_shrink(&self) -> Option<i64> {
+        self.surplus_since.values().map(|since| since + LINGER).min()
+    }
+}

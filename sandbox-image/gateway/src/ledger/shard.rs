@@ -1,0 +1,243 @@
+//! One ConfigMap of the ledger: whose it is, and how it is replaced.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use grpo_sandbox_protocol::LedgerEntry;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ObjectMeta, PostParams};
+use sha2::{Digest, Sha256};
+
+use super::{Counters, LedgerError};
+
+/// Times that a shard is taken hold of while others write to it.
+const HOLD_TRIES: usize = 16;
+/// Mark of the gateway that holds the ledger.
+const HOLDER_ANNOTATION: &str = "grpo.dev/ledger-holder";
+/// How many gateways have held the ledger, this one included.
+const TERM_ANNOTATION: &str = "grpo.dev/ledger-term";
+/// First and longest pause before an update is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Whose the ledger is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub term: u64,
+    pub holder: String,
+}
+
+impl Mark {
+    fn of(metadata: &ObjectMeta) -> Option<Self> {
+        let annotations = metadata.annotations.as_ref()?;
+        let term = annotations.get(TERM_ANNOTATION).and_then(|term| term.parse().ok());
+        Some(Self {
+            term: term.unwrap_or(0),
+            holder: annotations.get(HOLDER_ANNOTATION)?.clone(),
+        })
+    }
+
+    fn put_on(&self, metadata: &mut ObjectMeta) {
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(HOLDER_ANNOTATION.to_owned(), self.holder.clone());
+        annotations.insert(TERM_ANNOTATION.to_owned(), self.term.to_string());
+    }
+}
+
+/// A shard as last written.
+pub struct Shard {
+    number: usize,
+    name: String,
+    /// Without its data.
+    current: ConfigMap,
+    entries: BTreeMap<String, String>,
+}
+
+impl Shard {
+    /// Takes the first shard, which decides who holds the ledger, and begins a term.
+    pub async fn take_first(api: &Api<ConfigMap>, name: &str, holder: &str) -> Result<(Self, Mark), LedgerError> {
+        take_hold(api, name, |found| {
+            Ok(Mark {
+                term: found.map_or(0, |mark| mark.term) + 1,
+                holder: holder.to_owned(),
+            })
+        })
+        .await
+    }
+
+    /// Takes another shard, unless a later gateway has it.
+    pub async fn take(api: &Api<ConfigMap>, name: &str, mark: &Mark) -> Result<Self, LedgerError> {
+        let taken = take_hold(api, name, |found| match found {
+            Some(found) if found.term > mark.term || found.term == mark.term && found.holder != mark.holder => {
+                Err(LedgerError::Fenced { name: name.to_owned() })
+            }
+            _ => Ok(mark.clone()),
+        });
+        Ok(taken.await?.0)
+    }
+
+    fn of(name: &str, mut current: ConfigMap) -> Self {
+        let entries = current.data.take().unwrap_or_default();
+        Self {
+            number: 0,
+            name: name.to_owned(),
+            current,
+            entries,
+        }
+    }
+
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    pub fn numbered(self, number: usize) -> Self {
+        Self { number, ..self }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn entries(&self) -> &BTreeMap<String, String> {
+        &self.entries
+    }
+
+    /// The leases in it.
+    pub fn leases(&self) -> Vec<LedgerEntry> {
+        let read = |text: &String| {
+            serde_json::from_str(text)
+                .inspect_err(
+                    |e| tracing::error!(error = %e, ledger = self.name, "an entry of the ledger cannot be read"),
+                )
+                .ok()
+        };
+        self.entries.values().filter_map(read).collect()
+    }
+
+    /// Replaces what is in it, however long that takes. Fails only if another gateway has it.
+    pub async fn write(
+        &mut self,
+        api: &Api<ConfigMap>,
+        mark: &Mark,
+        wanted: BTreeMap<String, String>,
+        counters: &Counters,
+    ) -> Result<(), LedgerError> {
+        let mut pause = PAUSE;
+        loop {
+            let mut next = self.current.clone();
+            next.data = Some(wanted.clone());
+            match api.replace(&self.name, &PostParams::default(), &next).await {
+                Ok(mut written) => {
+                    counters.writes.inc();
+                    written.data = None;
+                    (self.current, self.entries) = (written, wanted);
+                    return Ok(());
+                }
+                Err(kube::Error::Api(status)) if status.code == 409 => {
+                    counters.retries.inc();
+                    // Labels may have been changed by the operator; leases and the mark only by another gateway.
+                    if let Ok(found) = api.get(&self.name).await {
+                        let is_ours = Mark::of(&found.metadata).as_ref() == Some(mark);
+                        let found = Self::of(&self.name, found);
+                        if is_ours && found.entries == wanted {
+                            // Our own update, whose answer was lost.
+                            counters.writes.inc();
+                            (self.current, self.entries) = (found.current, wanted);
+                            return Ok(());
+                        }
+                        if !is_ours || found.entries != self.entries {
+                            return Err(LedgerError::Fenced {
+                                name: self.name.clone(),
+                            });
+                        }
+                        self.current = found.current;
+                        continue;
+                    }
+                }
+                Err(error) => {
+                    counters.retries.inc();
+                    tracing::warn!(%error, ledger = self.name, "writing the ledger; leases wait");
+                }
+            }
+            // The API server is away: no lease is promised until it is back.
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Looks whether the ledger is still this gateway's. An API server that does not answer says nothing about that.
+pub async fn look(api: &Api<ConfigMap>, name: &str, mark: &Mark) -> Result<(), LedgerError> {
+    match api.get_metadata(name).await {
+        Ok(found) if Mark::of(&found.metadata).as_ref() != Some(mark) => {
+            Err(LedgerError::Fenced { name: name.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads a shard and writes a mark into it, which `mark` makes from the one that is there.
+async fn take_hold(
+    api: &Api<ConfigMap>,
+    name: &str,
+    mark: impl Fn(Option<Mark>) -> Result<Mark, LedgerError>,
+) -> Result<(Shard, Mark), LedgerError> {
+    let mut tries = 0;
+    loop {
+        let mut current = api.get(name).await.map_err(|source| LedgerError::Read {
+            name: name.to_owned(),
+            source,
+        })?;
+        let mark = mark(Mark::of(&current.metadata))?;
+        mark.put_on(&mut current.metadata);
+        tries += 1;
+        match api.replace(name, &PostParams::default(), &current).await {
+            Ok(held) => return Ok((Shard::of(name, held), mark)),
+            Err(kube::Error::Api(status)) if status.code == 409 && tries < HOLD_TRIES => {}
+            Err(source) => {
+                return Err(LedgerError::Hold {
+                    name: name.to_owned(),
+                    source,
+                });
+            }
+        }
+    }
+}
+
+/// Longest key of a ConfigMap.
+const LONGEST_KEY: usize = 253;
+
+/// ConfigMap keys take fewer characters than lease ids; what is not allowed is written as hex, and what is too long as a digest.
+pub fn key(lease: &str) -> String {
+    let mut key = String::with_capacity(lease.len());
+    for byte in lease.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => key.push(byte as char),
+            other => key.push_str(&format!(".{other:02x}")),
+        }
+    }
+    match key.len() > LONGEST_KEY {
+        // Two dots in a row are in no other key.
+        true => format!("..{:x}", Sha256::digest(lease)),
+        false => key,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_leases_have_different_keys() {
+        assert_eq!(key("a-b_1"), "a-b_1");
+        assert_ne!(key("a/b"), key("a.b"));
+        let (long, longer) = ("x".repeat(400), "x".repeat(401));
+        assert!(key(&long).len() <= 253 && key(&"/".repeat(100)).len() <= 253);
+        assert_ne!(key(&long), key(&longer));
+        assert!(
+            key("a/b.c")
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        );
+    }
+}
