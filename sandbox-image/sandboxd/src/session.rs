@@ -259,7 +259,7 @@ impl Session {
         // A prompt that stood there already asks for what has just been typed.
         let prompt_after = if input.text.is_empty() { 0 } else { before + 1 };
         let default = if prompt.is_some() { PROMPT_STANDS } else { SILENCE };
-        let still = input.idle_millis.map_or(default, Duration::from_millis);
+        let still = input.idle_millis.map_or(default, Duration::from_millis).min(MAX_WAIT);
         self.waits(prompt, prompt_after, still, deadline).await
     }
 

@@ -97,9 +97,13 @@ async fn a_command_is_killed_with_all_that_it_started_and_keeps_what_it_printed(
 #[tokio::test]
 async fn a_signal_reaches_the_command_and_what_an_ended_one_left_running_can_be_killed() {
     let sandbox = Sandbox::bound().await;
-    let script =
-        "setsid sleep 1000 > /dev/null 2>&1 & trap 'echo caught; exit 5' INT; echo $!; while :; do sleep 0.01; done";
-    let _: ExecState = sandbox.call("/exec/start", &shell("b1", script)).await;
+    let file = sandbox.path("pid");
+    let script = format!(
+        "setsid sh -c 'echo $$ > {file}; exec sleep 1000' > /dev/null 2>&1 &
+         trap 'echo caught; exit 5' INT; while [ ! -s {file} ]; do sleep 0.01; done; cat {file}
+         while :; do sleep 0.01; done"
+    );
+    let _: ExecState = sandbox.call("/exec/start", &shell("b1", &script)).await;
     let pid: OutputPart = sandbox.look("/exec/output?id=b1&waitSeconds=20").await;
     let pid = String::from_utf8(pid.data).unwrap();
     let _: ExecState = sandbox.call("/exec/kill", &kill("b1", Some(2))).await;

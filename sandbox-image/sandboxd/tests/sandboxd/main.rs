@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod background;
+mod garbage;
 mod sandbox;
 mod sessions;
 mod surroundings;

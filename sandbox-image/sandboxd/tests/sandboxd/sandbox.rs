@@ -20,7 +20,7 @@ pub struct Sandbox {
     pub address: String,
     signer: Signer,
     pub http: reqwest::Client,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
 }
 
 impl Drop for Sandbox {
