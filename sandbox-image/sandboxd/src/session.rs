@@ -39,12 +39,15 @@ const DRAIN_QUIET: Duration = Duration::from_millis(50);
 const PROMPT_WITHIN: usize = 4 << 10;
 const MAX_PROMPT_BYTES: usize = 1 << 10;
 
+/// A session, from when it was asked for: whoever asks with its id meanwhile waits for the same one.
+type Begun = Arc<OnceCell<Arc<Session>>>;
+
 /// The sandbox's sessions. Cloning is cheap.
 #[derive(Clone)]
 pub struct Sessions {
     executor: Executor,
     reaper: Reaper,
-    known: Arc<Mutex<HashMap<String, Arc<OnceCell<Arc<Session>>>>>>,
+    known: Arc<Mutex<HashMap<String, Begun>>>,
 }
 
 struct Session {
@@ -93,13 +96,13 @@ impl Sessions {
         begun
     }
 
-    fn cell(&self, id: &str) -> Result<Arc<OnceCell<Arc<Session>>>, ExecError> {
+    fn cell(&self, id: &str) -> Result<Begun, ExecError> {
         let mut known = self.known();
         if let Some(cell) = known.get(id) {
             return Ok(cell.clone());
         }
         if known.len() >= MAX_SESSIONS {
-            let has_ended = |cell: &OnceCell<Arc<Session>>| cell.get().is_some_and(|session| session.end().is_some());
+            let has_ended = |cell: &Begun| cell.get().is_some_and(|session| session.end().is_some());
             let ended = known.iter().find(|(_, cell)| has_ended(cell)).map(|(id, _)| id.clone());
             let forgotten = known.remove(&ended.ok_or(ExecError::TooMany)?);
             if let Some(session) = forgotten.as_ref().and_then(|cell| cell.get()) {
@@ -184,7 +187,7 @@ impl Sessions {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<OnceCell<Arc<Session>>>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Begun>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
