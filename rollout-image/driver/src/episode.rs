@@ -337,6 +337,8 @@ impl Episodes {
             argv,
             cwd: None,
             env: Default::default(),
+            user: None,
+            activate: None,
             stdin: None,
             timeout_seconds,
             max_output_bytes: Some(64 << 10),

@@ -358,6 +358,8 @@ fn command(id: &str, argv: Vec<String>, timeout_seconds: u64, max_output: u64) -
         argv,
         cwd: None,
         env: Default::default(),
+        user: None,
+        activate: None,
         stdin: None,
         timeout_seconds: timeout_seconds.max(1),
         max_output_bytes: Some(max_output as _),

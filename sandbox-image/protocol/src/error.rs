@@ -26,6 +26,8 @@ pub enum ErrorCode {
     NoSuchLease,
     /// 404.
     NoSuchFile,
+    /// 404: no command or session has this id, or it is not kept any more.
+    NoSuchExec,
     /// 409: bound to another lease or epoch.
     WrongLease,
     /// 410: the sandbox of this lease is gone; `cause` says why.
@@ -51,7 +53,7 @@ impl ErrorCode {
             Self::BadRequest => 400,
             Self::BadSignature => 401,
             Self::EgressUnproven => 403,
-            Self::NoSuchLease | Self::NoSuchFile => 404,
+            Self::NoSuchLease | Self::NoSuchFile | Self::NoSuchExec => 404,
             Self::WrongLease => 409,
             Self::SandboxLost => 410,
             Self::TooLarge => 413,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bytes_as_base64;
+
 /// Run a command. The same id answers the first result, however often it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -17,6 +19,13 @@ pub struct ExecRequest {
     /// Added to the container's own environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Name or number of the user to run as, optionally with `:group`; default: that of the image. Needs an image whose user is root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// A shell script whose environment the command gets, such as `. /opt/miniconda3/bin/activate testbed`. It is run once in the
+    /// sandbox, however many commands name it; its last command must succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     /// After so long the whole process tree is killed; what it had printed is kept.
@@ -53,6 +62,45 @@ pub enum Killed {
     Timeout,
     DiskFull,
     PidLimit,
+    /// Somebody asked for it.
+    Request,
+}
+
+/// Where a command is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExecState {
+    pub id: String,
+    /// How it ended; none while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<ExecResult>,
+}
+
+/// Ends a command, or sends it a signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KillRequest {
+    pub id: String,
+    /// For the command's process group. Default: the whole process tree is killed, what an ended command left running too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+/// Part of what a command has printed so far, by its place in the whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputPart {
+    pub id: String,
+    /// Where `data` begins: later than asked for where what was there is not kept.
+    pub from: u64,
+    #[serde(with = "bytes_as_base64")]
+    pub data: Vec<u8>,
+    /// Where the next part begins.
+    pub next: u64,
+    /// Bytes printed until now.
+    pub written: u64,
+    /// No more will come.
+    pub ended: bool,
 }
 
 /// Binds sandboxd to a lease; from then on it obeys nobody else.

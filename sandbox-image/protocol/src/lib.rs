@@ -1,6 +1,6 @@
 //! What driver, gateway and sandboxd say to each other about sandboxes.
 //!
-//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`]); the gateway
+//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`], [`session`]); the gateway
 //! passes the work on to sandboxd, signed ([`signature`]); the gateway keeps its leases in the pool's ledger ([`lease::LedgerEntry`]).
 //! Every error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
 //! episode is void or lost.
@@ -10,12 +10,14 @@ use std::time::Duration;
 pub mod error;
 pub mod exec;
 pub mod lease;
+pub mod session;
 pub mod signature;
 pub mod trouble;
 
 pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
-pub use exec::{Bind, ExecRequest, ExecResult, Killed, RenewRequest};
+pub use exec::{Bind, ExecRequest, ExecResult, ExecState, KillRequest, Killed, OutputPart, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
+pub use session::{CloseRequest, SessionInput, SessionReply, SessionRequest, Until};
 pub use signature::{SignatureError, Signed, Signer, Verifier};
 pub use trouble::ImageTrouble;
 
@@ -34,3 +36,24 @@ pub const MAX_JSON_BYTES: usize = 8 << 20;
 pub const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
 /// Most output a caller may ask to keep, bytes.
 pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
+/// Of what a command prints beyond the output it keeps, so much can be fetched afterwards, bytes.
+pub const MAX_SPOOL_BYTES: u64 = 64 << 20;
+/// Most bytes in one part of an output.
+pub const MAX_PART_BYTES: usize = 4 << 20;
+/// Longest a call waits for a command to print something or to end.
+pub const MAX_POLL: Duration = Duration::from_secs(50);
+
+/// Bytes in JSON.
+mod bytes_as_base64 {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map_err(D::Error::custom)
+    }
+}

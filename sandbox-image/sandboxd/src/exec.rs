@@ -1,47 +1,50 @@
 //! Commands: each id runs once, whoever asks how often; what it printed and how it ended is remembered for a while.
 //!
-//! A command runs on although the connection that asked for it is gone: the retry with the same id waits for the same result.
+//! A command runs on although the connection that asked for it is gone: the retry with the same id waits for the same result. So nothing but
+//! waiting tells a command in the background from any other.
 
+mod activation;
+mod known;
+mod launch;
 mod limits;
 mod tree;
 
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    fs,
-    io::{self, ErrorKind},
-    os::{fd::OwnedFd, unix::process::CommandExt as _},
-    process::{Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use grpo_sandbox_protocol::{DEFAULT_OUTPUT_BYTES, ExecRequest, ExecResult, KEY_ENV, Killed, MAX_OUTPUT_BYTES};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::unix::pipe,
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
-    task::JoinHandle,
-    time::Instant,
+use grpo_sandbox_protocol::{
+    DEFAULT_OUTPUT_BYTES, ExecRequest, ExecResult, ExecState, KillRequest, Killed, MAX_OUTPUT_BYTES, MAX_PART_BYTES,
+    OutputPart,
 };
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
-use crate::{
-    output::Output,
-    reaper::{End, Reaper},
-};
+use crate::output::{Disk, Output, Printed};
+use crate::reaper::{End, Reaper};
+use activation::{Activation, Environments};
+use known::{Entry, Known, Order, Run};
 use limits::Counters;
-use tree::{EXEC_ENV, Target};
 
-pub use tree::kill_everything;
+pub use activation::{PRINT_ENVIRONMENT, print_environment};
+pub use launch::{Surroundings, User, Variables};
+pub use tree::{Target, kill_all_of, kill_everything};
 
-/// Results that are remembered, in number and in bytes.
-const REMEMBERED: usize = 256;
-const REMEMBERED_BYTES: usize = 64 << 20;
-/// Ids of which it is remembered that they have run, so that none runs twice.
-const REMEMBERED_IDS: usize = 8192;
 const MAX_ID_BYTES: usize = 256;
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// Commands at the same time.
+/// Commands and sessions at the same time.
 const MAX_RUNNING: usize = 32;
+/// Orders to one command that it has not carried out yet.
+const MAX_ORDERS: usize = 8;
 /// Output is waited for so long after the command has ended, if some background process keeps it open.
 const DRAIN: Duration = Duration::from_millis(250);
 const DRAIN_QUIET: Duration = Duration::from_millis(50);
@@ -49,7 +52,8 @@ const DRAIN_QUIET: Duration = Duration::from_millis(50);
 const DEATH: Duration = Duration::from_secs(5);
 /// Background processes whose output is read on so that they do not die of it.
 const MAX_DISCARDING: usize = 64;
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What an activation script may print and export together.
+const MAX_ACTIVATION_BYTES: usize = 1 << 20;
 
 /// Why a command was not run. That its program does not exist is a result, as in a shell.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +62,25 @@ pub enum ExecError {
     NoProgram,
     #[error("{MAX_RUNNING} commands run already; wait for one of them")]
     TooMany,
+    #[error("there is no {0}, or it is not kept any more")]
+    Unknown(String),
+    #[error("{0} is no signal")]
+    NoSignal(i32),
+    #[error("the prompt is no regular expression: {0}")]
+    BadPrompt(String),
     #[error("{0}")]
     Setup(String),
+}
+
+/// Why a program was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum NotStarted {
+    #[error("{0}")]
+    System(#[from] io::Error),
+    #[error("setting up its environment took too long:\n{0}")]
+    Late(String),
+    #[error("setting up its environment:\n{0}")]
+    Activation(String),
 }
 
 /// Runs commands. Cloning is cheap.
@@ -69,22 +90,8 @@ pub struct Executor {
     known: Arc<Mutex<Known>>,
     running: Arc<Semaphore>,
     discarding: Arc<Semaphore>,
-}
-
-#[derive(Default)]
-struct Known {
-    entries: HashMap<String, Entry>,
-    /// Ids of ended commands, oldest first.
-    ended: VecDeque<String>,
-    /// Those of them that still have a result, oldest first.
-    kept: VecDeque<String>,
-    kept_bytes: usize,
-}
-
-enum Entry {
-    Running(watch::Receiver<Option<Arc<ExecResult>>>),
-    Ended(Arc<ExecResult>),
-    Forgotten,
+    environments: Environments,
+    disk: Disk,
 }
 
 /// A command that runs.
@@ -92,6 +99,13 @@ struct Started {
     target: Target,
     end: oneshot::Receiver<End>,
     feeding: Option<JoinHandle<()>>,
+    printed: pipe::Receiver,
+}
+
+/// How a command ended, and who brought it about if it was us.
+struct Ended {
+    end: End,
+    cut: Option<Killed>,
 }
 
 impl Executor {
@@ -101,133 +115,267 @@ impl Executor {
             known: Arc::default(),
             running: Arc::new(Semaphore::new(MAX_RUNNING)),
             discarding: Arc::new(Semaphore::new(MAX_DISCARDING)),
+            environments: Environments::default(),
+            disk: Disk::default(),
         }
     }
 
     /// The result of the command with this id, which is run if it never was.
-    pub async fn run(&self, request: ExecRequest) -> Result<Arc<ExecResult>, ExecError> {
-        let mut waiting = match self.known_or_begun(request)? {
-            Entry::Ended(result) => return Ok(result),
-            Entry::Running(waiting) => waiting,
-            Entry::Forgotten => {
+    pub async fn run(&self, request: ExecRequest) -> Result<ExecResult, ExecError> {
+        let ended = self.known_or_begun(request)?.end().await;
+        let given_up = || ExecError::Setup("the command was given up; lease another sandbox".into());
+        ended.result.ok_or_else(given_up)
+    }
+
+    /// Runs it without waiting.
+    pub fn start(&self, request: ExecRequest) -> Result<ExecState, ExecError> {
+        Ok(self.known_or_begun(request)?.state())
+    }
+
+    /// The command's state: as soon as it has ended, at the latest after the time given.
+    pub async fn state(&self, id: &str, wait: Duration) -> Result<ExecState, ExecError> {
+        let run = self.kept(id)?;
+        let ended = tokio::time::timeout(wait, run.end()).await;
+        Ok(ended.unwrap_or_else(|_| run.state()))
+    }
+
+    /// What it printed from there on: as soon as there is something, at the latest after the time given.
+    pub async fn output(&self, id: &str, from: u64, count: usize, wait: Duration) -> Result<OutputPart, ExecError> {
+        let run = self.kept(id)?;
+        let _ = tokio::time::timeout(wait, run.printed.reaches(from)).await;
+        Ok(run.printed.part(id, from, count.min(MAX_PART_BYTES)))
+    }
+
+    /// Its state after that: when it was to be killed, its end.
+    pub async fn kill(&self, request: &KillRequest) -> Result<ExecState, ExecError> {
+        let run = self.kept(&request.id)?;
+        let order = match request.signal {
+            None => Order::Kill,
+            Some(number) => Order::Signal(Signal::try_from(number).map_err(|_| ExecError::NoSignal(number))?),
+        };
+        match (run.orders.try_send(order), request.signal) {
+            (Err(mpsc::error::TrySendError::Full(_)), _) => {
+                let message = format!("{MAX_ORDERS} signals have not reached it yet; ask again");
+                return Err(ExecError::Setup(message));
+            }
+            (Err(mpsc::error::TrySendError::Closed(_)), None) => tree::kill_all_of(&Target::left_by(&request.id)).await,
+            (_, Some(_)) => return Ok(run.state()),
+            (Ok(()), None) => {}
+        }
+        Ok(run.end().await)
+    }
+
+    fn kept(&self, id: &str) -> Result<Arc<Run>, ExecError> {
+        match self.known().get(id) {
+            Some(Entry::Kept(run)) => Ok(run.clone()),
+            Some(Entry::Forgotten) | None => Err(ExecError::Unknown(format!("command {id}"))),
+        }
+    }
+
+    fn known_or_begun(&self, request: ExecRequest) -> Result<Arc<Run>, ExecError> {
+        check(&request.id, &request.argv)?;
+        let mut known = self.known();
+        match known.get(&request.id) {
+            Some(Entry::Kept(run)) => return Ok(run.clone()),
+            Some(Entry::Forgotten) => {
                 let message = "the command with this id has run, and its result is not kept any more; use another id";
                 return Err(ExecError::Setup(message.into()));
             }
-        };
-        let ended = waiting.wait_for(Option::is_some).await.map(|result| result.clone());
-        let given_up = || ExecError::Setup("the command was given up; lease another sandbox".into());
-        ended.ok().flatten().ok_or_else(given_up)
-    }
-
-    fn known_or_begun(&self, request: ExecRequest) -> Result<Entry, ExecError> {
-        if request.argv.first().is_none_or(String::is_empty) {
-            return Err(ExecError::NoProgram);
-        }
-        if request.id.is_empty() || request.id.len() > MAX_ID_BYTES || request.id.contains('\0') {
-            let message = format!("an id has 1 to {MAX_ID_BYTES} bytes, none of them zero");
-            return Err(ExecError::Setup(message));
-        }
-        let mut known = self.known();
-        match known.entries.get(&request.id) {
-            Some(Entry::Ended(result)) => return Ok(Entry::Ended(result.clone())),
-            Some(Entry::Running(waiting)) => return Ok(Entry::Running(waiting.clone())),
-            Some(Entry::Forgotten) => return Ok(Entry::Forgotten),
             None => {}
         }
-        let permit = self
-            .running
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| ExecError::TooMany)?;
-        let (tell, waiting) = watch::channel(None);
-        known
-            .entries
-            .insert(request.id.clone(), Entry::Running(waiting.clone()));
-        let executor = self.clone();
+        let permit = self.place()?;
+        let limit = request.max_output_bytes.unwrap_or(DEFAULT_OUTPUT_BYTES);
+        let (tell, ended) = watch::channel(None);
+        let (orders, mut received) = mpsc::channel(MAX_ORDERS);
+        let run = Arc::new(Run {
+            id: request.id.clone(),
+            printed: Printed::new(Output::spooled(limit.min(MAX_OUTPUT_BYTES) as usize, self.disk.clone())),
+            orders,
+            ended,
+        });
+        known.begins(run.clone());
+        let (executor, begun) = (self.clone(), run.clone());
         tokio::spawn(async move {
-            let result = Arc::new(executor.run_once(&request).await);
+            let result = executor.run_once(&request, &begun.printed, &mut received).await;
+            // From here on an order finds nobody who carries it out, and does without.
+            drop(received);
             end_of(permit);
-            executor.known().remember(result.clone());
+            executor.known().ends(&begun);
+            begun.printed.end();
             tell.send_replace(Some(result));
         });
-        Ok(Entry::Running(waiting))
+        Ok(run)
     }
 
-    async fn run_once(&self, request: &ExecRequest) -> ExecResult {
+    /// A place among what runs.
+    pub fn place(&self) -> Result<OwnedSemaphorePermit, ExecError> {
+        let place = self.running.clone().try_acquire_owned();
+        place.map_err(|_| ExecError::TooMany)
+    }
+
+    async fn run_once(
+        &self,
+        request: &ExecRequest,
+        printed: &Printed,
+        orders: &mut mpsc::Receiver<Order>,
+    ) -> ExecResult {
         let began = Instant::now();
         let before = Counters::now();
-        let limit = request
-            .max_output_bytes
-            .unwrap_or(DEFAULT_OUTPUT_BYTES)
-            .min(MAX_OUTPUT_BYTES);
-        let mut output = Output::new(limit as usize);
-        let (end, timed_out) = match self.run_to_its_end(request, began, &mut output).await {
-            Ok(ended) => ended,
-            Err(error) => {
-                output.push(format!("sandboxd: cannot run {}: {error}\n", request.argv[0]).as_bytes());
-                return ExecResult {
-                    exit_code: Some(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }),
-                    killed: shortage(&error),
-                    ..bare_result(request, began, output)
+        let until = began + Duration::from_secs(request.timeout_seconds).min(MAX_TIMEOUT);
+        let (exit_code, signal, killed) = match self.run_to_its_end(request, until, printed, orders).await {
+            Ok(Ended { end, cut }) => {
+                let (exit_code, signal) = match end {
+                    End::Exited(code) => (Some(code), None),
+                    End::Killed(signal) => (None, Some(signal)),
                 };
+                let found = || (exit_code != Some(0)).then(|| limit_met(before, request.cwd.as_deref()));
+                (exit_code, signal, cut.or_else(|| found().flatten()))
+            }
+            Err(error) => {
+                printed.push(format!("sandboxd: cannot run {}: {error}\n", request.argv[0]).as_bytes());
+                let (exit_code, killed) = match &error {
+                    NotStarted::System(error) if error.kind() == ErrorKind::NotFound => (127, None),
+                    NotStarted::System(error) => (126, shortage(error)),
+                    NotStarted::Late(_) => (126, Some(Killed::Timeout)),
+                    NotStarted::Activation(_) => (126, limit_met(before, request.cwd.as_deref())),
+                };
+                (Some(exit_code), None, killed)
             }
         };
-        let after = Counters::now();
-        let (exit_code, signal) = match end {
-            End::Exited(code) => (Some(code), None),
-            End::Killed(signal) => (None, Some(signal)),
-        };
-        let killed = if timed_out {
-            Some(Killed::Timeout)
-        } else if exit_code == Some(0) {
-            None
-        } else if after.memory_kills > before.memory_kills {
-            Some(Killed::OutOfMemory)
-        } else {
-            (after.process_refusals > before.process_refusals).then_some(Killed::PidLimit)
-        };
         ExecResult {
+            id: request.id.clone(),
             exit_code,
             signal,
-            timed_out,
+            timed_out: killed == Some(Killed::Timeout),
+            output: String::new(),
+            omitted_bytes: 0,
+            duration_millis: began.elapsed().as_millis() as u64,
             killed,
-            ..bare_result(request, began, output)
         }
     }
 
-    /// How it ended, and whether that was because its time was over.
     async fn run_to_its_end(
         &self,
         request: &ExecRequest,
-        began: Instant,
-        output: &mut Output,
-    ) -> io::Result<(End, bool)> {
-        let (mut started, mut printed) = self.start(request)?;
-        let timeout = Duration::from_secs(request.timeout_seconds).min(MAX_TIMEOUT);
+        until: Instant,
+        printed: &Printed,
+        orders: &mut mpsc::Receiver<Order>,
+    ) -> Result<Ended, NotStarted> {
+        let (user, activate) = (request.user.as_deref(), request.activate.as_deref());
+        let mut surroundings = self.surroundings(user, activate, until).await?;
+        surroundings.folder = request.cwd.clone();
+        surroundings.variables.extend(request.env.clone());
+        let surroundings = surroundings.marked(&request.id);
+        let started = self.begin(&request.id, &surroundings, &request.argv, request.stdin.as_deref())?;
+        Ok(self.watch(started, until, printed, orders).await)
+    }
+
+    /// The environment of a program, which is set up by the script if no other program had it before.
+    pub async fn surroundings(
+        &self,
+        user: Option<&str>,
+        activate: Option<&str>,
+        until: Instant,
+    ) -> Result<Surroundings, NotStarted> {
+        let mut surroundings = Surroundings::own(user.map(User::find).transpose()?);
+        if let Some(script) = activate {
+            let environment = self.environments.of(script, user);
+            let activated = environment.get_or_try_init(|| self.activate(&surroundings, script, until));
+            // Whoever sets it up keeps to its own time and kills what takes longer. Others must not wait for that.
+            let waited = tokio::time::timeout_at(until + 2 * DEATH, activated).await;
+            surroundings.variables = waited.map_err(|_| NotStarted::Late(String::new()))??.clone();
+        }
+        Ok(surroundings)
+    }
+
+    async fn activate(&self, own: &Surroundings, script: &str, until: Instant) -> Result<Variables, NotStarted> {
+        let activation = Activation::new(script)?;
+        let id = format!("activation {}", activation.mark);
+        let mut surroundings = own.clone().marked(&id);
+        surroundings.variables.extend(activation.variables.clone());
+        let argv: Vec<String> = [surroundings.shell().to_owned()]
+            .into_iter()
+            .chain(activation.arguments.clone())
+            .collect();
+        let printed = Printed::new(Output::new(MAX_ACTIVATION_BYTES));
+        let started = self.begin(&id, &surroundings, &argv, None)?;
+        let ended = self.watch(started, until, &printed, &mut mpsc::channel(1).1).await;
+        let (text, _) = printed.text();
+        match ended {
+            Ended { cut: Some(_), .. } => Err(NotStarted::Late(text)),
+            Ended {
+                end: End::Exited(0), ..
+            } => activation.result(&text).ok_or(NotStarted::Activation(text)),
+            Ended { end, .. } => Err(NotStarted::Activation(format!("{text}\n({end:?})"))),
+        }
+    }
+
+    fn begin(&self, id: &str, around: &Surroundings, argv: &[String], stdin: Option<&str>) -> io::Result<Started> {
+        let (printed, writer) = io::pipe()?;
+        let printed = pipe::Receiver::from_owned_fd(OwnedFd::from(printed))?;
+        let mut command = around.command(&argv[0], &argv[1..])?;
+        let input = if stdin.is_some() { Stdio::piped() } else { Stdio::null() };
+        command
+            .process_group(0)
+            .stdin(input)
+            .stdout(writer.try_clone()?)
+            .stderr(writer);
+        let (mut child, end) = self.reaper.start(&mut command)?;
+        let target = target(id, child.id() as i32);
+        let feeding = match (child.stdin.take(), stdin) {
+            (Some(pipe), Some(text)) => Some(feed(pipe::Sender::from_owned_fd(OwnedFd::from(pipe))?, text.to_owned())),
+            _ => None,
+        };
+        Ok(Started {
+            target,
+            end,
+            feeding,
+            printed,
+        })
+    }
+
+    /// Reads what it prints until it has ended by itself, by an order, or because its time is over.
+    async fn watch(
+        &self,
+        mut started: Started,
+        until: Instant,
+        printed: &Printed,
+        orders: &mut mpsc::Receiver<Order>,
+    ) -> Ended {
         let mut buffer = vec![0; 64 << 10];
         let mut open = true;
-        let mut is_over = std::pin::pin!(tokio::time::sleep_until(began + timeout));
-        let (end, timed_out) = loop {
-            tokio::select! {
-                end = &mut started.end => break (end.unwrap_or(End::Killed(9)), false),
-                () = &mut is_over => {
-                    started.target.alone = self.running.available_permits() == MAX_RUNNING - 1;
-                    tree::kill_all_of(&started.target).await;
-                    let end = tokio::time::timeout(DEATH, &mut started.end).await;
-                    break (end.ok().and_then(Result::ok).unwrap_or(End::Killed(9)), true);
-                }
-                read = printed.read(&mut buffer), if open => match read {
-                    Ok(0) | Err(_) => open = false,
-                    Ok(count) => output.push(&buffer[..count]),
+        let mut is_over = std::pin::pin!(tokio::time::sleep_until(until));
+        let ended = loop {
+            let cut = tokio::select! {
+                end = &mut started.end => break Ended { end: end.unwrap_or(End::Killed(9)), cut: None },
+                () = &mut is_over => Killed::Timeout,
+                Some(order) = orders.recv() => match order {
+                    Order::Kill => Killed::Request,
+                    Order::Signal(signal) => {
+                        let _ = killpg(Pid::from_raw(started.target.pid), signal);
+                        continue;
+                    }
                 },
-            }
+                read = started.printed.read(&mut buffer), if open => {
+                    match read {
+                        Ok(0) | Err(_) => open = false,
+                        Ok(count) => printed.push(&buffer[..count]),
+                    }
+                    continue;
+                }
+            };
+            started.target.alone = self.running.available_permits() == MAX_RUNNING - 1;
+            tree::kill_all_of(&started.target).await;
+            let end = tokio::time::timeout(DEATH, &mut started.end).await;
+            let end = end.ok().and_then(Result::ok).unwrap_or(End::Killed(9));
+            break Ended { end, cut: Some(cut) };
         };
         let last = Instant::now() + DRAIN;
         while open {
             let until = last.min(Instant::now() + DRAIN_QUIET);
-            match tokio::time::timeout_at(until, printed.read(&mut buffer)).await {
+            match tokio::time::timeout_at(until, started.printed.read(&mut buffer)).await {
                 Ok(Ok(0) | Err(_)) => open = false,
-                Ok(Ok(count)) => output.push(&buffer[..count]),
+                Ok(Ok(count)) => printed.push(&buffer[..count]),
                 Err(_) => break,
             }
             // Read what is there, but not for ever what a background process goes on printing.
@@ -239,47 +387,9 @@ impl Executor {
             feeding.abort();
         }
         if open {
-            self.discard(printed);
+            self.discard(started.printed);
         }
-        Ok((end, timed_out))
-    }
-
-    fn start(&self, request: &ExecRequest) -> io::Result<(Started, pipe::Receiver)> {
-        let (printed, writer) = io::pipe()?;
-        let printed = pipe::Receiver::from_owned_fd(OwnedFd::from(printed))?;
-        let mut command = Command::new(&request.argv[0]);
-        command
-            .args(&request.argv[1..])
-            .env_clear()
-            .envs(environment(request))
-            .process_group(0)
-            .stdin(if request.stdin.is_some() {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            })
-            .stdout(writer.try_clone()?)
-            .stderr(writer);
-        if let Some(folder) = &request.cwd {
-            // Said here, because the system's answer would read as if the program were missing.
-            fs::metadata(folder).map_err(|error| io::Error::other(format!("folder {folder}: {error}")))?;
-            command.current_dir(folder);
-        }
-        let (mut child, end) = self.reaper.start(&mut command)?;
-        let pid = child.id() as i32;
-        // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the biggest.
-        let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
-        let feeding = match (child.stdin.take(), &request.stdin) {
-            (Some(stdin), Some(text)) => Some(feed(pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?, text.clone())),
-            _ => None,
-        };
-        let target = Target {
-            id: request.id.clone(),
-            pid,
-            began: tree::began(pid),
-            alone: false,
-        };
-        Ok((Started { target, end, feeding }, printed))
+        ended
     }
 
     /// Goes on reading what background processes print: closing it would kill them.
@@ -299,24 +409,27 @@ impl Executor {
     }
 }
 
-impl Known {
-    /// Puts a result in the place of the running command, and forgets the oldest.
-    fn remember(&mut self, result: Arc<ExecResult>) {
-        self.kept_bytes += result.output.len();
-        self.kept.push_back(result.id.clone());
-        self.ended.push_back(result.id.clone());
-        self.entries.insert(result.id.clone(), Entry::Ended(result));
-        // The newest is always kept: whoever waits for it may have to ask again.
-        while self.kept.len() > 1 && (self.kept.len() > REMEMBERED || self.kept_bytes > REMEMBERED_BYTES) {
-            let Some(oldest) = self.kept.pop_front() else { break };
-            if let Some(Entry::Ended(result)) = self.entries.insert(oldest, Entry::Forgotten) {
-                self.kept_bytes -= result.output.len();
-            }
-        }
-        while self.ended.len() > REMEMBERED_IDS {
-            let Some(oldest) = self.ended.pop_front() else { break };
-            self.entries.remove(&oldest);
-        }
+/// What every command and every session must have.
+pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
+    if argv.first().is_none_or(String::is_empty) {
+        return Err(ExecError::NoProgram);
+    }
+    if id.is_empty() || id.len() > MAX_ID_BYTES || id.contains('\0') {
+        let message = format!("an id has 1 to {MAX_ID_BYTES} bytes, none of them zero");
+        return Err(ExecError::Setup(message));
+    }
+    Ok(())
+}
+
+/// A process that has just begun.
+pub fn target(id: &str, pid: i32) -> Target {
+    // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the biggest.
+    let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
+    Target {
+        id: id.to_owned(),
+        pid,
+        began: tree::began(pid),
+        alone: false,
     }
 }
 
@@ -332,17 +445,16 @@ fn feed(mut stdin: pipe::Sender, text: String) -> JoinHandle<()> {
     })
 }
 
-/// The container's own environment without our key, what the request adds, and the mark that finds daemons.
-fn environment(request: &ExecRequest) -> BTreeMap<String, String> {
-    let mut environment: BTreeMap<String, String> = [("PATH", DEFAULT_PATH), ("HOME", "/root")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-    let own =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    environment.extend(own.filter(|(name, _)| name != KEY_ENV));
-    environment.extend(request.env.clone());
-    environment.insert(EXEC_ENV.to_owned(), request.id.clone());
-    environment
+/// What a command that failed ran into while it ran.
+fn limit_met(before: Counters, folder: Option<&str>) -> Option<Killed> {
+    let after = Counters::now();
+    if after.memory_kills > before.memory_kills {
+        Some(Killed::OutOfMemory)
+    } else if after.process_refusals > before.process_refusals {
+        Some(Killed::PidLimit)
+    } else {
+        limits::disk_is_full(folder).then_some(Killed::DiskFull)
+    }
 }
 
 /// Which limit kept the program from being started.
@@ -351,55 +463,5 @@ fn shortage(error: &io::Error) -> Option<Killed> {
         ErrorKind::WouldBlock => Some(Killed::PidLimit),
         ErrorKind::OutOfMemory => Some(Killed::OutOfMemory),
         _ => None,
-    }
-}
-
-fn bare_result(request: &ExecRequest, began: Instant, output: Output) -> ExecResult {
-    let (output, omitted_bytes) = output.text();
-    ExecResult {
-        id: request.id.clone(),
-        exit_code: None,
-        signal: None,
-        timed_out: false,
-        output,
-        omitted_bytes,
-        duration_millis: began.elapsed().as_millis() as u64,
-        killed: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ended(id: usize, bytes: usize) -> Arc<ExecResult> {
-        Arc::new(ExecResult {
-            id: id.to_string(),
-            exit_code: Some(0),
-            signal: None,
-            timed_out: false,
-            output: "x".repeat(bytes),
-            omitted_bytes: 0,
-            duration_millis: 0,
-            killed: None,
-        })
-    }
-
-    #[test]
-    fn results_are_forgotten_by_number_and_by_size_but_not_that_they_ran() {
-        let mut known = Known::default();
-        for id in 0..REMEMBERED + 10 {
-            known.remember(ended(id, 1));
-        }
-        assert!(matches!(known.entries["9"], Entry::Forgotten));
-        assert!(matches!(known.entries["10"], Entry::Ended(_)));
-        known.remember(ended(1000, REMEMBERED_BYTES));
-        assert!(matches!(known.entries["10"], Entry::Forgotten));
-        assert!(matches!(known.entries["1000"], Entry::Ended(_)));
-        assert_eq!(known.kept_bytes, REMEMBERED_BYTES);
-        for id in 2000..2000 + REMEMBERED_IDS {
-            known.remember(ended(id, 1));
-        }
-        assert_eq!((known.entries.len(), known.kept.len()), (REMEMBERED_IDS, REMEMBERED));
     }
 }

@@ -1,20 +1,22 @@
-//! Files in and out, whole, bounded, by absolute path.
+//! Files and whole folders in and out, bounded, by absolute path.
+//!
+//! What runs in the sandbox may put links in the way. A path leads through them as for every program there, unless the caller says that no part of it
+//! may be one ([`Links::Refused`]); a file that is put takes the place of a link, and a tar never leads through one ([`tree`]).
 //!
 //! Work on a file runs to its end on a thread of its own although its caller may have gone, so nothing is left half done. What runs in the sandbox may
-//! put pipes and links in the way; none of them may hold such a thread.
+//! put pipes in the way too; none of them may hold such a thread.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
+mod folder;
+mod tree;
+
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::MAX_FILE_BYTES;
-use nix::libc::O_NONBLOCK;
 
-/// Names tried for a file that is not in place yet. Somebody has to take them on purpose for one not to be enough.
-const STAGING_TRIES: usize = 16;
+use folder::Folder;
+pub use folder::Links;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -26,6 +28,10 @@ pub enum FileError {
     Missing(String),
     #[error("{0} is not a regular file")]
     NotAFile(String),
+    #[error("{path}: {source}")]
+    BadTar { path: String, source: io::Error },
+    #[error("{path}: {source}")]
+    TarTooLarge { path: String, source: io::Error },
     #[error("{path} has {bytes} bytes, more than {MAX_FILE_BYTES}")]
     TooLarge { path: String, bytes: u64 },
     #[error("{doing} {path}: {source}")]
@@ -47,16 +53,50 @@ impl FileError {
 }
 
 /// Puts a file in place at once: a reader sees the old or the new one.
-pub async fn put(path: &str, mode: Option<&str>, bytes: Bytes) -> Result<(), FileError> {
+pub async fn put(path: &str, mode: Option<&str>, links: Links, bytes: Bytes) -> Result<(), FileError> {
     let target = checked(path)?;
     let bits = permissions(mode.unwrap_or("0644"))?;
-    on_its_own_thread(path, move |path| place(path, &target, bits, &bytes)).await
+    on_its_own_thread(path, move |path| place(path, &target, bits, links, &bytes)).await
 }
 
 /// A whole file.
-pub async fn get(path: &str) -> Result<Vec<u8>, FileError> {
+pub async fn get(path: &str, links: Links) -> Result<Vec<u8>, FileError> {
     let target = checked(path)?;
-    on_its_own_thread(path, move |path| read(path, &target)).await
+    on_its_own_thread(path, move |path| read(path, &target, links)).await
+}
+
+/// Unpacks a tar below a folder, which is made if it is not there.
+pub async fn put_tree(path: &str, links: Links, bytes: Bytes) -> Result<(), FileError> {
+    let target = checked(path)?;
+    on_its_own_thread(path, move |path| {
+        let folder = Folder::open(&target, links, true).map_err(FileError::while_doing("making", path))?;
+        tree::unpack(&bytes, &folder).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::Other | ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
+                FileError::BadTar {
+                    path: path.to_owned(),
+                    source: error,
+                }
+            }
+            _ => FileError::while_doing("unpacking into", path)(error),
+        })
+    })
+    .await
+}
+
+/// A folder as a tar.
+pub async fn get_tree(path: &str, links: Links) -> Result<Vec<u8>, FileError> {
+    let target = checked(path)?;
+    on_its_own_thread(path, move |path| {
+        tree::pack(&target, links).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => FileError::Missing(path.to_owned()),
+            ErrorKind::FileTooLarge => FileError::TarTooLarge {
+                path: path.to_owned(),
+                source: error,
+            },
+            _ => FileError::while_doing("packing", path)(error),
+        })
+    })
+    .await
 }
 
 async fn on_its_own_thread<T: Send + 'static>(
@@ -88,47 +128,18 @@ fn permissions(mode: &str) -> Result<u32, FileError> {
     bits.ok_or_else(|| FileError::BadMode(mode.to_owned()))
 }
 
-fn place(path: &str, target: &Path, bits: u32, bytes: &[u8]) -> Result<(), FileError> {
+fn place(path: &str, target: &Path, bits: u32, links: Links, bytes: &[u8]) -> Result<(), FileError> {
     let doing = |doing| FileError::while_doing(doing, path);
-    if let Some(folder) = target.parent() {
-        fs::create_dir_all(folder).map_err(doing("making the folder of"))?;
-    }
-    let (staged, mut file) = staged_beside(target).map_err(doing("staging"))?;
-    let placed = file
-        .write_all(bytes)
-        .map_err(doing("writing"))
-        .and_then(|()| {
-            file.set_permissions(PermissionsExt::from_mode(bits))
-                .map_err(doing("setting the mode of"))
-        })
-        .and_then(|()| fs::rename(&staged, target).map_err(doing("placing")));
-    if placed.is_err() {
-        // It would show up in the repository as something the policy did.
-        let _ = fs::remove_file(&staged);
-    }
-    placed
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(FileError::BadPath(path.to_owned()));
+    };
+    let folder = Folder::open(parent, links, true).map_err(doing("making the folder of"))?;
+    folder.place(name, bits, bytes).map_err(doing("placing"))
 }
 
-/// A new file in the target's folder, which nobody else writes: not another call, and nothing that waits there under its name.
-fn staged_beside(target: &Path) -> io::Result<(PathBuf, File)> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    for _ in 0..STAGING_TRIES {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let staged = target.with_file_name(format!(".grpo-{}-{number}", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&staged) {
-            Ok(file) => return Ok((staged, file)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(ErrorKind::AlreadyExists.into())
-}
-
-fn read(path: &str, target: &Path) -> Result<Vec<u8>, FileError> {
+fn read(path: &str, target: &Path, links: Links) -> Result<Vec<u8>, FileError> {
     let doing = |doing| FileError::while_doing(doing, path);
-    // Opening a pipe would otherwise wait for somebody who writes.
-    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(target);
-    let file = opened.map_err(|error| match error.kind() {
+    let file = folder::open_file(target, links).map_err(|error| match error.kind() {
         ErrorKind::NotFound => FileError::Missing(path.to_owned()),
         _ => doing("opening")(error),
     })?;
@@ -155,6 +166,10 @@ fn read(path: &str, target: &Path) -> Result<Vec<u8>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    const FOLLOWED: Links = Links::Followed;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -178,12 +193,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |nth: usize| folder.path().join(format!("{nth:02}")).to_str().unwrap().to_owned();
         let bytes = |nth: usize| Bytes::from(vec![nth as u8; 100_000]);
-        let puts = (0..32).map(|nth| async move { put(&path(nth), None, bytes(nth)).await });
+        let puts = (0..32).map(|nth| async move { put(&path(nth), None, FOLLOWED, bytes(nth)).await });
         for done in futures::future::join_all(puts).await {
             done.unwrap();
         }
         for nth in 0..32 {
-            assert_eq!(get(&path(nth)).await.unwrap(), bytes(nth));
+            assert_eq!(get(&path(nth), FOLLOWED).await.unwrap(), bytes(nth));
         }
         assert_eq!(names(folder.path()).len(), 32);
     }
@@ -193,7 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).unwrap();
-        let put = put(taken.to_str().unwrap(), None, Bytes::from_static(b"x")).await;
+        let put = put(taken.to_str().unwrap(), None, FOLLOWED, Bytes::from_static(b"x")).await;
         assert!(matches!(put, Err(FileError::Io { doing: "placing", .. })), "{put:?}");
         assert_eq!(names(folder.path()), ["taken"]);
     }
@@ -203,7 +218,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
-        let got = get(pipe.to_str().unwrap()).await;
+        let got = get(pipe.to_str().unwrap(), FOLLOWED).await;
         assert!(matches!(got, Err(FileError::NotAFile(_))), "{got:?}");
+    }
+
+    #[tokio::test]
+    async fn links_are_followed_unless_the_caller_wants_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir(path("real")).unwrap();
+        fs::write(path("real/file"), "real").unwrap();
+        symlink(path("real"), path("way")).unwrap();
+        symlink(path("real/file"), path("link")).unwrap();
+        for linked in ["way/file", "link"] {
+            assert_eq!(get(&path(linked), FOLLOWED).await.unwrap(), b"real");
+            assert!(get(&path(linked), Links::Refused).await.is_err(), "{linked}");
+        }
+        assert_eq!(get(&path("real/file"), Links::Refused).await.unwrap(), b"real");
+        let new = || Bytes::from_static(b"new");
+        assert!(put(&path("way/other"), None, Links::Refused, new()).await.is_err());
+        put(&path("deep/down/file"), None, Links::Refused, new()).await.unwrap();
+        put(&path("way/other"), None, FOLLOWED, new()).await.unwrap();
+        assert_eq!(names(&folder.path().join("real")), ["file", "other"]);
+        // A link itself is replaced, not what it leads to.
+        put(&path("link"), None, Links::Refused, new()).await.unwrap();
+        assert_eq!(fs::read_to_string(path("real/file")).unwrap(), "real");
+        assert_eq!(fs::read_to_string(path("link")).unwrap(), "new");
+    }
+
+    #[tokio::test]
+    async fn no_link_of_proc_is_followed_to_what_a_process_holds_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = fs::File::create(folder.path().join("secret")).unwrap();
+        let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&secret));
+        assert!(fs::read(&held).is_ok());
+        let link = folder.path().join("link");
+        symlink(&held, &link).unwrap();
+        for path in [held.as_str(), link.to_str().unwrap()] {
+            let got = get(path, FOLLOWED).await;
+            assert!(matches!(got, Err(FileError::Io { doing: "opening", .. })), "{got:?}");
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! The door: HTTP/1.1 over TCP, every call but health signed by the gateway.
+//! The door: HTTP/1.1 over TCP, every call but health signed by the gateway ([`calls`] carries them out).
 //!
 //! Whatever can be refused for its head is refused before its body is read; only then is there a share of the memory and a time for the body.
+
+mod calls;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -9,29 +11,29 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
 use grpo_sandbox_protocol::{
-    Bind, ErrorBody, ErrorCode, ExecRequest, Fault, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, RenewRequest,
-    SignatureError, Signed, Verifier,
+    ErrorBody, ErrorCode, Fault, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, SignatureError, Signed, Verifier,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::callers::Callers;
-use crate::exec::{ExecError, Executor};
-use crate::files::{self, FileError};
+use crate::exec::Executor;
 use crate::lease::{Binding, LeaseError};
-use crate::room::{Room, Share};
+use crate::places::{Place, Places};
+use crate::room::Room;
+use crate::session::Sessions;
 
-/// Connections at one time; the gateway pools far fewer.
-const MAX_CONNECTIONS: usize = 128;
+/// What is buffered of a connection, and thereby the longest head.
+const BUFFER: usize = 64 << 10;
+/// Longest body of a call that only names something.
+const SMALL_BODY: usize = 4 << 10;
 /// A body has its share of the memory and has arrived after so long, as long as the gateway waits for a file.
 const BODY_WITHIN: Duration = Duration::from_secs(60);
 
@@ -40,23 +42,23 @@ pub struct Sandbox {
     pub verifier: Verifier,
     pub binding: Binding,
     pub executor: Executor,
+    pub sessions: Sessions,
     pub room: Room,
 }
 
 /// Answers calls until the runtime ends.
 pub async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>, callers: Callers) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::default();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let own = stream
                     .local_addr()
                     .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |own| own.ip());
-                if callers.include(peer, own) {
-                    attend(stream, sandbox.clone(), permit);
+                if callers.include(peer, own)
+                    && let Some(place) = places.take(peer.ip())
+                {
+                    attend(stream, sandbox.clone(), Arc::new(place));
                 }
             }
             // Out of descriptors: the policy may have used them up. Others close; try again.
@@ -65,44 +67,51 @@ pub async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>, callers: Caller
     }
 }
 
-/// Serves one connection, which has its place until it ends.
-fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: OwnedSemaphorePermit) {
+/// Serves one connection, which has its place until it ends or another needs it more.
+fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: Arc<Place>) {
     let _ = stream.set_nodelay(true);
     tokio::spawn(async move {
+        let of_connection = place.clone();
         let service = service_fn(move |request| {
-            let sandbox = sandbox.clone();
-            async move { Ok::<_, std::convert::Infallible>(answer(&sandbox, request).await) }
+            let (sandbox, place) = (sandbox.clone(), of_connection.clone());
+            async move { Ok::<_, std::convert::Infallible>(answer(&sandbox, &place, request).await) }
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(IDLE_CONNECTION);
-        let _ = http.serve_connection(TokioIo::new(stream), service).await;
-        drop(place);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(IDLE_CONNECTION)
+            .max_buf_size(BUFFER);
+        tokio::select! {
+            _ = http.serve_connection(TokioIo::new(stream), service) => {}
+            () = place.taken_away() => {}
+        }
     });
 }
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(sandbox: &Sandbox, request: Request<Incoming>) -> Answer {
+async fn answer(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) -> Answer {
     if request.uri().path() == "/healthz" {
         return plain(StatusCode::OK, Bytes::from_static(b"ok"));
     }
-    obey(sandbox, request).await.unwrap_or_else(|error| {
+    obey(sandbox, place, request).await.unwrap_or_else(|error| {
         let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         json(status, &error)
     })
 }
 
-async fn obey(sandbox: &Sandbox, request: Request<Incoming>) -> Result<Answer, ErrorBody> {
+async fn obey(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) -> Result<Answer, ErrorBody> {
     let (head, body) = request.into_parts();
     let (claim, now) = (Claim::of(&head), now());
     claim.precheck(sandbox, now)?;
     let limit = match head.uri.path() {
-        "/files" => MAX_FILE_BYTES,
-        _ => MAX_JSON_BYTES,
+        "/files" | "/tree" => MAX_FILE_BYTES,
+        "/exec" | "/exec/start" | "/sessions" | "/sessions/input" => MAX_JSON_BYTES,
+        _ => SMALL_BODY,
     };
     let body = read(&sandbox.room, body, limit).await?;
     claim.verify(sandbox, &body, now)?;
-    carry_out(sandbox, &head, &claim, body).await
+    place.prove();
+    calls::carry_out(sandbox, &head, &claim, body).await
 }
 
 /// What the head says about whom the request is from.
@@ -193,78 +202,9 @@ async fn gather(body: Incoming, limit: usize, expected: usize) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body: Bytes) -> Result<Answer, ErrorBody> {
-    let query = |name: &str| query(head.uri.query().unwrap_or_default(), name);
-    match (&head.method, claim.path) {
-        (&Method::POST, "/bind") => {
-            let bind: Bind = parse(&body)?;
-            let bound = sandbox.binding.bind(&bind.lease, bind.epoch, bind.ttl_seconds);
-            bound.map_err(wrong_lease).map(|()| done())
-        }
-        (&Method::POST, "/renew") => {
-            let renew: RenewRequest = parse(&body)?;
-            let bound = sandbox.binding.bind(claim.lease, claim.epoch, renew.ttl_seconds);
-            bound.map_err(wrong_lease).map(|()| done())
-        }
-        (&Method::POST, "/exec") => {
-            let request: ExecRequest = parse(&body)?;
-            // A command may run for hours; its body's room is for others.
-            drop(body);
-            let result = sandbox.executor.run(request).await.map_err(exec_error)?;
-            Ok(json(StatusCode::OK, &*result))
-        }
-        (&Method::PUT, "/files") => {
-            let path = query("path").unwrap_or_default();
-            let put = files::put(&path, query("mode").as_deref(), body).await;
-            put.map_err(file_error).map(|()| done())
-        }
-        (&Method::GET, "/files") => {
-            let share = room_for_a_file(&sandbox.room).await?;
-            let bytes = files::get(&query("path").unwrap_or_default())
-                .await
-                .map_err(file_error)?;
-            Ok(plain(StatusCode::OK, share.hold(bytes)))
-        }
-        (method, path) => Err(bad_request(format!("{method} {path} is nothing that sandboxd does"))),
-    }
-}
-
-async fn room_for_a_file(room: &Room) -> Result<Share, ErrorBody> {
-    let share = tokio::time::timeout(BODY_WITHIN, room.take(MAX_FILE_BYTES)).await;
-    share.map_err(|_| {
-        let message = format!("other files were on their way for {BODY_WITHIN:?}; ask again");
-        ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
-    })
-}
-
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map(|since| since.as_millis() as i64).unwrap_or(0)
-}
-
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
-    serde_json::from_slice(body).map_err(|e| bad_request(format!("reading the body: {e}")))
-}
-
-/// The decoded value of a query parameter.
-fn query(query: &str, name: &str) -> Option<String> {
-    let value = query
-        .split('&')
-        .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name))?
-        .1;
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let hex = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn bad_request(message: String) -> ErrorBody {
@@ -282,26 +222,6 @@ fn too_large(limit: usize) -> ErrorBody {
 
 fn wrong_lease(error: LeaseError) -> ErrorBody {
     ErrorBody::new(ErrorCode::WrongLease, Fault::Client, error.to_string())
-}
-
-fn exec_error(error: ExecError) -> ErrorBody {
-    match error {
-        ExecError::NoProgram => bad_request(error.to_string()),
-        ExecError::TooMany | ExecError::Setup(_) => {
-            ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
-        }
-    }
-}
-
-fn file_error(error: FileError) -> ErrorBody {
-    let (code, fault) = match &error {
-        FileError::BadPath(_) | FileError::BadMode(_) => (ErrorCode::BadRequest, Fault::Client),
-        FileError::Missing(_) | FileError::NotAFile(_) => (ErrorCode::NoSuchFile, Fault::Workload),
-        FileError::TooLarge { .. } => (ErrorCode::TooLarge, Fault::Workload),
-        // A full disk or a folder turned into a file is the policy's doing.
-        FileError::Io { .. } => (ErrorCode::NoSuchFile, Fault::Workload),
-    };
-    ErrorBody::new(code, fault, error.to_string())
 }
 
 fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {

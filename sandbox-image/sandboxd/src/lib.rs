@@ -1,9 +1,9 @@
 //! sandboxd: process 1 of every sandbox. It runs commands and moves files for the one lease it is bound to, and nothing else.
 //!
-//! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`output`] keeps head and tail
-//! of what they print; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
-//! [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it, and
-//! [`room`] bounds what bodies take of the memory.
+//! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`session`] talks to
+//! programs behind a terminal; [`output`] keeps what all of them print, within bounds; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
+//! [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it,
+//! [`places`] shares its connections out, and [`room`] bounds what bodies take of the memory.
 
 pub mod callers;
 pub mod exec;
@@ -11,5 +11,7 @@ pub mod files;
 pub mod http;
 pub mod lease;
 pub mod output;
+pub mod places;
 pub mod reaper;
 pub mod room;
+pub mod session;

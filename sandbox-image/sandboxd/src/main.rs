@@ -1,6 +1,7 @@
 //! `sandboxd`: PID 1 of every sandbox. Serves until its lease has run out; then it kills everything and ends well.
 
 use std::{
+    ffi::OsString,
     fmt::Display,
     io::{self, Write as _},
     net::SocketAddr,
@@ -16,6 +17,7 @@ use sandboxd::{
     lease::Binding,
     reaper::Reaper,
     room::Room,
+    session::{self, Sessions},
 };
 use tokio::net::TcpListener;
 
@@ -48,6 +50,13 @@ impl Ended {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let first = arguments.next();
+    match first.as_deref().and_then(|first| first.to_str()) {
+        Some(exec::PRINT_ENVIRONMENT) => return print_environment(arguments.next()),
+        Some(session::TAKE_TERMINAL) => return take_terminal(arguments),
+        _ => {}
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(ended) => {
@@ -55,6 +64,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The last thing a shell does that has set up an environment.
+fn print_environment(mark: Option<OsString>) -> ExitCode {
+    let mark = mark.and_then(|mark| mark.into_string().ok()).unwrap_or_default();
+    match exec::print_environment(&mark) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// How every session begins. As in a shell, 127 means that there is no such program.
+fn take_terminal(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let error = session::take(arguments);
+    let _ = writeln!(io::stderr(), "sandboxd: {error}");
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    })
 }
 
 fn run() -> Result<(), Ended> {
@@ -79,10 +108,12 @@ async fn serve(verifier: Verifier) -> Result<(), Ended> {
         .map_err(Ended::while_doing("asking for the own address"))?;
     say(&format_args!("listens on {address}"));
     let (reaper, binding) = (Reaper::default(), Binding::default());
+    let executor = Executor::new(reaper.clone());
     let sandbox = Arc::new(Sandbox {
         verifier,
         binding: binding.clone(),
-        executor: Executor::new(reaper.clone()),
+        sessions: Sessions::new(executor.clone(), reaper.clone()),
+        executor,
         room: Room::default(),
     });
     tokio::select! {

@@ -1,6 +1,15 @@
-//! What a command printed: all of it, or its head and its tail when it is too much.
+//! What a command printed: all of it, or its head and its tail when it is too much. What lies between is spooled, and can be had in parts.
+
+mod spool;
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use grpo_sandbox_protocol::OutputPart;
+use tokio::sync::watch;
+
+pub use spool::Disk;
+use spool::Spool;
 
 /// Keeps at most `limit` bytes of what passes through.
 pub struct Output {
@@ -9,6 +18,9 @@ pub struct Output {
     head_limit: usize,
     tail_limit: usize,
     omitted: u64,
+    /// Where what is omitted goes, if anywhere.
+    disk: Option<Disk>,
+    spool: Option<Spool>,
 }
 
 impl Output {
@@ -20,22 +32,91 @@ impl Output {
             head_limit,
             tail_limit: limit - head_limit,
             omitted: 0,
+            disk: None,
+            spool: None,
+        }
+    }
+
+    pub fn spooled(limit: usize, disk: Disk) -> Self {
+        Self {
+            disk: Some(disk),
+            ..Self::new(limit)
         }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(self.head_limit - self.head.len()));
-        self.head.extend_from_slice(first);
         let too_many = (self.tail.len() + rest.len()).saturating_sub(self.tail_limit);
+        if too_many > 0 && self.omitted == 0 {
+            self.begin_spool();
+        }
+        if let Some(spool) = &mut self.spool {
+            spool.push(bytes);
+        }
+        self.head.extend_from_slice(first);
         let from_tail = too_many.min(self.tail.len());
         self.tail.drain(..from_tail);
         self.tail.extend(&rest[too_many - from_tail..]);
         self.omitted += too_many as u64;
     }
 
+    /// Only now: most commands print little, and need no file.
+    fn begin_spool(&mut self) {
+        self.spool = self.disk.as_ref().and_then(Disk::spool);
+        if let Some(spool) = &mut self.spool {
+            spool.push(&self.head);
+            let (front, back) = self.tail.as_slices();
+            spool.push(front);
+            spool.push(back);
+        }
+    }
+
+    /// Bytes that passed through.
+    pub fn written(&self) -> u64 {
+        self.in_memory() as u64 + self.omitted
+    }
+
+    pub fn in_memory(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
+    /// Where the first byte that is kept at or after `from` is, and at most `count` bytes from there.
+    pub fn part(&self, from: u64, count: usize) -> (u64, Vec<u8>) {
+        let (head, tail_from) = (self.head.len() as u64, self.written() - self.tail.len() as u64);
+        if from < head {
+            let begin = from as usize;
+            return (
+                from,
+                self.head[begin..self.head.len().min(begin.saturating_add(count))].to_vec(),
+            );
+        }
+        let spooled = self
+            .spool
+            .as_ref()
+            .filter(|spool| from < spool.bytes() && from < tail_from);
+        if let Some(Ok(bytes)) = spooled.map(|spool| spool.read(from, count)) {
+            return (from, bytes);
+        }
+        let from = from.clamp(tail_from, self.written());
+        let after = self.tail.range((from - tail_from) as usize..);
+        (from, after.take(count).copied().collect())
+    }
+
+    /// The last bytes, as text.
+    pub fn end(&self, count: usize) -> String {
+        let count = count.min(self.in_memory());
+        let of_tail = count.min(self.tail.len());
+        // Head and tail are neighbours only when nothing was omitted.
+        let of_head = if self.omitted == 0 { count - of_tail } else { 0 };
+        let mut bytes = self.head[self.head.len() - of_head..].to_vec();
+        bytes.extend(self.tail.range(self.tail.len() - of_tail..));
+        lossy(bytes)
+    }
+
     /// The text, with a line in the place of what was left out, and how much that was.
-    pub fn text(self) -> (String, u64) {
-        let (mut bytes, tail) = (self.head, Vec::from(self.tail));
+    pub fn text(&self) -> (String, u64) {
+        let (mut bytes, (front, back)) = (self.head.clone(), self.tail.as_slices());
+        let tail = [front, back].concat();
         if self.omitted == 0 {
             bytes.extend_from_slice(&tail);
             return (lossy(bytes), 0);
@@ -50,6 +131,66 @@ impl Output {
 /// Copies only what is no UTF-8.
 fn lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// An output that is read while it is written. Cloning is cheap.
+#[derive(Clone)]
+pub struct Printed {
+    output: Arc<Mutex<Output>>,
+    /// Bytes written, and whether that is all.
+    progress: Arc<watch::Sender<(u64, bool)>>,
+}
+
+impl Printed {
+    pub fn new(output: Output) -> Self {
+        let (progress, _) = watch::channel((0, false));
+        Self {
+            output: Arc::new(Mutex::new(output)),
+            progress: Arc::new(progress),
+        }
+    }
+
+    pub fn push(&self, bytes: &[u8]) {
+        let mut output = self.lock();
+        output.push(bytes);
+        self.progress.send_modify(|(written, _)| *written = output.written());
+    }
+
+    pub fn end(&self) {
+        self.progress.send_modify(|(_, ended)| *ended = true);
+    }
+
+    pub fn text(&self) -> (String, u64) {
+        self.lock().text()
+    }
+
+    pub fn in_memory(&self) -> usize {
+        self.lock().in_memory()
+    }
+
+    /// Returns when there is something at or after `from`, or nothing will come.
+    pub async fn reaches(&self, from: u64) {
+        let mut progress = self.progress.subscribe();
+        let _ = progress.wait_for(|(written, ended)| *written > from || *ended).await;
+    }
+
+    pub fn part(&self, id: &str, from: u64, count: usize) -> OutputPart {
+        let ended = self.progress.borrow().1;
+        let output = self.lock();
+        let (from, data) = output.part(from, count);
+        OutputPart {
+            id: id.to_owned(),
+            from,
+            next: from + data.len() as u64,
+            data,
+            written: output.written(),
+            ended,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
@@ -88,5 +229,61 @@ mod tests {
     #[test]
     fn a_character_that_arrives_in_two_pieces_is_one() {
         assert_eq!(passed(10, &[b"\xc3", b"\xa4"]).0, "ä");
+    }
+
+    /// The output in parts of `count` bytes, each with where it begins.
+    fn in_parts(output: &Output, count: usize) -> Vec<(u64, String)> {
+        let mut parts = Vec::new();
+        let mut next = 0;
+        while next < output.written() {
+            let (from, data) = output.part(next, count);
+            next = from + data.len() as u64;
+            parts.push((from, String::from_utf8(data).unwrap()));
+        }
+        parts
+    }
+
+    #[test]
+    fn what_was_omitted_can_be_had_in_parts() {
+        for pieces in [
+            &["abcdefghij"][..],
+            &["a", "bcd", "ef", "ghij"],
+            &["ab", "cdefghi", "j"],
+        ] {
+            let mut output = Output::spooled(4, Disk::default());
+            for piece in pieces {
+                output.push(piece.as_bytes());
+            }
+            let whole: String = in_parts(&output, 3).into_iter().map(|(_, text)| text).collect();
+            assert_eq!(whole, "abcdefghij", "{pieces:?}");
+            assert_eq!(output.part(99, 3), (10, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_spooled_a_part_begins_with_what_is_kept() {
+        let mut output = Output::new(4);
+        output.push(b"abcdefgh");
+        assert_eq!(in_parts(&output, 9), [(0, "ab".into()), (6, "gh".into())]);
+        assert_eq!((output.end(9), output.end(1)), ("gh".into(), "h".into()));
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_more_hears_of_it_and_of_the_end() {
+        let printed = Printed::new(Output::new(10));
+        let waiting = tokio::spawn({
+            let printed = printed.clone();
+            async move {
+                printed.reaches(0).await;
+                let first = printed.part("e", 0, 10);
+                printed.reaches(first.next).await;
+                (first.data, printed.part("e", first.next, 10).ended)
+            }
+        });
+        tokio::task::yield_now().await;
+        printed.push(b"abc");
+        tokio::task::yield_now().await;
+        printed.end();
+        assert_eq!(waiting.await.unwrap(), (b"abc".to_vec(), true));
     }
 }

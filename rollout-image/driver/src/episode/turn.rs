@@ -180,6 +180,8 @@ impl Episodes {
             argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
             cwd: Some(agent.repository.clone()),
             env: plan.task.env.clone().into_iter().collect(),
+            user: None,
+            activate: None,
             stdin: None,
             timeout_seconds: timeout.as_secs().max(1),
             max_output_bytes: Some(agent.output_bytes as _),

@@ -1,8 +1,10 @@
-//! How often the kernel has killed for memory and refused a process, as the sandbox's own control group counts it.
+//! How often the kernel has killed for memory and refused a process, as the sandbox's own control group counts it, and whether the disk is full.
 //!
-//! Read before and after a command: what rose in between is what the command ran into.
+//! The counters are read before and after a command: what rose in between is what the command ran into.
 
 use std::{fs, path::Path};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -29,6 +31,23 @@ impl Counters {
                 .unwrap_or(0),
         }
     }
+}
+
+/// Less room than this is none.
+const ROOM: u64 = 64 << 10;
+
+/// Whether nothing more fits where a command works.
+pub fn disk_is_full(folder: Option<&str>) -> bool {
+    is_full(Path::new(folder.unwrap_or("."))) || is_full(Path::new("/tmp"))
+}
+
+fn is_full(folder: &Path) -> bool {
+    statvfs(folder).is_ok_and(|disk| {
+        let can_be_written = !disk.flags().contains(FsFlags::ST_RDONLY);
+        let no_block = disk.blocks() > 0 && disk.blocks_available() * disk.fragment_size() < ROOM;
+        let no_name = disk.files() > 0 && disk.files_available() == 0;
+        can_be_written && (no_block || no_name)
+    })
 }
 
 /// The number behind a name in a file of `name number` lines.
@@ -63,5 +82,29 @@ mod tests {
             process_refusals: 2,
         };
         assert_eq!(Counters::under(folder.path()), both);
+    }
+
+    #[test]
+    fn a_disk_without_room_is_full() {
+        use nix::mount::{MntFlags, MsFlags, mount, umount2};
+        let folder = tempfile::tempdir().unwrap();
+        let nothing = None::<&str>;
+        if mount(
+            nothing,
+            folder.path(),
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=256k"),
+        )
+        .is_err()
+        {
+            eprintln!("left out: this user may not mount");
+            return;
+        }
+        let before = is_full(folder.path());
+        let filled = fs::write(folder.path().join("much"), vec![0; 1 << 20]);
+        let after = is_full(folder.path());
+        umount2(folder.path(), MntFlags::MNT_DETACH).unwrap();
+        assert!(filled.is_err() && !before && after);
     }
 }

@@ -33,6 +33,18 @@ pub struct Target {
     pub alone: bool,
 }
 
+impl Target {
+    /// What an ended command has left running. Its pid may be another's by now.
+    pub fn left_by(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            pid: -1,
+            began: u64::MAX,
+            alone: false,
+        }
+    }
+}
+
 /// One process, as /proc shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
@@ -87,14 +99,20 @@ async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) {
 }
 
 fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
-    let roots = all.iter().filter(|process| {
-        let is_first = process.pid == target.pid && process.began == target.began;
-        let is_beside = process.began >= target.began && (process.group == target.pid || process.session == target.pid);
-        let is_marked = process.exec.as_deref() == Some(target.id.as_str());
-        let is_hidden =
-            target.alone && process.parent == myself && process.exec.is_none() && process.began >= target.began;
-        is_first || is_beside || is_marked || is_hidden
-    });
+    // Another sandboxd on this host has commands with the same ids.
+    let own = descendants(HashSet::from([myself]), all);
+    let roots = all
+        .iter()
+        .filter(|process| own.contains(&process.pid))
+        .filter(|process| {
+            let is_first = process.pid == target.pid && process.began == target.began;
+            let is_beside =
+                process.began >= target.began && (process.group == target.pid || process.session == target.pid);
+            let is_marked = process.exec.as_deref() == Some(target.id.as_str());
+            let is_hidden =
+                target.alone && process.parent == myself && process.exec.is_none() && process.began >= target.began;
+            is_first || is_beside || is_marked || is_hidden
+        });
     descendants(
         roots.map(|process| process.pid).filter(|pid| *pid != myself).collect(),
         all,
@@ -215,6 +233,17 @@ mod tests {
             older,
         ];
         assert_eq!(found(true, &all), [10, 30]);
+        assert_eq!(found(false, &all), [10]);
+    }
+
+    #[test]
+    fn what_another_sandboxd_has_started_is_not_ours() {
+        let all = [
+            process(MYSELF, 0, None),
+            process(10, MYSELF, Some("e1")),
+            process(40, 0, None),
+            process(41, 40, Some("e1")),
+        ];
         assert_eq!(found(false, &all), [10]);
     }
 

@@ -10,10 +10,12 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 async fn connected() -> (TcpStream, Signer) {
     let signer = Signer::from_seed(&[7; 32]);
+    let (reaper, executor) = (Reaper::default(), Executor::new(Reaper::default()));
     let sandbox = Sandbox {
         verifier: Verifier::from_base64(&signer.public_key()).unwrap(),
         binding: Binding::default(),
-        executor: Executor::new(Reaper::default()),
+        sessions: Sessions::new(executor.clone(), reaper),
+        executor,
         room: Room::default(),
     };
     sandbox.binding.bind("l1", 1, 24 * 3600).unwrap();
@@ -25,9 +27,13 @@ async fn connected() -> (TcpStream, Signer) {
 
 /// The head of a file of so many bytes, of which none follow.
 fn head(signer: &Signer, lease: &str, bytes: usize) -> String {
-    let (target, unix_millis) = ("/files?path=/tmp/x", now());
+    signed(signer, "PUT", lease, bytes)
+}
+
+fn signed(signer: &Signer, method: &str, lease: &str, bytes: usize) -> String {
+    let (target, unix_millis) = ("/files?path=/no/such/file", now());
     let signature = signer.sign(&Signed {
-        method: "PUT",
+        method,
         target,
         lease,
         epoch: 1,
@@ -35,9 +41,24 @@ fn head(signer: &Signer, lease: &str, bytes: usize) -> String {
         body: b"",
     });
     format!(
-        "PUT {target} HTTP/1.1\r\nhost: sandbox\r\ncontent-length: {bytes}\r\n\
+        "{method} {target} HTTP/1.1\r\nhost: sandbox\r\ncontent-length: {bytes}\r\n\
          {LEASE_HEADER}: {lease}\r\n{EPOCH_HEADER}: 1\r\n{TIME_HEADER}: {unix_millis}\r\n{SIGNATURE_HEADER}: {signature}\r\n\r\n"
     )
+}
+
+/// The first line of the answer to a signed look for a file that is not there.
+async fn asked(stream: &mut TcpStream, signer: &Signer) -> String {
+    stream
+        .write_all(signed(signer, "GET", "l1", 0).as_bytes())
+        .await
+        .unwrap();
+    let mut answer = [0; 4096];
+    let count = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..count])
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Everything that comes until the connection is closed.
@@ -79,4 +100,20 @@ async fn what_its_head_gives_away_is_refused_before_its_body_is_read() {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 401");
+}
+
+#[tokio::test]
+async fn whoever_holds_connections_and_never_calls_as_the_gateway_keeps_nobody_out() {
+    let (mut before, signer) = connected().await;
+    assert_eq!(asked(&mut before, &signer).await, "HTTP/1.1 404 Not Found");
+    let address = before.peer_addr().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut after = TcpStream::connect(address).await.unwrap();
+    for connection in [&mut after, &mut before] {
+        assert_eq!(asked(connection, &signer).await, "HTTP/1.1 404 Not Found");
+    }
+    assert_eq!(until_closed(held.remove(0)).await, "");
 }

@@ -2,132 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod background;
+mod garbage;
+mod sandbox;
+mod sessions;
+mod surroundings;
+
 use std::{
-    io::{BufRead as _, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
-use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, ExecResult, KEY_ENV, Killed, Signed, Signer,
-    signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER},
-};
-use reqwest::{Method, Response};
-use serde_json::json;
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Killed};
+use reqwest::Method;
 
-struct Sandbox {
-    process: Child,
-    address: String,
-    signer: Signer,
-    http: reqwest::Client,
-    folder: tempfile::TempDir,
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Sandbox {
-    /// Tests call from the same host.
-    fn start() -> Self {
-        Self::started_with(&["--allow-local"])
-    }
-
-    fn started_with(arguments: &[&str]) -> Self {
-        let signer = Signer::from_seed(&[7; 32]);
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
-            .args(arguments)
-            .env(KEY_ENV, signer.public_key())
-            .env("GRPO_SANDBOXD_LISTEN", "127.0.0.1:0")
-            .env("FROM_THE_IMAGE", "yes")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-        Self {
-            process,
-            address,
-            signer,
-            http: reqwest::Client::builder().no_proxy().build().unwrap(),
-            folder: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    async fn bound() -> Self {
-        let sandbox = Self::start();
-        assert_eq!(sandbox.bind("l1", 1, 60).await.status(), 204);
-        sandbox
-    }
-
-    async fn bind(&self, lease: &str, epoch: u64, ttl: u64) -> Response {
-        let body = json!({"lease": lease, "epoch": epoch, "ttlSeconds": ttl}).to_string();
-        self.send_as(lease, epoch, Method::POST, "/bind", body.into()).await
-    }
-
-    async fn send(&self, method: Method, target: &str, body: Vec<u8>) -> Response {
-        self.send_as("l1", 1, method, target, body).await
-    }
-
-    async fn send_as(&self, lease: &str, epoch: u64, method: Method, target: &str, body: Vec<u8>) -> Response {
-        let unix_millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
-        let signed = Signed {
-            method: method.as_str(),
-            target,
-            lease,
-            epoch,
-            unix_millis,
-            body: &body,
-        };
-        let signature = self.signer.sign(&signed);
-        let request = self.http.request(method, format!("http://{}{target}", self.address));
-        let request = request
-            .header(SIGNATURE_HEADER, signature)
-            .header(LEASE_HEADER, lease)
-            .header(EPOCH_HEADER, epoch.to_string())
-            .header(TIME_HEADER, unix_millis.to_string());
-        request.body(body).send().await.unwrap()
-    }
-
-    async fn exec(&self, request: &ExecRequest) -> ExecResult {
-        let body = serde_json::to_vec(request).unwrap();
-        let answer = self.send(Method::POST, "/exec", body).await;
-        assert_eq!(answer.status(), 200);
-        answer.json().await.unwrap()
-    }
-
-    async fn shell(&self, id: &str, script: &str) -> ExecResult {
-        self.exec(&shell(id, script)).await
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-}
-
-fn shell(id: &str, script: &str) -> ExecRequest {
-    ExecRequest {
-        id: id.into(),
-        argv: ["sh", "-c", script].map(str::to_owned).into(),
-        cwd: None,
-        env: Default::default(),
-        stdin: None,
-        timeout_seconds: 30,
-        max_output_bytes: None,
-    }
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat"));
-    stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
-}
+use sandbox::{Sandbox, is_alive, shell};
 
 #[tokio::test]
 async fn a_command_gets_the_images_environment_and_its_own_and_not_the_key() {
@@ -302,6 +191,42 @@ async fn files_go_in_and_come_out_with_their_mode() {
     }
     let device = sandbox.send(Method::GET, "/files?path=/dev/zero", Vec::new()).await;
     assert!(device.status().is_client_error());
+}
+
+#[tokio::test]
+async fn a_whole_folder_goes_in_and_comes_out_as_a_tar() {
+    let sandbox = Sandbox::bound().await;
+    let made = sandbox
+        .shell(
+            "e1",
+            &format!(
+                "mkdir -p {0}/a && echo x > {0}/a/x && ln -s a {0}/b && tar -C {0} -cf {0}.tar .",
+                sandbox.path("from")
+            ),
+        )
+        .await;
+    assert_eq!(made.exit_code, Some(0), "{made:?}");
+    let tar = std::fs::read(sandbox.path("from.tar")).unwrap();
+    let into = format!("/tree?path={}&links=refuse", sandbox.path("to/here"));
+    assert_eq!(sandbox.send(Method::PUT, &into, tar).await.status(), 204);
+    let out = sandbox.send(Method::GET, &into, Vec::new()).await;
+    std::fs::write(sandbox.path("out.tar"), out.bytes().await.unwrap()).unwrap();
+    let seen = sandbox
+        .shell(
+            "e2",
+            &format!("cd {} && tar -tf out.tar && cat to/here/b/x", sandbox.path("")),
+        )
+        .await;
+    assert_eq!(seen.output, "a/\na/x\nb\nx\n");
+    for (method, target, status) in [
+        (Method::PUT, into.clone(), 400),
+        (Method::GET, format!("/tree?path={}", sandbox.path("none")), 404),
+        (Method::GET, format!("/tree?path={}", sandbox.path("from.tar")), 404),
+        (Method::GET, "/tree?path=/tmp&links=some".to_owned(), 400),
+    ] {
+        let answer = sandbox.send(method, &target, b"no tar".to_vec()).await;
+        assert_eq!(answer.status(), status, "{target}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,132 @@
+//! Environments that take a script to set up: run once, and every command that names the script gets what came of it.
+//!
+//! The script is evaluated in a shell that then becomes sandboxd itself, which prints the environment it finds behind a mark that the script
+//! cannot know. So an image needs nothing but a shell.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::launch::Variables;
+use super::tree::EXEC_ENV;
+
+/// Argument of sandboxd: print the mark that follows, and the environment.
+pub const PRINT_ENVIRONMENT: &str = "--print-environment";
+const SCRIPT_ENV: &str = "GRPO_ACTIVATE";
+const PRINTER_ENV: &str = "GRPO_PRINT_ENVIRONMENT";
+/// Environments that are kept. A task has one or two.
+const KEPT: usize = 16;
+/// What belongs to the shell that ran the script and to us.
+const NOT_TAKEN: [&str; 7] = ["_", "SHLVL", "PWD", "OLDPWD", EXEC_ENV, SCRIPT_ENV, PRINTER_ENV];
+
+/// Script and user.
+type Key = (String, Option<String>);
+type Cell = Arc<OnceCell<Variables>>;
+
+/// What scripts made of the environment. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct Environments(Arc<Mutex<VecDeque<(Key, Cell)>>>);
+
+impl Environments {
+    /// Where the environment is or will be. Whoever comes first sets it up; who comes meanwhile waits.
+    pub fn of(&self, script: &str, user: Option<&str>) -> Cell {
+        let key = (script.to_owned(), user.map(str::to_owned));
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, cell)) = kept.iter().find(|(known, _)| *known == key) {
+            return cell.clone();
+        }
+        let cell = Cell::default();
+        kept.push_back((key, cell.clone()));
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+        cell
+    }
+}
+
+/// A shell that runs the script and prints what it made of the environment.
+pub struct Activation {
+    pub mark: String,
+    pub arguments: Vec<String>,
+    pub variables: Variables,
+}
+
+impl Activation {
+    pub fn new(script: &str) -> io::Result<Self> {
+        let mut random = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let mark = random.iter().fold(String::new(), |mut mark, byte| {
+            let _ = write!(mark, "{byte:02x}");
+            mark
+        });
+        let myself = std::env::current_exe()?.to_string_lossy().into_owned();
+        let shell = format!("eval \"${SCRIPT_ENV}\" || exit; exec \"${PRINTER_ENV}\" {PRINT_ENVIRONMENT} {mark}");
+        Ok(Self {
+            arguments: vec!["-c".into(), shell],
+            variables: [(SCRIPT_ENV, script), (PRINTER_ENV, &myself)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            mark,
+        })
+    }
+
+    /// The environment in what the shell printed.
+    pub fn result(&self, printed: &str) -> Option<Variables> {
+        let (_, listed) = printed.rsplit_once(&format!("\0{}\0", self.mark))?;
+        let pairs = listed.split('\0').filter_map(|variable| variable.split_once('='));
+        Some(
+            pairs
+                .filter(|(name, value)| !NOT_TAKEN.contains(name) && !value.contains('\u{fffd}'))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+}
+
+/// What [`PRINT_ENVIRONMENT`] does.
+pub fn print_environment(mark: &str) -> io::Result<()> {
+    let mut listed = format!("\0{mark}\0").into_bytes();
+    for (name, value) in std::env::vars_os() {
+        listed.extend_from_slice(name.as_bytes());
+        listed.push(b'=');
+        listed.extend_from_slice(value.as_bytes());
+        listed.push(0);
+    }
+    io::stdout().write_all(&listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_what_follows_the_mark() {
+        let activation = Activation::new("true").unwrap();
+        let printed = format!(
+            "hello\0A=fake\0\0{}\0A=1\0B=x=\ny\0PWD=/\0bad=\u{fffd}\0",
+            activation.mark
+        );
+        let wanted: Variables = [("A", "1"), ("B", "x=\ny")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        assert_eq!(activation.result(&printed), Some(wanted));
+        assert_eq!(activation.result("hello\0A=1\0"), None);
+    }
+
+    #[test]
+    fn each_script_and_user_has_one_environment_and_the_oldest_are_forgotten() {
+        let environments = Environments::default();
+        let first = environments.of("a", None);
+        assert!(Arc::ptr_eq(&first, &environments.of("a", None)));
+        assert!(!Arc::ptr_eq(&first, &environments.of("a", Some("agent"))));
+        for nth in 0..KEPT {
+            environments.of(&nth.to_string(), None);
+        }
+        assert!(!Arc::ptr_eq(&first, &environments.of("a", None)));
+    }
+}

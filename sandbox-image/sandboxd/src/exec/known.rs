@@ -1,0 +1,134 @@
+//! Which commands there were: those that run, those whose result is kept, and the ids of older ones, so that none runs twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use grpo_sandbox_protocol::{ExecResult, ExecState};
+use nix::sys::signal::Signal;
+use tokio::sync::{mpsc, watch};
+
+use crate::output::Printed;
+
+/// Results that are remembered, in number and in bytes.
+const REMEMBERED: usize = 256;
+const REMEMBERED_BYTES: usize = 64 << 20;
+/// Ids of which it is remembered that they have run.
+const REMEMBERED_IDS: usize = 8192;
+
+/// What a running command is to undergo.
+pub enum Order {
+    Kill,
+    Signal(Signal),
+}
+
+/// A command, from its beginning until it is forgotten.
+pub struct Run {
+    pub id: String,
+    pub printed: Printed,
+    pub orders: mpsc::Sender<Order>,
+    /// Its result, without the output, once there is one.
+    pub ended: watch::Receiver<Option<ExecResult>>,
+}
+
+impl Run {
+    pub fn state(&self) -> ExecState {
+        let bare = self.ended.borrow().clone();
+        ExecState {
+            id: self.id.clone(),
+            result: bare.map(|bare| {
+                let (output, omitted_bytes) = self.printed.text();
+                ExecResult {
+                    output,
+                    omitted_bytes,
+                    ..bare
+                }
+            }),
+        }
+    }
+
+    /// Its state once it has ended. No result then means that it was given up.
+    pub async fn end(&self) -> ExecState {
+        let _ = self.ended.clone().wait_for(Option::is_some).await;
+        self.state()
+    }
+}
+
+pub enum Entry {
+    Kept(Arc<Run>),
+    Forgotten,
+}
+
+#[derive(Default)]
+pub struct Known {
+    entries: HashMap<String, Entry>,
+    /// Ids of ended commands, oldest first.
+    ended: VecDeque<String>,
+    /// Those of them that still have a result, oldest first.
+    kept: VecDeque<String>,
+    kept_bytes: usize,
+}
+
+impl Known {
+    pub fn get(&self, id: &str) -> Option<&Entry> {
+        self.entries.get(id)
+    }
+
+    pub fn begins(&mut self, run: Arc<Run>) {
+        self.entries.insert(run.id.clone(), Entry::Kept(run));
+    }
+
+    /// Notes that a command has ended, and forgets the oldest.
+    pub fn ends(&mut self, run: &Run) {
+        self.kept_bytes += run.printed.in_memory();
+        self.kept.push_back(run.id.clone());
+        self.ended.push_back(run.id.clone());
+        // The newest is always kept: whoever waits for it may have to ask again.
+        while self.kept.len() > 1 && (self.kept.len() > REMEMBERED || self.kept_bytes > REMEMBERED_BYTES) {
+            let Some(oldest) = self.kept.pop_front() else { break };
+            if let Some(Entry::Kept(run)) = self.entries.insert(oldest, Entry::Forgotten) {
+                self.kept_bytes -= run.printed.in_memory();
+            }
+        }
+        while self.ended.len() > REMEMBERED_IDS {
+            let Some(oldest) = self.ended.pop_front() else { break };
+            self.entries.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Output;
+
+    fn run_ends(known: &mut Known, id: usize, bytes: usize) {
+        let printed = Printed::new(Output::new(bytes));
+        printed.push(&vec![b'x'; bytes]);
+        let run = Arc::new(Run {
+            id: id.to_string(),
+            printed,
+            orders: mpsc::channel(1).0,
+            ended: watch::channel(None).1,
+        });
+        known.begins(run.clone());
+        known.ends(&run);
+    }
+
+    #[test]
+    fn results_are_forgotten_by_number_and_by_size_but_not_that_they_ran() {
+        let mut known = Known::default();
+        for id in 0..REMEMBERED + 10 {
+            run_ends(&mut known, id, 1);
+        }
+        assert!(matches!(known.entries["9"], Entry::Forgotten));
+        assert!(matches!(known.entries["10"], Entry::Kept(_)));
+        run_ends(&mut known, 1000, REMEMBERED_BYTES);
+        assert!(matches!(known.entries["10"], Entry::Forgotten));
+        assert!(matches!(known.entries["1000"], Entry::Kept(_)));
+        assert_eq!(known.kept_bytes, REMEMBERED_BYTES);
+        for id in 2000..2000 + REMEMBERED_IDS {
+            run_ends(&mut known, id, 1);
+        }
+        assert_eq!((known.entries.len(), known.kept.len()), (REMEMBERED_IDS, REMEMBERED));
+    }
+}

@@ -1,0 +1,179 @@
+//! What each call does, once it is known to be the gateway's.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use grpo_sandbox_protocol::{
+    Bind, CloseRequest, ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_POLL, RenewRequest,
+    SessionInput, SessionRequest,
+};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+
+use super::{Answer, BODY_WITHIN, Claim, Sandbox, bad_request, done, json, plain, wrong_lease};
+use crate::exec::ExecError;
+use crate::files::{self, FileError, Links};
+use crate::room::{Room, Share};
+
+/// Of an output, when the caller does not say.
+const PART: usize = 1 << 20;
+
+pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body: Bytes) -> Result<Answer, ErrorBody> {
+    let query = |name: &str| query(head.uri.query().unwrap_or_default(), name);
+    let ok = StatusCode::OK;
+    match (&head.method, claim.path) {
+        (&Method::POST, "/bind") => {
+            let bind: Bind = parse(&body)?;
+            let bound = sandbox.binding.bind(&bind.lease, bind.epoch, bind.ttl_seconds);
+            bound.map_err(wrong_lease).map(|()| done())
+        }
+        (&Method::POST, "/renew") => {
+            let renew: RenewRequest = parse(&body)?;
+            let bound = sandbox.binding.bind(claim.lease, claim.epoch, renew.ttl_seconds);
+            bound.map_err(wrong_lease).map(|()| done())
+        }
+        (&Method::POST, "/exec") => {
+            let request: ExecRequest = parse(&body)?;
+            // A command may run for hours; its body's room is for others.
+            drop(body);
+            let result = sandbox.executor.run(request).await;
+            result.map(|result| json(ok, &result)).map_err(exec_error)
+        }
+        (&Method::POST, "/exec/start") => {
+            let request: ExecRequest = parse(&body)?;
+            let state = sandbox.executor.start(request);
+            state.map(|state| json(ok, &state)).map_err(exec_error)
+        }
+        (&Method::GET, "/exec") => {
+            let wait = seconds(query("waitSeconds"))?;
+            let state = sandbox.executor.state(&query("id").unwrap_or_default(), wait).await;
+            state.map(|state| json(ok, &state)).map_err(exec_error)
+        }
+        (&Method::GET, "/exec/output") => {
+            let (id, wait) = (query("id").unwrap_or_default(), seconds(query("waitSeconds"))?);
+            let (from, count) = (number(query("from"), 0)?, number(query("limit"), PART as u64)?);
+            let count = usize::try_from(count).unwrap_or(PART);
+            let part = sandbox.executor.output(&id, from, count, wait).await;
+            part.map(|part| json(ok, &part)).map_err(exec_error)
+        }
+        (&Method::POST, "/exec/kill") => {
+            let request: KillRequest = parse(&body)?;
+            let state = sandbox.executor.kill(&request).await;
+            state.map(|state| json(ok, &state)).map_err(exec_error)
+        }
+        (&Method::POST, "/sessions") => {
+            let request: SessionRequest = parse(&body)?;
+            let begun = sandbox.sessions.begin(request).await;
+            begun.map(|()| done()).map_err(exec_error)
+        }
+        (&Method::POST, "/sessions/input") => {
+            let input: SessionInput = parse(&body)?;
+            drop(body);
+            let reply = sandbox.sessions.input(input).await;
+            reply.map(|reply| json(ok, &reply)).map_err(exec_error)
+        }
+        (&Method::POST, "/sessions/close") => {
+            let request: CloseRequest = parse(&body)?;
+            sandbox.sessions.close(&request).await;
+            Ok(done())
+        }
+        (&Method::PUT, "/files") => {
+            let path = query("path").unwrap_or_default();
+            let put = files::put(&path, query("mode").as_deref(), links(query("links"))?, body).await;
+            put.map_err(file_error).map(|()| done())
+        }
+        (&Method::GET, "/files") => {
+            let share = room_for_a_file(&sandbox.room).await?;
+            let got = files::get(&query("path").unwrap_or_default(), links(query("links"))?).await;
+            got.map(|bytes| plain(ok, share.hold(bytes))).map_err(file_error)
+        }
+        (&Method::PUT, "/tree") => {
+            let path = query("path").unwrap_or_default();
+            let put = files::put_tree(&path, links(query("links"))?, body).await;
+            put.map_err(file_error).map(|()| done())
+        }
+        (&Method::GET, "/tree") => {
+            let share = room_for_a_file(&sandbox.room).await?;
+            let got = files::get_tree(&query("path").unwrap_or_default(), links(query("links"))?).await;
+            got.map(|bytes| plain(ok, share.hold(bytes))).map_err(file_error)
+        }
+        (method, path) => Err(bad_request(format!("{method} {path} is nothing that sandboxd does"))),
+    }
+}
+
+async fn room_for_a_file(room: &Room) -> Result<Share, ErrorBody> {
+    let share = tokio::time::timeout(BODY_WITHIN, room.take(MAX_FILE_BYTES)).await;
+    share.map_err(|_| {
+        let message = format!("other files were on their way for {BODY_WITHIN:?}; ask again");
+        ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
+    })
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
+    serde_json::from_slice(body).map_err(|e| bad_request(format!("reading the body: {e}")))
+}
+
+/// A number in the query.
+fn number(value: Option<String>, default: u64) -> Result<u64, ErrorBody> {
+    match value {
+        Some(text) => text.parse().map_err(|_| bad_request(format!("{text:?} is no number"))),
+        None => Ok(default),
+    }
+}
+
+fn links(value: Option<String>) -> Result<Links, ErrorBody> {
+    match value.as_deref() {
+        None | Some("follow") => Ok(Links::Followed),
+        Some("refuse") => Ok(Links::Refused),
+        Some(other) => Err(bad_request(format!("links={other:?} is neither follow nor refuse"))),
+    }
+}
+
+fn seconds(value: Option<String>) -> Result<Duration, ErrorBody> {
+    Ok(Duration::from_secs(number(value, 0)?).min(MAX_POLL))
+}
+
+/// The decoded value of a query parameter.
+fn query(query: &str, name: &str) -> Option<String> {
+    let value = query
+        .split('&')
+        .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name))?
+        .1;
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let hex = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn exec_error(error: ExecError) -> ErrorBody {
+    match error {
+        ExecError::NoProgram | ExecError::NoSignal(_) | ExecError::BadPrompt(_) => bad_request(error.to_string()),
+        ExecError::Unknown(_) => ErrorBody::new(ErrorCode::NoSuchExec, Fault::Client, error.to_string()),
+        ExecError::TooMany | ExecError::Setup(_) => {
+            ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
+        }
+    }
+}
+
+fn file_error(error: FileError) -> ErrorBody {
+    let (code, fault) = match &error {
+        FileError::BadPath(_) | FileError::BadMode(_) | FileError::BadTar { .. } => {
+            (ErrorCode::BadRequest, Fault::Client)
+        }
+        FileError::Missing(_) | FileError::NotAFile(_) => (ErrorCode::NoSuchFile, Fault::Workload),
+        FileError::TooLarge { .. } | FileError::TarTooLarge { .. } => (ErrorCode::TooLarge, Fault::Workload),
+        // A full disk or a folder turned into a file is the policy's doing.
+        FileError::Io { .. } => (ErrorCode::NoSuchFile, Fault::Workload),
+    };
+    ErrorBody::new(code, fault, error.to_string())
+}

@@ -1,0 +1,157 @@
+//! Who may hold a connection.
+//!
+//! Connections are few, and anybody who reaches the port can open one. One that has carried a call with the gateway's signature keeps its place;
+//! the others give way to whoever comes later: the oldest of the same address first, so that nobody pushes out another's before his own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// Connections at one time; the gateway pools far fewer.
+const ALL: usize = 128;
+/// Those of one address without any signed call. The kubelet's and the gateway's probes are such.
+const UNPROVEN_OF_ONE: usize = 16;
+
+/// The places there are. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct Places(Arc<Mutex<Taken>>);
+
+#[derive(Default)]
+struct Taken {
+    next: u64,
+    /// Oldest first.
+    connections: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    peer: IpAddr,
+    proven: bool,
+    give_way: Arc<Notify>,
+}
+
+/// One connection's place, until it is dropped.
+pub struct Place {
+    number: u64,
+    places: Places,
+    give_way: Arc<Notify>,
+}
+
+impl Places {
+    /// A place for a connection that has come, if it must be at another's cost. None if all are taken by the gateway itself.
+    pub fn take(&self, peer: IpAddr) -> Option<Place> {
+        let peer = peer.to_canonical();
+        let mut taken = self.lock();
+        let unproven = |taken: &Taken, of: Option<IpAddr>| -> Vec<u64> {
+            let all = taken.connections.iter();
+            let found = all.filter(|(_, held)| !held.proven && of.is_none_or(|peer| held.peer == peer));
+            found.map(|(number, _)| *number).collect()
+        };
+        let own = unproven(&taken, Some(peer));
+        if own.len() >= UNPROVEN_OF_ONE {
+            taken.end(own[0]);
+        } else if taken.connections.len() >= ALL {
+            let oldest = *unproven(&taken, None).first()?;
+            taken.end(oldest);
+        }
+        let (number, give_way) = (taken.next, Arc::new(Notify::new()));
+        taken.next += 1;
+        let connection = Connection {
+            peer,
+            proven: false,
+            give_way: give_way.clone(),
+        };
+        taken.connections.insert(number, connection);
+        let places = self.clone();
+        Some(Place {
+            number,
+            places,
+            give_way,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    fn end(&mut self, number: u64) {
+        if let Some(connection) = self.connections.remove(&number) {
+            connection.give_way.notify_one();
+        }
+    }
+}
+
+impl Place {
+    /// The connection has carried a call of the gateway.
+    pub fn prove(&self) {
+        if let Some(connection) = self.places.lock().connections.get_mut(&self.number) {
+            connection.proven = true;
+        }
+    }
+
+    /// Returns when the place is another's.
+    pub async fn taken_away(&self) {
+        self.give_way.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().connections.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn address(nth: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, nth])
+    }
+
+    fn is_gone(place: &Place) -> bool {
+        place.taken_away().now_or_never().is_some()
+    }
+
+    #[test]
+    fn a_caller_with_too_many_connections_pushes_out_its_own() {
+        let places = Places::default();
+        let other = places.take(address(1)).unwrap();
+        let many: Vec<Place> = (0..UNPROVEN_OF_ONE + 3)
+            .map(|_| places.take(address(2)).unwrap())
+            .collect();
+        assert!(!is_gone(&other));
+        assert_eq!(many.iter().map(is_gone).filter(|gone| *gone).count(), 3);
+        assert!(!is_gone(&many[3]));
+    }
+
+    #[test]
+    fn when_all_are_taken_whoever_never_called_as_the_gateway_gives_way_to_a_newcomer() {
+        let places = Places::default();
+        let proven = places.take(address(1)).unwrap();
+        proven.prove();
+        let many: Vec<Place> = (1..ALL)
+            .map(|nth| places.take(address((nth / 10) as u8 + 10)).unwrap())
+            .collect();
+        assert!(!many.iter().any(is_gone));
+        let gateway = places.take(address(1)).unwrap();
+        assert!(is_gone(&many[0]) && !is_gone(&many[1]) && !is_gone(&proven) && !is_gone(&gateway));
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_connection_has_ended() {
+        let places = Places::default();
+        let proven: Vec<Place> = (0..ALL)
+            .map(|_| places.take(address(1)).unwrap())
+            .inspect(Place::prove)
+            .collect();
+        assert!(places.take(address(2)).is_none());
+        drop(proven);
+        assert!(places.take(address(2)).is_some());
+        assert!(places.lock().connections.is_empty());
+    }
+}

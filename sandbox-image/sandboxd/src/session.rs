@@ -1,0 +1,303 @@
+//! Sessions: programs behind a terminal that are talked to, such as a shell or a debugger.
+//!
+//! Each input has an id and is typed once: whoever asks again gets the first reply, also when the first asker has gone before it came.
+
+mod terminal;
+
+use std::collections::{HashMap, VecDeque};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use grpo_sandbox_protocol::{CloseRequest, DEFAULT_OUTPUT_BYTES, SessionInput, SessionReply, SessionRequest, Until};
+use regex_lite::Regex;
+use tokio::sync::{Notify, OnceCell, watch};
+use tokio::time::Instant;
+
+use crate::exec::{self, ExecError, Executor, Target};
+use crate::output::Output;
+use crate::reaper::{End, Reaper};
+use terminal::Terminal;
+
+pub use terminal::{TAKE_TERMINAL, take};
+
+/// Sessions that are remembered, ended ones too.
+const MAX_SESSIONS: usize = 32;
+/// Replies that are remembered, and ids of inputs, so that none is typed twice.
+const REPLIES: usize = 16;
+const INPUTS: usize = 1024;
+/// A session's environment is set up within.
+const BEGIN_WITHIN: Duration = Duration::from_secs(60);
+/// Longest wait for a reply.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+/// How long a prompt must stand, and how long a silence must be, when the caller does not say.
+const PROMPT_STANDS: Duration = Duration::from_millis(20);
+const SILENCE: Duration = Duration::from_millis(500);
+/// What an ended program has printed is there after so long a silence.
+const DRAIN_QUIET: Duration = Duration::from_millis(50);
+/// Prompts are sought in so many bytes, and are not longer than this.
+const PROMPT_WITHIN: usize = 4 << 10;
+const MAX_PROMPT_BYTES: usize = 1 << 10;
+
+/// A session, from when it was asked for: whoever asks with its id meanwhile waits for the same one.
+type Begun = Arc<OnceCell<Arc<Session>>>;
+
+/// The sandbox's sessions. Cloning is cheap.
+#[derive(Clone)]
+pub struct Sessions {
+    executor: Executor,
+    reaper: Reaper,
+    known: Arc<Mutex<HashMap<String, Begun>>>,
+}
+
+struct Session {
+    id: String,
+    terminal: Terminal,
+    target: Target,
+    /// What was printed since the last reply.
+    pending: Mutex<Output>,
+    /// When something was printed last, and whether the terminal is closed.
+    printed: watch::Sender<(Instant, bool)>,
+    ended: watch::Receiver<Option<(End, Instant)>>,
+    /// Nobody wants to hear of it any more.
+    closed: Notify,
+    /// One input at a time; the replies, newest last, those of old ones not kept.
+    inputs: tokio::sync::Mutex<VecDeque<(String, Option<SessionReply>)>>,
+}
+
+impl Sessions {
+    pub fn new(executor: Executor, reaper: Reaper) -> Self {
+        Self {
+            executor,
+            reaper,
+            known: Arc::default(),
+        }
+    }
+
+    /// Begins the session with this id, if there is none.
+    pub async fn begin(&self, request: SessionRequest) -> Result<(), ExecError> {
+        exec::check(&request.id, &request.argv)?;
+        let cell = self.cell(&request.id)?;
+        let (sessions, id) = (self.clone(), request.id.clone());
+        // On its own: a caller that goes away must not leave half of it.
+        let begun = tokio::spawn({
+            let cell = cell.clone();
+            async move {
+                let begun = cell.get_or_try_init(|| sessions.start(request)).await;
+                begun.map(|_| ())
+            }
+        });
+        let begun = begun
+            .await
+            .unwrap_or_else(|error| Err(ExecError::Setup(format!("beginning session {id}: {error}"))));
+        if begun.is_err() && cell.get().is_none() {
+            self.known().remove(&id);
+        }
+        begun
+    }
+
+    fn cell(&self, id: &str) -> Result<Begun, ExecError> {
+        let mut known = self.known();
+        if let Some(cell) = known.get(id) {
+            return Ok(cell.clone());
+        }
+        if known.len() >= MAX_SESSIONS {
+            let has_ended = |cell: &Begun| cell.get().is_some_and(|session| session.end().is_some());
+            let ended = known.iter().find(|(_, cell)| has_ended(cell)).map(|(id, _)| id.clone());
+            let forgotten = known.remove(&ended.ok_or(ExecError::TooMany)?);
+            if let Some(session) = forgotten.as_ref().and_then(|cell| cell.get()) {
+                session.closed.notify_one();
+            }
+        }
+        Ok(known.entry(id.to_owned()).or_default().clone())
+    }
+
+    async fn start(&self, request: SessionRequest) -> Result<Arc<Session>, ExecError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            ExecError::Setup(format!(
+                "beginning session {} with {}: {error}",
+                request.id, request.argv[0]
+            ))
+        };
+        let place = self.executor.place()?;
+        let (user, activate) = (request.user.as_deref(), request.activate.as_deref());
+        let surroundings = self
+            .executor
+            .surroundings(user, activate, Instant::now() + BEGIN_WITHIN);
+        let mut surroundings = surroundings.await.map_err(|error| failed(&error))?;
+        surroundings.folder = request.cwd.clone();
+        surroundings.variables.insert("TERM".into(), "dumb".into());
+        surroundings.variables.extend(request.env.clone());
+        let mark = format!("session {}", request.id);
+        let surroundings = surroundings.marked(&mark);
+        let terminal = Terminal::open(surroundings.user.as_ref()).map_err(|error| failed(&error))?;
+        let mut arguments = vec![TAKE_TERMINAL.to_owned(), terminal.name.clone()];
+        arguments.extend(request.argv.clone());
+        let mut command = surroundings
+            .command("/proc/self/exe", &arguments)
+            .map_err(|error| failed(&error))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let (child, end) = self.reaper.start(&mut command).map_err(|error| failed(&error))?;
+        let (tell, ended) = watch::channel(None);
+        let session = Arc::new(Session {
+            id: request.id.clone(),
+            terminal,
+            target: exec::target(&mark, child.id() as i32),
+            pending: Mutex::new(Output::new(DEFAULT_OUTPUT_BYTES as usize)),
+            printed: watch::channel((Instant::now(), false)).0,
+            ended,
+            closed: Notify::new(),
+            inputs: tokio::sync::Mutex::default(),
+        });
+        tokio::spawn({
+            let session = session.clone();
+            async move {
+                tokio::select! {
+                    () = session.keep_reading() => {}
+                    () = session.closed.notified() => {}
+                }
+            }
+        });
+        tokio::spawn(async move {
+            let end = end.await.unwrap_or(End::Killed(9));
+            tell.send_replace(Some((end, Instant::now())));
+            drop(place);
+        });
+        Ok(session)
+    }
+
+    /// Types, and answers what came of it.
+    pub async fn input(&self, input: SessionInput) -> Result<SessionReply, ExecError> {
+        let session = self.known().get(&input.session).and_then(|cell| cell.get().cloned());
+        let session = session.ok_or_else(|| ExecError::Unknown(format!("session {}", input.session)))?;
+        let prompt = input.prompt.as_deref().map(prompt).transpose()?;
+        // On its own: the reply is for whoever asks again, too.
+        let reply = tokio::spawn(async move { session.input(&input, prompt).await });
+        reply
+            .await
+            .unwrap_or_else(|error| Err(ExecError::Setup(format!("waiting for the reply: {error}"))))
+    }
+
+    /// Ends the session and all that it has started.
+    pub async fn close(&self, request: &CloseRequest) {
+        let cell = self.known().remove(&request.id);
+        if let Some(session) = cell.and_then(|cell| cell.get().cloned()) {
+            exec::kill_all_of(&session.target).await;
+            session.closed.notify_one();
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Begun>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pattern at the end of what was printed.
+fn prompt(pattern: &str) -> Result<Regex, ExecError> {
+    if pattern.len() > MAX_PROMPT_BYTES {
+        return Err(ExecError::BadPrompt(format!(
+            "it has more than {MAX_PROMPT_BYTES} bytes"
+        )));
+    }
+    Regex::new(&format!("(?:{pattern})\\z")).map_err(|error| ExecError::BadPrompt(error.to_string()))
+}
+
+impl Session {
+    async fn keep_reading(&self) {
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let count = self.terminal.read(&mut buffer).await;
+            self.pending().push(&buffer[..count]);
+            self.printed.send_replace((Instant::now(), count == 0));
+            if count == 0 {
+                return;
+            }
+        }
+    }
+
+    async fn input(&self, input: &SessionInput, prompt: Option<Regex>) -> Result<SessionReply, ExecError> {
+        let mut inputs = self.inputs.lock().await;
+        if let Some((_, reply)) = inputs.iter().find(|(id, _)| *id == input.id) {
+            let forgotten = || ExecError::Unknown(format!("reply to input {} of session {}", input.id, self.id));
+            return reply.clone().ok_or_else(forgotten);
+        }
+        let until = self.type_and_wait(input, prompt.as_ref()).await;
+        let (output, omitted_bytes) = {
+            let empty = Output::new(DEFAULT_OUTPUT_BYTES as usize);
+            std::mem::replace(&mut *self.pending(), empty).text()
+        };
+        let (exit_code, signal) = match self.end() {
+            Some((End::Exited(code), _)) => (Some(code), None),
+            Some((End::Killed(signal), _)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        let reply = SessionReply {
+            id: input.id.clone(),
+            output,
+            omitted_bytes,
+            until,
+            busy: self.end().is_none() && self.terminal.foreground() != Some(self.target.pid),
+            exit_code,
+            signal,
+        };
+        inputs.push_back((input.id.clone(), Some(reply.clone())));
+        if let Some(old) = inputs.len().checked_sub(REPLIES + 1) {
+            inputs[old].1 = None;
+        }
+        if inputs.len() > INPUTS {
+            inputs.pop_front();
+        }
+        Ok(reply)
+    }
+
+    async fn type_and_wait(&self, input: &SessionInput, prompt: Option<&Regex>) -> Until {
+        let began = Instant::now();
+        let deadline = began + Duration::from_millis(input.timeout_millis).min(MAX_WAIT);
+        let before = self.pending().written();
+        let typed = self.terminal.write_all(input.text.as_bytes());
+        // A program that does not read is waited for no longer than one that does not print. One that has ended is told below.
+        if self.end().is_none() && tokio::time::timeout_at(deadline, typed).await.is_err() {
+            return Until::Timeout;
+        }
+        // A prompt that stood there already asks for what has just been typed.
+        let prompt_after = if input.text.is_empty() { 0 } else { before + 1 };
+        let default = if prompt.is_some() { PROMPT_STANDS } else { SILENCE };
+        let still = input.idle_millis.map_or(default, Duration::from_millis).min(MAX_WAIT);
+        self.waits(prompt, prompt_after, still, deadline).await
+    }
+
+    async fn waits(&self, prompt: Option<&Regex>, prompt_after: u64, still: Duration, deadline: Instant) -> Until {
+        let began = Instant::now();
+        let (mut printed, mut ended) = (self.printed.subscribe(), self.ended.clone());
+        loop {
+            let (last, closed) = *printed.borrow_and_update();
+            let end = *ended.borrow_and_update();
+            let asks = prompt.is_none_or(|prompt| {
+                let pending = self.pending();
+                pending.written() >= prompt_after && prompt.is_match(&pending.end(PROMPT_WITHIN))
+            });
+            let (at, until) = match end {
+                Some(_) if closed => return Until::Ended,
+                Some((_, at)) => (last.max(at) + DRAIN_QUIET, Until::Ended),
+                None if asks && prompt.is_some() => (last + still, Until::Prompt),
+                None if asks => (last.max(began) + still, Until::Idle),
+                None => (deadline, Until::Timeout),
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(at.min(deadline)) => {
+                    return if at <= deadline { until } else { Until::Timeout };
+                }
+                Ok(()) = printed.changed() => {}
+                Ok(()) = ended.changed() => {}
+            }
+        }
+    }
+
+    fn end(&self) -> Option<(End, Instant)> {
+        *self.ended.borrow()
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Output> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

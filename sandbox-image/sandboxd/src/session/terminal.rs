@@ -1,0 +1,112 @@
+//! A terminal with nobody at it: our end is read and written, the other end is the program's.
+//!
+//! A program has a terminal of its own only if it began a session and opened it by itself. So sandboxd is started once more, does that, and
+//! becomes the program.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use nix::fcntl::OFlag;
+use nix::pty::{PtyMaster, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, tcgetattr, tcsetattr};
+use nix::unistd::{Gid, Uid, chown, setsid, tcgetpgrp};
+use tokio::io::unix::AsyncFd;
+
+use crate::exec::User;
+
+/// Argument of sandboxd: take the terminal that follows, and become the program behind it.
+pub const TAKE_TERMINAL: &str = "--take-terminal";
+
+/// Our end.
+pub struct Terminal {
+    master: AsyncFd<PtyMaster>,
+    pub name: String,
+}
+
+impl Terminal {
+    /// A new one, which neither echoes nor turns line ends into those of a teletype: nobody looks at it.
+    pub fn open(user: Option<&User>) -> io::Result<Self> {
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        unlockpt(&master)?;
+        let name = ptsname_r(&master)?;
+        let mut settings = tcgetattr(&master)?;
+        settings.local_flags.remove(LocalFlags::ECHO);
+        settings.output_flags.remove(OutputFlags::ONLCR);
+        tcsetattr(&master, SetArg::TCSANOW, &settings)?;
+        if let Some(user) = user {
+            chown(
+                name.as_str(),
+                Some(Uid::from_raw(user.uid)),
+                Some(Gid::from_raw(user.gid)),
+            )?;
+        }
+        // What takes its place is unsafe to call. This type owns its descriptor, which is all that is asked there.
+        #[expect(deprecated)]
+        let master = AsyncFd::new(master)?;
+        Ok(Self { master, name })
+    }
+
+    /// Zero bytes when nobody has the other end any more.
+    pub async fn read(&self, buffer: &mut [u8]) -> usize {
+        loop {
+            let Ok(mut ready) = self.master.readable().await else {
+                return 0;
+            };
+            match ready.try_io(|master| {
+                let mut master: &PtyMaster = master.get_ref();
+                master.read(buffer)
+            }) {
+                Ok(Ok(count)) => return count,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(_)) => return 0,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut ready = self.master.writable().await?;
+            match ready.try_io(|master| {
+                let mut master: &PtyMaster = master.get_ref();
+                master.write(bytes)
+            }) {
+                Ok(Ok(count)) => bytes = &bytes[count..],
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The process group that reads what is typed.
+    pub fn foreground(&self) -> Option<i32> {
+        tcgetpgrp(self.master.get_ref()).ok().map(|group| group.as_raw())
+    }
+}
+
+/// What [`TAKE_TERMINAL`] does. Returns only why it could not.
+pub fn take(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
+    let (Some(name), Some(program)) = (arguments.next(), arguments.next()) else {
+        return io::Error::other(format!("{TAKE_TERMINAL} takes a terminal, a program and its arguments"));
+    };
+    let taken = || -> io::Result<[File; 3]> {
+        setsid()?;
+        // The first that the leader of a session opens is its own.
+        let terminal = File::options().read(true).write(true).open(&name)?;
+        Ok([terminal.try_clone()?, terminal.try_clone()?, terminal])
+    };
+    match taken() {
+        Ok([input, output, errors]) => Command::new(program)
+            .args(arguments)
+            .stdin(input)
+            .stdout(output)
+            .stderr(errors)
+            .exec(),
+        Err(error) => error,
+    }
+}
