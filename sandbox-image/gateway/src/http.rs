@@ -1,31 +1,28 @@
-//! The door for drivers: leases, commands, files, demand.
+//! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
+
+mod work;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, Fault, LeaseRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, RenewRequest,
-};
+use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, Fault, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
 
 use crate::core::{Core, lease, now};
 use crate::index::Held;
-use crate::sandbox::Holder;
 
 /// Longest anybody may wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
-/// Longest a command may take, seconds.
-const MAX_EXEC: u64 = 24 * 3600;
 /// Lease ids and images are bounded, because they go into the ledger.
 const MAX_NAME: usize = 512;
-/// Added to a command's own time.
+/// Added to the time that something in a sandbox takes by itself.
 const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
@@ -38,11 +35,7 @@ pub fn router(core: Arc<Core>) -> Router {
         .route("/v1/leases", post(take))
         .route("/v1/leases/{id}", get(look).delete(release))
         .route("/v1/leases/{id}/renew", post(renew))
-        .route("/v1/leases/{id}/exec", post(exec))
-        .route(
-            "/v1/leases/{id}/files",
-            put(files).get(files).layer(DefaultBodyLimit::max(MAX_FILE_BYTES)),
-        )
+        .nest("/v1/leases/{id}", work::router())
         .route("/v1/demand", put(demand))
         .route("/v1/pool", get(pool))
         .route("/v1/pool/troubles", get(troubles))
@@ -109,11 +102,11 @@ async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
             return Err(bad(format!("{field} must have 1 to {MAX_NAME} bytes")));
         }
     }
-    if !core.template.spec.allow_unenforced {
-        let message = "nobody has shown that this cluster enforces network: None for this pool; set allowUnenforced: true to lease all the same";
-        return Err(ErrorBody::new(ErrorCode::EgressUnproven, Fault::Infrastructure, message).into());
-    }
     request.wait_seconds = request.wait_seconds.min(MAX_WAIT);
+    if !core.template.spec.allow_unenforced {
+        let wait = Duration::from_secs(request.wait_seconds);
+        core.egress.shown_to_be_blocked(wait).await?;
+    }
     Ok(Json(core.lease(request).await?).into_response())
 }
 
@@ -148,86 +141,8 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
     // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is there.
     let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
-    pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
+    work::pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
     Ok(Json(lease(&held(&core, &id)?)).into_response())
-}
-
-async fn exec(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
-    let request: ExecRequest = parse(&body)?;
-    if request.id.is_empty() || request.id.len() > MAX_NAME {
-        return Err(bad(format!("id must have 1 to {MAX_NAME} bytes")));
-    }
-    if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
-        return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));
-    }
-    let held = held(&core, &id)?;
-    let timeout = Duration::from_secs(request.timeout_seconds);
-    let _running = Running::begin(&core, &held);
-    let began = Instant::now();
-    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
-    let is_done = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
-    core.metrics.executed(is_done, began.elapsed());
-    answer
-}
-
-/// A command that runs: its lease is in use until this is dropped, however the call ends.
-struct Running<'a> {
-    core: &'a Core,
-    lease: &'a str,
-    epoch: u64,
-}
-
-impl<'a> Running<'a> {
-    fn begin(core: &'a Core, held: &'a Held) -> Self {
-        let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
-        core.look(|index| index.command_begins(lease, now()));
-        Self { core, lease, epoch }
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.core
-            .look(|index| index.command_ends(self.lease, self.epoch, now()));
-    }
-}
-
-async fn files(
-    State(core): Shared,
-    Path(id): Path<String>,
-    method: Method,
-    RawQuery(query): RawQuery,
-    body: Bytes,
-) -> Result<Response, Refused> {
-    let held = held(&core, &id)?;
-    core.look(|index| index.used(&id, now()));
-    let target = format!("/files?{}", query.unwrap_or_default());
-    pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await
-}
-
-/// sandboxd's answer, or whose fault it is that there is none.
-async fn pass_on(
-    core: &Core,
-    held: &Held,
-    method: Method,
-    target: &str,
-    body: Bytes,
-    timeout: Duration,
-) -> Result<Response, Refused> {
-    let id = &held.entry.lease;
-    let holder = Holder {
-        ip: &held.ip,
-        lease: id,
-        epoch: held.entry.epoch,
-    };
-    match core.sandboxes.send(holder, method, target, body, timeout).await {
-        Ok((status, body)) => Ok((status, [("content-type", "application/json")], body).into_response()),
-        Err(error) => Err(Refused(core.look(|index| match index.cause_of(id) {
-            Some(cause) => ErrorBody::lost(id, cause),
-            // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
-            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
-        }))),
-    }
 }
 
 async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused> {

@@ -18,12 +18,14 @@
 
 pub mod cause;
 pub mod core;
+pub mod egress;
 pub mod http;
 pub mod index;
 pub mod ledger;
 pub mod metrics;
 pub mod pod;
 pub mod pull;
+pub mod relay;
 pub mod restore;
 pub mod sandbox;
 pub mod waiters;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::core::{Core, now};
+use grpo_gateway::egress::keep_probing;
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
 use grpo_gateway::pod::{Template, template_digest};
@@ -80,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let maps = Api::namespaced(client, &arguments.namespace);
 
     let holder = format!("{:016x}", rand::rng().random::<u64>());
-    let (ledger, entries) = Ledger::open(maps, &arguments.ledger, &holder)
+    let (ledger, entries, report) = Ledger::open(maps, &arguments.ledger, &holder)
         .await
         .map_err(|e| e.to_string())?;
     let listed = Core::list(&pods, &arguments.pool)
@@ -104,10 +105,19 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             .map_err(|e| format!("tidying the ledger: {e}"))?;
     }
     let counters = ledger.counters();
-    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters);
+    let core = Core::new(
+        index,
+        pods,
+        changes,
+        Sandboxes::new(signer),
+        template,
+        counters,
+        report.egress,
+    );
     let writer = tokio::spawn(ledger.run(receiver));
     tokio::spawn(core.clone().follow());
     tokio::spawn(core.clone().schedule());
+    tokio::spawn(keep_probing(core.clone()));
 
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await

@@ -146,7 +146,7 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
     }
     let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
     let maps = Api::namespaced(client.clone(), "n");
-    let (ledger, _) = Ledger::open(maps, &names, "holder").await.unwrap();
+    let (ledger, ..) = Ledger::open(maps, &names, "holder").await.unwrap();
     let counters = ledger.counters();
     let template = Template {
         pool: "p".into(),
@@ -167,6 +167,7 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
         sandboxes,
         template,
         counters.clone(),
+        None,
     );
     tokio::spawn(ledger.run(receiver));
     tokio::spawn(core.clone().follow());

@@ -9,14 +9,14 @@ use std::{
     sync::Arc,
 };
 
-use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, SignatureError, Verifier};
+use grpo_sandbox_protocol::{KEY_ENV, Room, SANDBOXD_PORT, SignatureError, Verifier};
 use sandboxd::{
     callers::Callers,
     exec::{self, Executor},
     http::{self, Sandbox},
     lease::Binding,
     reaper::Reaper,
-    room::Room,
+    relay::Relays,
     session::{self, Sessions},
 };
 use tokio::net::TcpListener;
@@ -114,7 +114,8 @@ async fn serve(verifier: Verifier) -> Result<(), Ended> {
         binding: binding.clone(),
         sessions: Sessions::new(executor.clone(), reaper.clone()),
         executor,
-        room: Room::default(),
+        relays: Relays::default(),
+        room: Room::of_files(2),
     });
     tokio::select! {
         ended = reaper.keep_reaping() => ended.map_err(Ended::while_doing("waiting for SIGCHLD")),

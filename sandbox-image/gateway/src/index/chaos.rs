@@ -29,6 +29,7 @@ enum Order {
     Commit { lease: String },
     Bind { entry: LedgerEntry },
     Forget { lease: String, epoch: u64 },
+    Ask { lease: String, epoch: u64 },
 }
 
 /// What is on its way to a gateway.
@@ -202,6 +203,7 @@ impl World {
                     self.ended.insert((lease.clone(), epoch));
                     Some(Order::Forget { lease, epoch })
                 }
+                Action::Ask { lease, epoch } => Some(Order::Ask { lease, epoch }),
                 Action::Refuse { .. } => None,
             });
         }
@@ -260,6 +262,13 @@ impl World {
                 if self.ledger.get(&lease).is_some_and(|entry| entry.epoch == epoch) {
                     self.ledger.remove(&lease);
                 }
+            }
+            Order::Ask { lease, epoch } => {
+                let now = self.now;
+                let actions = self.gateways[at]
+                    .index
+                    .told_whether_idle(&lease, epoch, outcome > 2, now);
+                self.act(at, actions);
             }
         }
     }

@@ -105,8 +105,10 @@ pub struct Held {
     pub deadline: i64,
     /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
     pub used_at: i64,
-    /// Commands that run now. While there is one the lease is in use.
+    /// Calls that are under way. While there is one the lease is in use.
     pub running: u32,
+    /// sandboxd is being asked whether something runs that nobody waits for.
+    pub asked: bool,
 }
 
 impl Held {
@@ -122,6 +124,7 @@ impl Held {
             deadline: now,
             used_at: now,
             running: 0,
+            asked: false,
             entry,
         }
     }
@@ -183,6 +186,11 @@ pub enum Action {
         lease: String,
         epoch: u64,
         cause: Option<SandboxCause>,
+    },
+    /// Ask sandboxd whether something runs that nobody waits for, then [`Index::told_whether_idle`].
+    Ask {
+        lease: String,
+        epoch: u64,
     },
     /// Tell the waiters of this lease that it will not be.
     Refuse {

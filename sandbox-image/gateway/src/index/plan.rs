@@ -18,11 +18,11 @@ const DELETE_AGAIN_MAX: i64 = 30_000;
 const DEMAND_LASTS: i64 = 600_000;
 
 impl Held {
-    /// When the lease ends by itself, if nothing happens.
-    fn ends_at(&self, idle_millis: i64) -> i64 {
-        match self.running {
-            0 => self.entry.expires_at.min(self.used_at + idle_millis),
-            _ => self.entry.expires_at,
+    /// When the lease ends by itself, or seems to be idle, if nothing happens.
+    fn looked_at(&self, idle_millis: i64) -> i64 {
+        match self.running == 0 && !self.asked {
+            true => self.entry.expires_at.min(self.used_at + idle_millis),
+            false => self.entry.expires_at,
         }
     }
 }
@@ -54,7 +54,7 @@ impl Index {
         let leases = self.leases.values().filter(|held| held.promised);
         let deletions = self.ending.values().filter(|ending| !ending.unanswered);
         leases
-            .map(|held| held.ends_at(idle))
+            .map(|held| held.looked_at(idle))
             .chain(self.queue.iter().map(|waiter| waiter.deadline))
             .chain(deletions.map(|ending| ending.again_at))
             .chain(self.sandboxes.values().filter_map(Sandbox::given_up_at))
@@ -66,19 +66,49 @@ impl Index {
 
     fn expire(&mut self, now: i64) -> Vec<Action> {
         let idle = self.bounds.idle_millis;
-        let over: Vec<String> = self
+        let is_due = |held: &Held| held.promised && held.looked_at(idle) <= now;
+        let due: Vec<String> = self
             .leases
             .iter()
-            .filter(|(_, held)| held.promised && held.ends_at(idle) <= now)
+            .filter(|(_, held)| is_due(held))
             .map(|(lease, _)| lease.clone())
             .collect();
         self.queue.retain(|waiter| waiter.deadline > now);
-        over.iter()
-            .flat_map(|lease| {
-                self.remember(lease, SandboxCause::Expired);
-                self.take_back(lease, Some(SandboxCause::Expired), now)
-            })
-            .collect()
+        due.iter().flat_map(|lease| self.end_or_ask(lease, now)).collect()
+    }
+
+    /// A lease whose time is over ends. One that only seems to be idle may have work that nobody waits for.
+    fn end_or_ask(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        match self.leases.get_mut(lease) {
+            Some(held) if held.entry.expires_at > now => {
+                held.asked = true;
+                let (lease, epoch) = (lease.to_owned(), held.entry.epoch);
+                vec![Action::Ask { lease, epoch }]
+            }
+            _ => self.expired(lease, now),
+        }
+    }
+
+    fn expired(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        self.remember(lease, SandboxCause::Expired);
+        self.take_back(lease, Some(SandboxCause::Expired), now)
+    }
+
+    /// sandboxd has said whether something runs, or did not answer, which is no reason to keep it.
+    pub fn told_whether_idle(&mut self, lease: &str, epoch: u64, is_at_work: bool, now: i64) -> Vec<Action> {
+        let idle = self.bounds.idle_millis;
+        let Some(held) = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch) else {
+            return Vec::new();
+        };
+        held.asked = false;
+        if is_at_work {
+            self.used(lease, now);
+            return Vec::new();
+        }
+        match held.running == 0 && held.used_at + idle <= now {
+            true => self.expired(lease, now),
+            false => Vec::new(),
+        }
     }
 
     fn give_up_unseen(&mut self, now: i64) -> Vec<Action> {
@@ -178,6 +208,7 @@ impl Index {
             deadline: waiter.deadline,
             used_at: now,
             running: 0,
+            asked: false,
             entry: LedgerEntry {
                 lease: request.id.clone(),
                 run: request.run,

@@ -4,6 +4,7 @@
 
 mod background;
 mod garbage;
+mod relays;
 mod sandbox;
 mod sessions;
 mod surroundings;
