@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use grpo_sandbox_protocol::{
-    Activity, EgressReport, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
+    Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
 };
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
@@ -79,7 +79,7 @@ impl Core {
         sandboxes: Sandboxes,
         template: Template,
         ledger_counters: Counters,
-        egress: Option<EgressReport>,
+        known: PoolReport,
     ) -> Arc<Self> {
         Arc::new(Self {
             index: Mutex::new(index),
@@ -93,7 +93,7 @@ impl Core {
             in_sync: AtomicBool::new(false),
             sandboxes,
             relays: Relays::default(),
-            egress: Egress::restored(egress, now()),
+            egress: Egress::restored(known.egress, known.limits, now()),
             room: Room::of_files(FILES_IN_MEMORY),
             template,
             metrics: Metrics::new(ledger_counters),
@@ -248,6 +248,7 @@ impl Core {
         let troubles = troubles.into_iter().take(TROUBLES_REPORTED).collect();
         let report = PoolReport {
             egress: self.egress.report(),
+            limits: self.egress.limits(),
             troubles,
         };
         let core = self.clone();

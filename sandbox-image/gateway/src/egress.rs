@@ -6,11 +6,12 @@
 //! Until a probe has shown that, a pool leases nothing unless it says `allowUnenforced`; what was found is in the pool's report.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grpo_sandbox_protocol::{
-    EgressReport, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, Priority, ProbeReply, ProbeRequest, SANDBOXD_PORT,
+    EgressReport, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, Limits, Priority, ProbeReply, ProbeRequest,
+    SANDBOXD_PORT,
 };
 use hyper::Method;
 use rand::Rng;
@@ -34,24 +35,37 @@ const LEASE_WITHIN: Duration = Duration::from_secs(300);
 const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
 
 /// What the last probe found, for those who wait for it.
-pub struct Egress(watch::Sender<Option<EgressReport>>);
+pub struct Egress {
+    found: watch::Sender<Option<EgressReport>>,
+    limits: Mutex<Option<Limits>>,
+}
 
 impl Egress {
     /// As an earlier gateway left it. What is old, or was not good, says nothing.
-    pub fn restored(found: Option<EgressReport>, now: i64) -> Self {
+    pub fn restored(found: Option<EgressReport>, limits: Option<Limits>, now: i64) -> Self {
         let is_fresh = |found: &EgressReport| now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64;
-        Self(watch::Sender::new(
-            found.filter(|found| found.is_blocked() && is_fresh(found)),
-        ))
+        Self {
+            found: watch::Sender::new(found.filter(|found| found.is_blocked() && is_fresh(found))),
+            limits: Mutex::new(limits),
+        }
     }
 
     pub fn report(&self) -> Option<EgressReport> {
-        self.0.borrow().clone()
+        self.found.borrow().clone()
+    }
+
+    /// What the probe's sandbox was bounded by.
+    pub fn limits(&self) -> Option<Limits> {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bounded_by(&self, limits: Limits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = Some(limits);
     }
 
     /// Fails unless a probe has shown, or shows within the time, that sandboxes reach nothing.
     pub async fn shown_to_be_blocked(&self, wait: Duration) -> Result<(), ErrorBody> {
-        let mut reports = self.0.subscribe();
+        let mut reports = self.found.subscribe();
         let _ = tokio::time::timeout(wait, reports.wait_for(Option::is_some)).await;
         let found = reports.borrow().clone();
         match found {
@@ -115,7 +129,7 @@ pub async fn keep_probing(core: Arc<Core>) {
             true => tracing::info!(tried = found.tried.join(", "), "sandboxes reach nothing"),
             false => tracing::warn!("{}", why_not(Some(&found))),
         }
-        core.egress.0.send_replace(Some(found));
+        core.egress.found.send_replace(Some(found));
         core.report();
     }
 }
@@ -172,6 +186,7 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
         ));
     }
     let reply: ProbeReply = serde_json::from_slice(&body).map_err(|e| format!("reading the probe's answer: {e}"))?;
+    core.egress.bounded_by(reply.limits);
     let reached = targets.iter().filter(|target| reply.reached.contains(&target.address));
     Ok(EgressReport {
         at: now(),
@@ -260,12 +275,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_leased_until_a_probe_has_shown_walls() {
-        let egress = Egress::restored(None, 0);
+        let egress = Egress::restored(None, None, 0);
         let early = egress.shown_to_be_blocked(Duration::from_secs(1)).await.unwrap_err();
         assert_eq!(early.code, ErrorCode::EgressUnproven);
         let waits = egress.shown_to_be_blocked(Duration::from_secs(60));
         let (waited, ()) = tokio::join!(waits, async {
-            egress.0.send_replace(Some(found(&[], None)));
+            egress.found.send_replace(Some(found(&[], None)));
         });
         assert_eq!(waited, Ok(()));
         egress
@@ -280,7 +295,11 @@ mod tests {
 
     #[test]
     fn a_gateway_that_begins_believes_only_a_fresh_report_of_walls() {
-        let after = |millis: i64, found| Egress::restored(Some(found), 1_000_000 + millis).report().is_some();
+        let after = |millis: i64, found| {
+            Egress::restored(Some(found), None, 1_000_000 + millis)
+                .report()
+                .is_some()
+        };
         assert!(after(60_000, found(&[], None)));
         assert!(!after(3_600_000, found(&[], None)));
         assert!(!after(60_000, found(&["x"], None)) && !after(60_000, found(&[], Some("no sandbox"))));

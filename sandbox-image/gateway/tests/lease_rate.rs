@@ -167,7 +167,7 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
         sandboxes,
         template,
         counters.clone(),
-        None,
+        Default::default(),
     );
     tokio::spawn(ledger.run(receiver));
     tokio::spawn(core.clone().follow());

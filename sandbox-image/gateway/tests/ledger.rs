@@ -299,6 +299,7 @@ async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_le
             reached: Vec::new(),
             failed: None,
         }),
+        limits: None,
         troubles: Vec::new(),
     };
     let before = office.counters.writes.get();

@@ -22,7 +22,7 @@ pub mod trouble;
 pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, ExecState, KillRequest, Killed, OutputPart, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
-pub use probe::{Activity, MAX_PROBED, ProbeReply, ProbeRequest};
+pub use probe::{Activity, Limits, MAX_PROBED, ProbeReply, ProbeRequest};
 pub use relay::{RELAY_LEASE_HEADER, RELAY_PROTOCOL, RelayRequest};
 pub use report::{EgressReport, PoolReport, REPORT_ANNOTATION};
 pub use room::{Room, Share};

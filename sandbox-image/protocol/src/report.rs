@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ImageTrouble;
+use crate::{ImageTrouble, Limits};
 
 /// Annotation of the ledger's first ConfigMap that holds a [`PoolReport`] in JSON.
 pub const REPORT_ANNOTATION: &str = "grpo.dev/pool-report";
@@ -14,6 +14,9 @@ pub struct PoolReport {
     /// What the last probe found; none before the first has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressReport>,
+    /// What the probe's sandbox was bounded by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// Images that are left alone now because they could not be had; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<ImageTrouble>,

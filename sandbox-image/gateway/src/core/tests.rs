@@ -38,7 +38,7 @@ fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
             sandboxes,
             template,
             Default::default(),
-            None,
+            Default::default(),
         ),
         receiver,
     )
