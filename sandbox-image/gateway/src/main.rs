@@ -105,15 +105,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             .map_err(|e| format!("tidying the ledger: {e}"))?;
     }
     let counters = ledger.counters();
-    let core = Core::new(
-        index,
-        pods,
-        changes,
-        Sandboxes::new(signer),
-        template,
-        counters,
-        report.egress,
-    );
+    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters, report);
     let writer = tokio::spawn(ledger.run(receiver));
     tokio::spawn(core.clone().follow());
     tokio::spawn(core.clone().schedule());
