@@ -4,7 +4,7 @@ mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use grpo_sandbox_protocol::{
     Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
@@ -337,9 +337,12 @@ impl Core {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
         };
+        let decided = Instant::now();
         if !self.is_durable(&held).await {
             return;
         }
+        self.metrics.committed(decided.elapsed());
+        let durable = Instant::now();
         let epoch = held.entry.epoch;
         let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
         if !self.look(is_still) {
@@ -351,7 +354,10 @@ impl Core {
         let holder = Holder::of(&held);
         let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
         match self.sandboxes.bind(holder, ttl + 60).await {
-            Ok(()) => self.promised(&id, epoch),
+            Ok(()) => {
+                self.metrics.bound(durable.elapsed());
+                self.promised(&id, epoch);
+            }
             Err(error) => {
                 let sandbox = &held.entry.sandbox;
                 tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");

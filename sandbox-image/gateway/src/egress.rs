@@ -26,7 +26,7 @@ pub const PROBE_RUN: &str = "egress-probe";
 /// What was shown is believed for so long, also by a gateway that begins anew.
 const HOLDS_FOR: Duration = Duration::from_secs(3600);
 /// Before the next try when the last showed nothing good; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(20);
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that is not there after so long does not come about.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Sandboxes for the probe are waited for.
@@ -284,7 +284,7 @@ mod tests {
         });
         assert_eq!(waited, Ok(()));
         egress
-            .0
+            .found
             .send_replace(Some(found(&["the API server (10.0.0.1:443)"], None)));
         let refused = egress.shown_to_be_blocked(Duration::from_secs(60)).await.unwrap_err();
         assert!(

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::core::{Core, lease, now};
 use crate::index::Held;
+use crate::metrics::Around;
 
 /// Longest anybody may wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
@@ -170,7 +171,11 @@ async fn troubles(State(core): Shared) -> Response {
 
 async fn metrics(State(core): Shared) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match core.look(|index| core.metrics.text(index, now())) {
+    let around = Around {
+        relays: core.relays.count(),
+        egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
+    };
+    match core.look(|index| core.metrics.text(index, around, now())) {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
