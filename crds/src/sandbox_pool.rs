@@ -85,10 +85,26 @@ pub struct Warm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub ahead: Option<u32>,
+    /// Sandboxes that are kept warm though no run asks for them. None: the pool holds no sandbox when nobody uses it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub min: Vec<WarmImage>,
     /// At most so many that nobody has leased. 0 keeps none warm. Default: as many as `max` leaves room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
+}
+
+/// So many sandboxes of one image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WarmImage {
+    /// As tasks name it, before `imageRewrites`.
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+    /// Unleased ones, as long as `max` leaves room for them.
+    #[schemars(range(min = 1, max = 10000))]
+    pub count: u32,
 }
 
 fn yes() -> bool {

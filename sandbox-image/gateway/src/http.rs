@@ -148,6 +148,9 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
 
 async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused> {
     let demand: Demand = parse(&body)?;
+    if demand.run.is_empty() || demand.run.len() > MAX_NAME {
+        return Err(bad(format!("run must have 1 to {MAX_NAME} bytes")));
+    }
     if demand.images.len() > 4096 {
         return Err(bad("at most 4096 images"));
     }

@@ -27,6 +27,8 @@ use pulls::Pulls;
 
 pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter, Wanted};
 
+/// Under whose name the pool's own demand is kept; no run is called so.
+const POOL_ITSELF: &str = "";
 /// Ends of leases that are remembered, so that a holder hears why.
 const REMEMBERED: usize = 4096;
 /// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first one, told again, milliseconds.
@@ -228,6 +230,11 @@ impl Index {
             true => drop(self.demand.remove(run)),
             false => drop(self.demand.insert(run.to_owned(), Wanted { images, heard: now })),
         }
+    }
+
+    /// Sandboxes that the pool itself keeps warm, whatever runs want.
+    pub fn keep(&mut self, images: Vec<(String, usize)>) {
+        self.want(POOL_ITSELF, images, i64::MAX);
     }
 
     /// A list of pods begins. Whatever is known to exist by now is in it, or is gone.

@@ -98,6 +98,8 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     };
     let made_from = template_digest(&template).map_err(|e| format!("making a sandbox pod: {e}"))?;
     let mut index = Index::new(bounds(&template.spec));
+    let kept = template.spec.warm.min.iter();
+    index.keep(kept.map(|kept| (kept.image.clone(), kept.count as usize)).collect());
     let (changes, receiver) = ledger::channel();
     for change in restore(&mut index, entries, &listed, &made_from, now()) {
         changes

@@ -58,7 +58,11 @@ impl Index {
             .chain(self.queue.iter().map(|waiter| waiter.deadline))
             .chain(deletions.map(|ending| ending.again_at))
             .chain(self.sandboxes.values().filter_map(Sandbox::given_up_at))
-            .chain(self.demand.values().map(|wanted| wanted.heard + DEMAND_LASTS))
+            .chain(
+                self.demand
+                    .values()
+                    .map(|wanted| wanted.heard.saturating_add(DEMAND_LASTS)),
+            )
             .chain(self.next_shrink())
             .chain(self.pulls.next_try(now))
             .min()
@@ -138,7 +142,8 @@ impl Index {
     }
 
     fn forget_demand(&mut self, now: i64) {
-        self.demand.retain(|_, wanted| wanted.heard + DEMAND_LASTS > now);
+        self.demand
+            .retain(|_, wanted| wanted.heard.saturating_add(DEMAND_LASTS) > now);
     }
 
     /// Gives the ready pods to those who wait, in turn.

@@ -38,7 +38,9 @@ impl Sandbox {
 
     pub fn started_with(arguments: &[&str]) -> Self {
         let signer = Signer::from_seed(&[7; 32]);
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+        // Tests that are run in the background of a shell ignore SIGINT, and everything that they start does. Containers do not.
+        let mut process = Command::new("env")
+            .args(["--default-signal", env!("CARGO_BIN_EXE_sandboxd")])
             .args(arguments)
             .env(KEY_ENV, signer.public_key())
             .env("GRPO_SANDBOXD_LISTEN", "127.0.0.1:0")
