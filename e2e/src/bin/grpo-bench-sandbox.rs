@@ -6,7 +6,7 @@ use grpo_e2e::{
     cluster::cache,
     sandbox_bench::{SandboxBenchError, leases, refill, restart},
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 /// Measures the sandbox gateway and sandboxd.
 #[derive(Parser)]
@@ -17,6 +17,15 @@ struct Flags {
     /// Small and quick, as `make test` has it.
     #[arg(long)]
     short: bool,
+    /// Figures 3, 4 and 7 with so many sandboxes.
+    #[arg(long)]
+    sandboxes: Option<usize>,
+    /// Figures 2, 3 and 5 in so many rounds.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Figure 3 with leases that come and go for so many seconds.
+    #[arg(long)]
+    churn_seconds: Option<u64>,
     /// Where the rows go.
     #[arg(long, default_value = "bench/sandbox.json")]
     out: PathBuf,
@@ -48,7 +57,7 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     }
     for figure in figures {
         eprintln!("figure {figure}");
-        let measured = measure(figure, flags.short).await?;
+        let measured = measure(figure, &flags).await?;
         for row in &measured {
             let verdict = if row.meets_its_bar() { "  " } else { "! " };
             met &= row.meets_its_bar();
@@ -76,14 +85,38 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(met)
 }
 
-async fn measure(figure: u8, short: bool) -> Result<Vec<Row>, SandboxBenchError> {
-    match (figure, short) {
-        (3 | 4, false) => leases::measure(leases::Scale::FULL).await,
-        (3 | 4, true) => leases::measure(leases::Scale::SHORT).await,
-        (5, false) => refill::measure(refill::Scale::FULL).await,
-        (5, true) => refill::measure(refill::Scale::SHORT).await,
-        (7, false) => restart::measure(restart::Scale::FULL).await,
-        (7, true) => restart::measure(restart::Scale::SHORT).await,
+async fn measure(figure: u8, flags: &Flags) -> Result<Vec<Row>, SandboxBenchError> {
+    match figure {
+        3 | 4 => {
+            let mut scale = if flags.short {
+                leases::Scale::SHORT
+            } else {
+                leases::Scale::FULL
+            };
+            scale.sandboxes = flags.sandboxes.unwrap_or(scale.sandboxes);
+            scale.rounds = flags.rounds.unwrap_or(scale.rounds);
+            scale.churn = flags.churn_seconds.map_or(scale.churn, Duration::from_secs);
+            leases::measure(scale).await
+        }
+        5 => {
+            let mut scale = if flags.short {
+                refill::Scale::SHORT
+            } else {
+                refill::Scale::FULL
+            };
+            scale.rounds = flags.rounds.unwrap_or(scale.rounds);
+            refill::measure(scale).await
+        }
+        7 => {
+            let mut scale = if flags.short {
+                restart::Scale::SHORT
+            } else {
+                restart::Scale::FULL
+            };
+            scale.sandboxes = flags.sandboxes.unwrap_or(scale.sandboxes);
+            scale.leased = scale.leased.min(scale.sandboxes / 2);
+            restart::measure(scale).await
+        }
         _ => Err(SandboxBenchError::Wrong(format!(
             "there is no figure {figure} here: 3, 4, 5 and 7 are"
         ))),

@@ -123,10 +123,7 @@ impl Operator {
 
     /// Processor time used so far, in seconds.
     pub fn processor_seconds(&self) -> Option<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.part.pid()?)).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-        let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some((user + system) / 100.0)
+        self.part.processor_seconds()
     }
 }
 

@@ -67,6 +67,8 @@ struct Round {
     wait: Option<f64>,
     slowest: Option<f64>,
     writes_per_lease: f64,
+    /// Of the gateway, milliseconds a lease.
+    processor: Option<f64>,
 }
 
 pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
@@ -137,6 +139,12 @@ fn rows(scale: Scale, at_once: &[f64], rounds: &[Round], alone: &Alone, churned:
             of(|r| Some(100.0 * r.leases / r.bare)),
             "%",
             Some(">= 90"),
+        ),
+        Row::new(
+            format!("{burst}: the gateway's processor time per lease"),
+            of(|r| r.processor),
+            "ms",
+            None,
         ),
         Row::new(format!("{burst}: p50"), of(|r| r.wait), "ms", None),
         Row::new(format!("{burst}: p99"), of(|r| r.slowest), "ms", None),
@@ -233,7 +241,7 @@ async fn round(
         .map(|lease| name(&format!("r{number}"), lease))
         .collect();
     let caller = &gateway.caller;
-    let began = Instant::now();
+    let (began, processor) = (Instant::now(), gateway.part.processor_seconds());
     let mut waits: Vec<Duration> = stream::iter(names.iter().enumerate())
         .map(async |(number, name)| {
             let asked = Instant::now();
@@ -243,6 +251,11 @@ async fn round(
         .try_collect()
         .await?;
     let leases = names.len() as f64 / began.elapsed().as_secs_f64();
+    let used = gateway
+        .part
+        .processor_seconds()
+        .zip(processor)
+        .map(|(now, before)| now - before);
     let to_lease = writes(&audit.fresh()?, "configmaps");
     let bare = bare(rig, names.len(), to_lease, number).await?;
     release(caller, &names).await?;
@@ -254,6 +267,7 @@ async fn round(
         wait: percentile(&mut waits, 50.0),
         slowest: percentile(&mut waits, 99.0),
         writes_per_lease: (to_lease + to_end) as f64 / names.len() as f64,
+        processor: used.map(|seconds| seconds * 1e3 / names.len() as f64),
     })
 }
 
