@@ -37,13 +37,28 @@ impl Caller {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), SandboxBenchError> {
+        self.send_with(method, path, &[], body).await
+    }
+
+    /// The same, with headers.
+    pub async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), SandboxBenchError> {
         let failed = |what: String| SandboxBenchError::Call {
             doing: format!("{method} {path} of {}", self.base),
             what,
         };
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method.clone())
-            .uri(format!("{}{path}", self.base))
+            .uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let request = request
             .body(Full::new(body))
             .map_err(|error| failed(error.to_string()))?;
         let answer = self

@@ -85,13 +85,14 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
         rounds.push(round(&rig, &mut gateway, &mut audit, scale, number).await?);
     }
     gateway.until_ready(scale.sandboxes).await?;
+    gone(&rig, scale.sandboxes).await?;
     let alone = alone(&rig, &gateway, &mut audit, scale.alone).await?;
     gateway.until_ready(scale.sandboxes).await?;
     audit.fresh()?;
     let (churned, mut waits) = churn(&gateway.caller, scale).await?;
     emptied(&rig).await?;
     let churn_writes = writes(&audit.fresh()?, "configmaps");
-    let (believed, refused) = rig.played.binds();
+    let (believed, refused) = rig.binds();
     if refused > 0 {
         return Err(SandboxBenchError::Wrong(format!(
             "{refused} binds of {} were wrong",
@@ -294,6 +295,22 @@ async fn emptied(rig: &Rig) -> Result<(), SandboxBenchError> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Waits until there are no more pods than there should be: deletions are ordered again as long as a pod is there.
+async fn gone(rig: &Rig, sandboxes: usize) -> Result<(), SandboxBenchError> {
+    let pods = rig.pods(&rig.admin);
+    while pods
+        .list_metadata(&Default::default())
+        .await
+        .map_err(api("listing", "pods"))?
+        .items
+        .len()
+        > sandboxes
+    {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
 }
 
 struct Alone {

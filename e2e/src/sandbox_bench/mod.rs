@@ -4,12 +4,14 @@
 //! rig (control plane + KWOK + played sandboxds + the gateway's process) ─┬► leases: leases/s, ledger writes   (figures 3 and 4)
 //!                                                                        ├► refill: pods made a second        (figure 5)
 //!                                                                        └► restart: killed, and its memory   (figure 7)
+//! rig with one sandboxd's process ──────────────────────────────────────► exec: commands, beside swe-rex    (figure 2)
 //! ```
 //!
 //! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at a pod's address is this
 //! process, which checks what sandboxd would check of a bind. Peers are measured in turns with the gateway, on the same API server.
 
 pub mod caller;
+pub mod exec;
 pub mod leases;
 mod played;
 pub mod refill;

@@ -51,6 +51,8 @@ impl Played {
             let router = Router::new()
                 .route("/healthz", get(async || "ok"))
                 .route("/bind", post(bind))
+                // What is asked next is a container that began anew at once.
+                .route("/reset", post(async || StatusCode::NO_CONTENT))
                 .with_state(binds.clone());
             tasks.push(tokio::spawn(async move {
                 // Ends only by being dropped.

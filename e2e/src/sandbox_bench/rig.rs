@@ -1,12 +1,13 @@
 //! A control plane, nodes and sandboxds that are played, and a gateway that is real.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use grpo_sandbox_protocol::Signer;
+use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, Signer};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
@@ -33,12 +34,21 @@ pub const SHARD_LEASES: usize = 256;
 /// The control plane and what is played in it.
 pub struct Rig {
     // What listens at its addresses ends first.
-    pub played: Played,
+    sandboxes: Sandboxes,
     pub plane: ControlPlane,
     pub admin: Client,
     /// What the gateway is measured beside; the API server tells the two apart.
     pub bare: Client,
     max: usize,
+}
+
+/// Who is asked for at the pods' addresses.
+enum Sandboxes {
+    Played(Played),
+    /// One, at the address that all pods have.
+    Real {
+        _part: Part,
+    },
 }
 
 /// The gateway's process.
@@ -48,17 +58,22 @@ pub struct Gateway {
 }
 
 impl Rig {
-    /// Everything but a gateway, for a pool of so many sandboxes.
+    /// Everything but a gateway, for a pool of so many sandboxes that are played.
     pub async fn start(max: usize) -> Result<Self, SandboxBenchError> {
-        let options = Options {
-            scheduler: true,
-            kwok: true,
-            audit: true,
-            many_addresses: true,
-            controller_manager: false,
-        };
-        let plane = ControlPlane::start(options).await?;
-        let played = Played::serve(&plane.pod_ips(), &Signer::from_seed(&SEED).public_key()).await?;
+        let plane = ControlPlane::start(options(true)).await?;
+        let played = Played::serve(&plane.pod_ips(), &signer().public_key()).await?;
+        Self::of(plane, Sandboxes::Played(played), max).await
+    }
+
+    /// Everything but a gateway, for a pool of one sandbox, whose sandboxd is real.
+    pub async fn with_a_sandboxd() -> Result<Self, SandboxBenchError> {
+        let plane = ControlPlane::start(options(false)).await?;
+        let address = SocketAddr::from((plane.pod_ip(), SANDBOXD_PORT));
+        let part = sandboxd(address, plane.folder())?;
+        Self::of(plane, Sandboxes::Real { _part: part }, 1).await
+    }
+
+    async fn of(plane: ControlPlane, sandboxes: Sandboxes, max: usize) -> Result<Self, SandboxBenchError> {
         let admin = plane.admin().await?;
         let bare = plane.user(BARE)?.client().await?;
         prepare(&admin).await?;
@@ -66,7 +81,7 @@ impl Rig {
             node(&admin, &format!("node-{number}"), 0, &json!({}), &json!([])).await?;
         }
         let rig = Self {
-            played,
+            sandboxes,
             plane,
             admin,
             bare,
@@ -81,6 +96,14 @@ impl Rig {
 
     fn file(&self, name: &str) -> PathBuf {
         self.plane.folder().join(name)
+    }
+
+    /// Binds that were believed, and that were not.
+    pub fn binds(&self) -> (u64, u64) {
+        match &self.sandboxes {
+            Sandboxes::Played(played) => played.binds(),
+            Sandboxes::Real { .. } => (0, 0),
+        }
     }
 
     pub fn maps(&self, client: &Client) -> Api<ConfigMap> {
@@ -165,6 +188,37 @@ impl Gateway {
         }
         Ok(())
     }
+}
+
+fn options(many_addresses: bool) -> Options {
+    Options {
+        scheduler: true,
+        kwok: true,
+        audit: true,
+        many_addresses,
+        controller_manager: false,
+    }
+}
+
+/// Who signs what sandboxds are told.
+pub fn signer() -> Signer {
+    Signer::from_seed(&SEED)
+}
+
+/// A sandboxd that serves this machine.
+pub fn sandboxd(at: SocketAddr, folder: &Path) -> Result<Part, SandboxBenchError> {
+    let environment = vec![
+        (KEY_ENV.to_owned(), signer().public_key()),
+        ("GRPO_SANDBOXD_LISTEN".to_owned(), at.to_string()),
+    ];
+    let flags = vec!["--allow-local".to_owned()];
+    Ok(Part::start_with(
+        "sandboxd",
+        &program("sandboxd")?,
+        flags,
+        environment,
+        folder,
+    )?)
 }
 
 /// Names of the shards of a pool's ledger.

@@ -4,7 +4,8 @@
 //! container, so an unexplained 137 came from outside.
 
 use grpo_sandbox_protocol::SandboxCause;
-use k8s_openapi::api::core::v1::Pod;
+
+use crate::seen::{DISRUPTION, Pod};
 
 /// Why the pod's sandbox is no more; `deleted` when the pod object itself is gone.
 pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
@@ -33,7 +34,7 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         .conditions
         .iter()
         .flatten()
-        .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True");
+        .find(|condition| condition.type_ == DISRUPTION && condition.status == "True");
     if let Some(disruption) = disruption {
         return match disruption.reason.as_deref() {
             Some("PreemptionByScheduler") => SandboxCause::Preempted,

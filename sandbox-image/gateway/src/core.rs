@@ -2,13 +2,15 @@
 
 mod watch;
 
+pub use watch::Watched;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, SandboxCause};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -326,12 +328,6 @@ impl Core {
         if self.ledger.send(Change::Flush { done }).await.is_ok() {
             let _ = settled.await;
         }
-    }
-
-    /// The pool's pods as they are now. Called once, before leases are restored.
-    pub async fn list(pods: &Api<Pod>, pool: &str) -> Result<Vec<Pod>, kube::Error> {
-        let of_the_pool = ListParams::default().labels(&pod::selector(pool));
-        Ok(pods.list(&of_the_pool).await?.items)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
-use grpo_gateway::core::{Core, now};
+use grpo_gateway::core::{Core, Watched, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
 use grpo_gateway::pod::{Template, template_digest};
@@ -77,13 +77,13 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .await
         .map_err(|e| format!("reaching the API server: {e}"))?;
     let pods = Api::namespaced(client.clone(), &arguments.namespace);
-    let maps = Api::namespaced(client, &arguments.namespace);
+    let maps = Api::namespaced(client.clone(), &arguments.namespace);
 
     let holder = format!("{:016x}", rand::rng().random::<u64>());
     let (ledger, entries) = Ledger::open(maps, &arguments.ledger, &holder)
         .await
         .map_err(|e| e.to_string())?;
-    let listed = Core::list(&pods, &arguments.pool)
+    let (watched, listed) = Watched::begin(client, &arguments.namespace, &arguments.pool)
         .await
         .map_err(|e| format!("listing sandbox pods: {e}"))?;
     let template = Template {
@@ -106,7 +106,8 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let counters = ledger.counters();
     let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters);
     let writer = tokio::spawn(ledger.run(receiver));
-    tokio::spawn(core.clone().follow());
+    core.take_in(listed);
+    tokio::spawn(core.clone().follow(watched));
     tokio::spawn(core.clone().schedule());
 
     let listener = tokio::net::TcpListener::bind(arguments.listen)

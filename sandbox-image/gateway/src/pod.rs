@@ -6,6 +6,7 @@ use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{Affinity, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Resource;
 use serde_json::json;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
@@ -72,21 +73,21 @@ fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
 }
 
 /// The slot of a pod that has one.
-pub fn slot(pod: &Pod) -> Option<u32> {
-    pod.metadata.labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
+pub fn slot(pod: &impl Resource) -> Option<u32> {
+    pod.meta().labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
 }
 
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+fn annotation<'a>(pod: &'a impl Resource, key: &str) -> Option<&'a str> {
+    pod.meta().annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The term of the gateway that made the pod.
-pub fn term(pod: &Pod) -> Option<u64> {
+pub fn term(pod: &impl Resource) -> Option<u64> {
     annotation(pod, TERM_ANNOTATION)?.parse().ok()
 }
 
 /// The image that the pod was made for, if it was made as `template` says.
-pub fn image_if_made_from<'a>(pod: &'a Pod, template: &str) -> Option<&'a str> {
+pub fn image_if_made_from<'a>(pod: &'a impl Resource, template: &str) -> Option<&'a str> {
     annotation(pod, TEMPLATE_ANNOTATION).filter(|made_from| *made_from == template)?;
     annotation(pod, IMAGE_ANNOTATION)
 }

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use grpo_sandbox_protocol::{LedgerEntry, SandboxCause};
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::cause::cause;
 use crate::index::{Found, Index};
 use crate::ledger::Change;
 use crate::pod::{image_if_made_from, slot};
+use crate::seen::Pod;
 
 /// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway first.
 const GRACE: i64 = 60_000;

@@ -6,10 +6,15 @@ use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
 use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, SANDBOXD_PORT, Signed, Signer};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::CONNECTION;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Semaphore;
+
+/// Each takes a connection, and two seconds where nobody listens.
+const LOOKS: usize = 512;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} at {ip}: {message}")]
@@ -31,6 +36,8 @@ pub struct Holder<'a> {
 pub struct Sandboxes {
     client: Client<HttpConnector, Full<Bytes>>,
     signer: Signer,
+    /// Looks whether sandboxds answer, at one time: of a pool that is taken over every pod is looked at.
+    looks: Semaphore,
 }
 
 impl Sandboxes {
@@ -42,12 +49,18 @@ impl Sandboxes {
             .pool_idle_timeout(IDLE_CONNECTION / 2)
             .pool_max_idle_per_host(8)
             .build(connector);
-        Self { client, signer }
+        Self {
+            client,
+            signer,
+            looks: Semaphore::new(LOOKS),
+        }
     }
 
     /// Whether sandboxd answers at the address.
     pub async fn answers(&self, ip: &str) -> bool {
-        let Ok(request) = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).body(Full::default()) else {
+        // Most are not asked again for long: their connections would be idle ones.
+        let request = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).header(CONNECTION, "close");
+        let (Ok(request), Ok(_look)) = (request.body(Full::default()), self.looks.acquire().await) else {
             return false;
         };
         let answer = tokio::time::timeout(Duration::from_secs(2), self.client.request(request)).await;
