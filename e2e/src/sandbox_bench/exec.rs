@@ -424,7 +424,7 @@ impl Swerex {
             ("content-type", "application/json".to_owned()),
         ];
         answers(&caller, "/is_alive", &key).await?;
-        let session = Bytes::from_static(br#"{"session_type": "bash"}"#);
+        let session = Bytes::from_static(br#"{"session_type": "bash", "startup_timeout": 20}"#);
         let (status, answer) = caller.send_with(Method::POST, "/create_session", &key, session).await?;
         if !status.is_success() {
             let what = format!("{status}: {}", String::from_utf8_lossy(&answer));
