@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
+use grpo_crds::sandbox_pool::Reset;
 use grpo_gateway::core::{Core, Watched, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
@@ -97,6 +98,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     };
     let made_from = template_digest(&template).map_err(|e| format!("making a sandbox pod: {e}"))?;
     let mut index = Index::new(bounds(&template.spec));
+    index.resets = template.spec.reset == Reset::ContainerRestart;
     let (changes, receiver) = ledger::channel();
     for change in restore(&mut index, entries, &listed, &made_from, now()) {
         changes

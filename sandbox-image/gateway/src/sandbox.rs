@@ -83,6 +83,20 @@ impl Sandboxes {
         }
     }
 
+    /// Tells sandboxd to end, so that its container begins anew.
+    pub async fn reset(&self, holder: Holder<'_>) -> Result<(), SandboxError> {
+        let within = Duration::from_secs(5);
+        let (status, body) = self.send(holder, Method::POST, "/reset", Bytes::new(), within).await?;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(error(
+                "resetting",
+                holder.ip,
+                String::from_utf8_lossy(&body).into_owned(),
+            )),
+        }
+    }
+
     /// Passes a request on and answers what sandboxd does.
     pub async fn send(
         &self,

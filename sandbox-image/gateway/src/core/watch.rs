@@ -116,6 +116,7 @@ impl Core {
             tracing::warn!(?failure, name, "pulling an image of a sandbox");
             self.apply(|index| index.pull_failed(&name, &failure, now()));
         }
+        self.apply(|index| index.restarted(&name, pod::restarts(pod), cause(pod, false), now()));
         let ip = status.pod_ip.unwrap_or_default();
         let uid = pod.uid().unwrap_or_default();
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -126,7 +127,7 @@ impl Core {
     }
 
     /// sandboxd answers long before the kubelet would say that the pod is ready.
-    async fn await_answer(self: Arc<Self>, name: String, ip: String) {
+    pub(super) async fn await_answer(self: Arc<Self>, name: String, ip: String) {
         let began = Instant::now();
         while let Some(patience) = self.patience(&name) {
             if self.sandboxes.answers(&ip).await {
@@ -147,7 +148,7 @@ impl Core {
         let index = self.lock();
         let sandbox = index.sandboxes.get(name)?;
         match (&sandbox.stage, sandbox.pull_failed_at) {
-            (Stage::Ready, _) => None,
+            (Stage::Ready | Stage::Resetting { .. }, _) => None,
             (Stage::Starting, None) => Some(ANSWER_WITHIN),
             (Stage::Starting, Some(_)) => Some(ANSWER_AFTER_PULL_WITHIN),
         }
