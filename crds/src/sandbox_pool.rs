@@ -12,7 +12,7 @@ use crate::{
     common::{Period, PodOverlay, ProcessOptions},
 };
 
-/// Sandboxes that are leased by episodes and graders and deleted after use.
+/// Sandboxes that are leased by episodes and graders and deleted after use, or begun anew.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "grpo.dev",
@@ -69,6 +69,9 @@ pub struct SandboxPoolSpec {
     /// the baseline Pod Security level.
     #[serde(default = "yes")]
     pub user_namespaces: bool,
+    /// What becomes of a sandbox that is given back.
+    #[serde(default, skip_serializing_if = "Reset::is_never")]
+    pub reset: Reset,
     /// Laid over the sandbox pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
@@ -146,6 +149,23 @@ fn default_idle_timeout() -> Period {
 pub enum Network {
     #[default]
     None,
+}
+
+/// What becomes of a sandbox that is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Reset {
+    /// Its pod is deleted.
+    #[default]
+    Never,
+    /// Its container ends and begins anew from the image, in the same pod, and may be leased again. Needs Kubernetes 1.36; on an older cluster
+    /// the pod is deleted.
+    ContainerRestart,
+}
+
+impl Reset {
+    fn is_never(&self) -> bool {
+        *self == Self::Never
+    }
 }
 
 /// One rewrite of image names.

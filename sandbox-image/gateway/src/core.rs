@@ -2,16 +2,19 @@
 
 mod watch;
 
+pub use watch::Watched;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{
     Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
 };
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -210,6 +213,9 @@ impl Core {
                 tokio::spawn(async move { core.create(name, image, slot).await });
             }
             Action::Delete { name } => drop(tokio::spawn(async move { core.delete(name).await })),
+            Action::Reset { name, ip, lease, epoch } => {
+                tokio::spawn(async move { core.reset(name, &ip, &lease, epoch).await });
+            }
             Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
             Action::Forget { lease, epoch, cause } => {
                 cause.inspect(|cause| self.metrics.lost(*cause));
@@ -267,7 +273,7 @@ impl Core {
     }
 
     async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
-        let made = match pod::sandbox(&self.template, &name, &image, slot) {
+        let made = match pod::sandbox(&self.template_now(), &name, &image, slot) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
@@ -275,6 +281,13 @@ impl Core {
             Ok(uid) => {
                 self.refusals.store(0, Ordering::Relaxed);
                 self.apply(|index| index.answered(&name, &uid, now()));
+            }
+            Err(error) if pod::is_refused_for_its_rule(&error) && self.look(|index| index.resets) => {
+                tracing::warn!(%error, "this cluster cannot begin containers anew as `reset` asks (Kubernetes 1.36 can): pods are deleted instead");
+                self.with(|index| {
+                    index.resets = false;
+                    index.refused(&name);
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, name, image, "creating a sandbox pod");
@@ -284,6 +297,15 @@ impl Core {
                 self.with(|index| index.refused(&name));
             }
         }
+    }
+
+    /// What pods are made from, without what this cluster was found not to know.
+    fn template_now(&self) -> Template {
+        let mut template = self.template.clone();
+        if !self.look(|index| index.resets) {
+            template.spec.reset = Reset::Never;
+        }
+        template
     }
 
     /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod is asked for again: a second
@@ -329,6 +351,21 @@ impl Core {
             }
             Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(&name)),
             Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again"),
+        }
+    }
+
+    /// Has a container begin anew. A sandboxd that does not say that it will end is not waited for.
+    async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64) {
+        match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
+            Ok(()) => {
+                if let Some(ip) = self.look(|index| index.anew(&name, epoch)) {
+                    self.await_answer(name, ip).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, name, "resetting a sandbox; it is thrown away");
+                self.apply(|index| index.discard(&name, SandboxCause::Unknown, now()));
+            }
         }
     }
 
@@ -397,12 +434,6 @@ impl Core {
         if self.ledger.send(Change::Flush { done }).await.is_ok() {
             let _ = settled.await;
         }
-    }
-
-    /// The pool's pods as they are now. Called once, before leases are restored.
-    pub async fn list(pods: &Api<Pod>, pool: &str) -> Result<Vec<Pod>, kube::Error> {
-        let of_the_pool = ListParams::default().labels(&pod::selector(pool));
-        Ok(pods.list(&of_the_pool).await?.items)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
-//! from a pod's status why it ended, [`pull`] why it cannot begin. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
+//! from a pod's status why it ended, [`pull`] why it cannot begin; [`seen`] is what of a pod is looked at. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
 //! the door for drivers, [`waiters`] are those of them who wait for a lease. [`metrics`] counts.
 //!
 //! # Restarts
@@ -28,4 +28,5 @@ pub mod pull;
 pub mod relay;
 pub mod restore;
 pub mod sandbox;
+pub mod seen;
 pub mod waiters;

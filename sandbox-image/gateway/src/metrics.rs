@@ -246,6 +246,7 @@ mod tests {
             run: "r".into(),
             sandbox: "s".into(),
             pod_uid: "u".into(),
+            restarts: 0,
             image: "x".into(),
             epoch: 1,
             expires_at: 1,

@@ -8,12 +8,17 @@ use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEA
 use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, RELAY_PROTOCOL, SANDBOXD_PORT, Signed, Signer};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use hyper::header::CONNECTION;
 use hyper::http::response::Parts;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Semaphore;
+
+/// Each takes a connection, and two seconds where nobody listens.
+const LOOKS: usize = 512;
 
 use crate::index::Held;
 
@@ -50,6 +55,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub struct Sandboxes {
     client: Client<HttpConnector, Full<Bytes>>,
     signer: Signer,
+    /// Looks whether sandboxds answer, at one time: of a pool that is taken over every pod is looked at.
+    looks: Semaphore,
 }
 
 impl Sandboxes {
@@ -61,12 +68,18 @@ impl Sandboxes {
             .pool_idle_timeout(IDLE_CONNECTION / 2)
             .pool_max_idle_per_host(8)
             .build(connector);
-        Self { client, signer }
+        Self {
+            client,
+            signer,
+            looks: Semaphore::new(LOOKS),
+        }
     }
 
     /// Whether sandboxd answers at the address.
     pub async fn answers(&self, ip: &str) -> bool {
-        let Ok(request) = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).body(Full::default()) else {
+        // Most are not asked again for long: their connections would be idle ones.
+        let request = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).header(CONNECTION, "close");
+        let (Ok(request), Ok(_look)) = (request.body(Full::default()), self.looks.acquire().await) else {
             return false;
         };
         let answer = tokio::time::timeout(Duration::from_secs(2), self.client.request(request)).await;
@@ -86,6 +99,20 @@ impl Sandboxes {
         match status.is_success() {
             true => Ok(()),
             false => Err(error("binding", holder.ip, String::from_utf8_lossy(&body).into_owned())),
+        }
+    }
+
+    /// Tells sandboxd to end, so that its container begins anew.
+    pub async fn reset(&self, holder: Holder<'_>) -> Result<(), SandboxError> {
+        let within = Duration::from_secs(5);
+        let (status, body) = self.send(holder, Method::POST, "/reset", Bytes::new(), within).await?;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(error(
+                "resetting",
+                holder.ip,
+                String::from_utf8_lossy(&body).into_owned(),
+            )),
         }
     }
 

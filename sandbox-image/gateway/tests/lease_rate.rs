@@ -14,7 +14,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use grpo_gateway::core::{Core, now};
+use grpo_gateway::core::{Core, Watched, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Counters, Ledger};
 use grpo_gateway::pod::Template;
@@ -159,7 +159,8 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
     };
     let (changes, receiver) = ledger::channel();
     let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
-    let pods = Api::namespaced(client, "n");
+    let pods = Api::namespaced(client.clone(), "n");
+    let (watched, listed) = Watched::begin(client, "n", "p").await.unwrap();
     let core = Core::new(
         Index::new(bounds(MAX)),
         pods,
@@ -170,7 +171,8 @@ async fn gateway() -> (Arc<Core>, Server, Counters) {
         Default::default(),
     );
     tokio::spawn(ledger.run(receiver));
-    tokio::spawn(core.clone().follow());
+    core.take_in(listed);
+    tokio::spawn(core.clone().follow(watched));
     tokio::spawn(core.clone().schedule());
     (core, server, counters)
 }

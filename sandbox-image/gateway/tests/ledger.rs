@@ -99,6 +99,7 @@ fn entry(lease: &str, epoch: u64) -> LedgerEntry {
         run: "r".into(),
         sandbox: "s".into(),
         pod_uid: "u".into(),
+        restarts: 0,
         image: "x".into(),
         epoch,
         expires_at: 1,

@@ -49,6 +49,9 @@ pub struct LedgerEntry {
     pub run: String,
     pub sandbox: String,
     pub pod_uid: String,
+    /// How often the pod's container had begun anew: another one is not this lease's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restarts: u32,
     pub image: String,
     pub epoch: u64,
     /// Unix milliseconds.
@@ -57,6 +60,10 @@ pub struct LedgerEntry {
     #[serde(default)]
     pub ttl_millis: i64,
     pub priority: Priority,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Sandboxes a run wants warm from now on; replaces what it wanted before.

@@ -37,6 +37,8 @@ pub const SANDBOXD_PORT: u16 = 7070;
 pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
+/// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may begin anew.
+pub const RESET_EXIT: u8 = 75;
 /// Largest file that goes in or out in one call, bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
 /// Largest JSON body of a call, bytes.

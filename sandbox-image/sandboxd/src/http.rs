@@ -93,6 +93,9 @@ fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: Arc<Place>) {
 type Answer = Response<Full<Bytes>>;
 
 async fn answer(sandbox: &Sandbox, place: &Arc<Place>, request: Request<Incoming>) -> Answer {
+    if request.uri().path() == "/healthz" && sandbox.binding.is_ending() {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"ending"));
+    }
     if request.uri().path() == "/healthz" {
         return plain(StatusCode::OK, Bytes::from_static(b"ok"));
     }

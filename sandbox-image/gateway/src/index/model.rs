@@ -11,6 +11,8 @@ pub enum Stage {
     Starting,
     /// sandboxd answers.
     Ready,
+    /// Given back under this epoch; sandboxd is told to end, so that its container begins anew.
+    Resetting { epoch: u64 },
 }
 
 /// When the API server was known to have a pod.
@@ -43,6 +45,10 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
+    /// How often its container was told to begin anew, and did or will: a later one is not the one that is meant.
+    pub restarts: u32,
+    /// Until when it must answer anew after a reset.
+    pub anew_until: Option<i64>,
 }
 
 impl Sandbox {
@@ -60,6 +66,8 @@ impl Sandbox {
             unanswered: true,
             made: String::new(),
             pull_failed_at: None,
+            restarts: 0,
+            anew_until: None,
         }
     }
 }
@@ -86,6 +94,8 @@ pub struct Found {
     pub ip: String,
     pub node: String,
     pub slot: Option<u32>,
+    /// How often its container has begun anew.
+    pub restarts: u32,
 }
 
 /// A lease that was decided.
@@ -176,6 +186,13 @@ pub enum Action {
     },
     Delete {
         name: String,
+    },
+    /// Tell sandboxd to end under this lease, then [`Index::anew`]; if it does not hear, [`Index::discard`].
+    Reset {
+        name: String,
+        ip: String,
+        lease: String,
+        epoch: u64,
     },
     /// Commit to the ledger, bind, then [`Index::promise`].
     Promise {

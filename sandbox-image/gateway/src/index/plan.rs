@@ -28,11 +28,12 @@ impl Held {
 }
 
 impl Sandbox {
-    /// When a pod that was created but never shown is given up.
+    /// When a pod that was created but never shown is given up, or one that does not answer anew.
     fn given_up_at(&self) -> Option<i64> {
         self.created
             .filter(|_| self.uid.is_empty())
             .map(|created| created.at + UNSEEN)
+            .or(self.anew_until)
     }
 }
 
@@ -219,6 +220,7 @@ impl Index {
                 run: request.run,
                 sandbox: name.to_owned(),
                 pod_uid: sandbox.uid.clone(),
+                restarts: sandbox.restarts,
                 image: request.image,
                 epoch: self.last_epoch,
                 expires_at: now + ttl,

@@ -39,6 +39,10 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
             let bound = sandbox.binding.bind(claim.lease, claim.epoch, renew.ttl_seconds);
             bound.map_err(wrong_lease).map(|()| done())
         }
+        (&Method::POST, "/reset") => {
+            let ended = sandbox.binding.end(claim.lease, claim.epoch);
+            ended.map_err(wrong_lease).map(|()| done())
+        }
         (&Method::POST, "/exec") => {
             let request: ExecRequest = parse(&body)?;
             // A command may run for hours; its body's room is for others.
