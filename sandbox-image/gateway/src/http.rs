@@ -30,7 +30,14 @@ const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
 
+/// Everything that is served.
 pub fn router(core: Arc<Core>) -> Router {
+    let own = own(core.clone());
+    own.clone().merge(crate::compat::router(core, own))
+}
+
+/// The gateway's own API.
+fn own(core: Arc<Core>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))

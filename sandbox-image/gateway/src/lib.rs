@@ -3,7 +3,7 @@
 //! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
 //! from a pod's status why it ended, [`pull`] why it cannot begin. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
-//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`metrics`] counts.
+//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`compat`] speaks to clients of other systems. [`metrics`] counts.
 //!
 //! # Restarts
 //!
@@ -17,6 +17,7 @@
 //! it has not written by then it has not promised.
 
 pub mod cause;
+pub mod compat;
 pub mod core;
 pub mod http;
 pub mod index;
