@@ -2,17 +2,20 @@
 //!
 //! Each is a translation into the gateway's own API ([`own`]) and keeps no books: a lease of theirs is a lease like any other, in the ledger, in the
 //! queue, in the counts. [`pool`] and [`nodes`] are the two servers of a remote container pool, which share their work ([`work`]); [`retries`] tells a
-//! call that is made again from a new one.
+//! call that is made again from a new one. [`swerex`] is SWE-ReX's server.
 
 mod nodes;
 mod own;
 mod pool;
 mod retries;
+mod swerex;
 mod work;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use grpo_sandbox_protocol::MAX_JSON_BYTES;
 
 use crate::core::Core;
 use own::Own;
@@ -33,5 +36,7 @@ pub fn router(core: Arc<Core>, api: Router) -> Router {
     };
     Router::new()
         .nest("/compat/pool", pool::router().with_state(compat.clone()))
-        .nest("/compat/exec", nodes::router().with_state(compat))
+        .nest("/compat/exec", nodes::router().with_state(compat.clone()))
+        .nest("/compat/swerex", swerex::router().with_state(compat))
+        .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
 }

@@ -32,7 +32,9 @@ type Shared = State<Arc<Core>>;
 
 /// Everything that is served.
 pub fn router(core: Arc<Core>) -> Router {
-    let own = own(core.clone());
+    let own = own(core.clone())
+        .merge(crate::openapi::router())
+        .layer(middleware::from_fn(crate::refusals::explain));
     own.clone().merge(crate::compat::router(core, own))
 }
 
@@ -209,7 +211,13 @@ async fn files(
     let held = held(&core, &id)?;
     core.look(|index| index.used(&id, now()));
     let target = format!("/files?{}", query.unwrap_or_default());
-    pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await
+    let is_read = method == Method::GET;
+    let mut answer = pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await?;
+    if is_read && answer.status().is_success() {
+        let kind = HeaderValue::from_static("application/octet-stream");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    Ok(answer)
 }
 
 /// sandboxd's answer, or whose fault it is that there is none.

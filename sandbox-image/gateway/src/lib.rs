@@ -3,7 +3,8 @@
 //! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
 //! from a pod's status why it ended, [`pull`] why it cannot begin. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
-//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`compat`] speaks to clients of other systems. [`metrics`] counts.
+//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`compat`] speaks to clients of other
+//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts.
 //!
 //! # Restarts
 //!
@@ -23,8 +24,10 @@ pub mod http;
 pub mod index;
 pub mod ledger;
 pub mod metrics;
+pub mod openapi;
 pub mod pod;
 pub mod pull;
+pub mod refusals;
 pub mod restore;
 pub mod sandbox;
 pub mod waiters;

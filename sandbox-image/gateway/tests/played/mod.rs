@@ -47,6 +47,8 @@ pub struct Server {
     pub writes: Arc<AtomicUsize>,
     /// Answers every deletion with an error.
     pub keeps_pods: Arc<AtomicBool>,
+    /// How often it did.
+    pub kept: Arc<AtomicUsize>,
     nodes: Arc<dyn Nodes>,
     pub client: kube::Client,
     ledgers: Vec<String>,
@@ -70,6 +72,7 @@ impl Server {
             length: Arc::new(watch::Sender::new(0)),
             writes: Arc::default(),
             keeps_pods: Arc::default(),
+            kept: Arc::default(),
             nodes,
             client: kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap(),
             ledgers,
@@ -111,6 +114,7 @@ async fn unmake(State(server): State<Server>, Path(name): Path<String>) -> Respo
         (code, Json(status)).into_response()
     };
     if server.keeps_pods.load(Ordering::Relaxed) {
+        server.kept.fetch_add(1, Ordering::Relaxed);
         return refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
     }
     server.writes.fetch_add(1, Ordering::Relaxed);

@@ -11,10 +11,14 @@ use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, Signer};
 
 use super::{Nodes, SEED};
 
+/// Of this process, whose tests run at the same time.
+static ADDRESSES: AtomicU32 = AtomicU32::new(0);
+
 #[derive(Default)]
 pub struct Sandboxds {
+    /// What they run may do whatever somebody made up: they are nobody.
+    pub confined: bool,
     processes: Mutex<BTreeMap<String, Child>>,
-    addresses: AtomicU32,
 }
 
 /// The binary beside the tests'. Cargo builds it along with the workspace's tests.
@@ -31,12 +35,23 @@ fn binary() -> PathBuf {
 }
 
 impl Sandboxds {
+    fn program(&self) -> Command {
+        if !self.confined {
+            return Command::new(binary());
+        }
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+        nobody.arg(binary()).current_dir("/");
+        nobody
+    }
+
     /// Tries addresses until one is free: other tests have sandboxds too.
     fn begin(&self) -> (Child, String) {
         loop {
-            let nth = self.addresses.fetch_add(1, Ordering::Relaxed) + std::process::id() * 64;
+            let nth = ADDRESSES.fetch_add(1, Ordering::Relaxed) + std::process::id() * 64;
             let address = format!("127.{}.{}.{}", 80 + (nth >> 16) % 100, (nth >> 8) % 256, 1 + nth % 250);
-            let mut process = Command::new(binary())
+            let mut process = self
+                .program()
                 .arg("--allow-local")
                 .env(KEY_ENV, Signer::from_seed(&SEED).public_key())
                 .env("GRPO_SANDBOXD_LISTEN", format!("{address}:{SANDBOXD_PORT}"))
