@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm lint install-plugin book golden
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -102,6 +102,9 @@ choose-rate: ## the learning rate with the largest gain on the validation split
 
 check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves behind the agent on the CPU (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh
+
+check-clients: ## mini-swe-agent, SWE-ReX and schemathesis against a gateway (900 MB to install); not part of make test
+	@e2e/clients/check.sh
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
 	@$(ENV)

@@ -28,7 +28,16 @@ const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
 
+/// Everything that is served.
 pub fn router(core: Arc<Core>) -> Router {
+    let own = own(core.clone())
+        .merge(crate::openapi::router())
+        .layer(middleware::from_fn(crate::refusals::explain));
+    own.clone().merge(crate::compat::router(core, own))
+}
+
+/// The gateway's own API.
+fn own(core: Arc<Core>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))

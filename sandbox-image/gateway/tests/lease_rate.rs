@@ -3,26 +3,20 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+mod played;
+
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
-use axum::{Json, Router};
-use grpo_gateway::core::{Core, Watched, now};
+use axum::Router;
+use axum::routing::{get, post};
+use grpo_gateway::core::{Core, now};
 use grpo_gateway::index::{Bounds, Index};
-use grpo_gateway::ledger::{self, Counters, Ledger};
-use grpo_gateway::pod::Template;
-use grpo_gateway::sandbox::Sandboxes;
-use grpo_sandbox_protocol::{LeaseRequest, Priority, SANDBOXD_PORT, Signer};
-use kube::api::Api;
-use serde_json::{Value, json};
-use tokio::sync::watch;
+use grpo_gateway::ledger::Counters;
+use grpo_sandbox_protocol::{LeaseRequest, Priority, SANDBOXD_PORT};
+use played::{Gateway, Nodes, Server, bounds};
 
 /// Addresses of sandboxds; many pods share one.
 const SANDBOXDS: usize = 64;
@@ -30,84 +24,17 @@ const MAX: usize = 600;
 const CLIENTS: usize = 64;
 const MEASURED: Duration = Duration::from_secs(5);
 
-/// An API server that has pods and ConfigMaps, and tells of pods as they change.
-#[derive(Clone)]
-struct Server {
-    pods: Arc<Mutex<BTreeMap<String, Value>>>,
-    maps: Arc<Mutex<BTreeMap<String, Value>>>,
-    /// Everything that the watch has told, a line each.
-    told: Arc<Mutex<Vec<Bytes>>>,
-    length: Arc<watch::Sender<usize>>,
-    writes: Arc<AtomicUsize>,
-}
+/// Sandboxds that are there before the pods are.
+#[derive(Default)]
+struct Shared(AtomicUsize);
 
-impl Server {
-    fn tell(&self, kind: &str, pod: &Value) {
-        let line = format!("{}\n", json!({"type": kind, "object": pod}));
-        let mut told = self.told.lock().unwrap();
-        told.push(line.into());
-        self.length.send_replace(told.len());
+impl Nodes for Shared {
+    fn start(&self, _pod: &str) -> String {
+        let nth = self.0.fetch_add(1, Ordering::Relaxed);
+        format!("127.77.0.{}", 1 + nth % SANDBOXDS)
     }
-}
 
-async fn make(State(server): State<Server>, Json(mut pod): Json<Value>) -> Response {
-    let nth = server.writes.fetch_add(1, Ordering::Relaxed);
-    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-    pod["apiVersion"] = json!("v1");
-    pod["kind"] = json!("Pod");
-    pod["metadata"]["uid"] = json!(format!("uid-{nth}"));
-    pod["metadata"]["resourceVersion"] = json!(nth.to_string());
-    pod["status"] = json!({"phase": "Running", "podIP": format!("127.77.0.{}", 1 + nth % SANDBOXDS)});
-    server.pods.lock().unwrap().insert(name, pod.clone());
-    server.tell("ADDED", &pod);
-    Json(pod).into_response()
-}
-
-async fn unmake(State(server): State<Server>, Path(name): Path<String>) -> Response {
-    server.writes.fetch_add(1, Ordering::Relaxed);
-    let Some(pod) = server.pods.lock().unwrap().remove(&name) else {
-        let gone =
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
-        return (axum::http::StatusCode::NOT_FOUND, Json(gone)).into_response();
-    };
-    server.tell("DELETED", &pod);
-    Json(pod).into_response()
-}
-
-async fn list(State(server): State<Server>, Query(query): Query<BTreeMap<String, String>>) -> Response {
-    if query.get("watch").is_none_or(|watch| watch == "false") {
-        let version = server.told.lock().unwrap().len().to_string();
-        let items: Vec<Value> = server.pods.lock().unwrap().values().cloned().collect();
-        let list =
-            json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items});
-        return Json(list).into_response();
-    }
-    let from: usize = query["resourceVersion"].parse().unwrap();
-    let told = futures::stream::unfold((from, server.length.subscribe()), move |(from, mut length)| {
-        let told = server.told.clone();
-        async move {
-            length.wait_for(|length| *length > from).await.ok()?;
-            let lines = told.lock().unwrap()[from..].concat();
-            let next = from + lines.iter().filter(|byte| **byte == b'\n').count();
-            Some((Ok::<_, std::io::Error>(Bytes::from(lines)), (next, length)))
-        }
-    });
-    Body::from_stream(told).into_response()
-}
-
-async fn map(State(server): State<Server>, Path(name): Path<String>) -> Json<Value> {
-    Json(server.maps.lock().unwrap()[&name].clone())
-}
-
-async fn replace_map(
-    State(server): State<Server>,
-    Path(name): Path<String>,
-    Json(mut map): Json<Value>,
-) -> Json<Value> {
-    let version = server.writes.fetch_add(1, Ordering::Relaxed);
-    map["metadata"]["resourceVersion"] = json!(version.to_string());
-    server.maps.lock().unwrap().insert(name, map.clone());
-    Json(map)
+    fn stop(&self, _pod: &str) {}
 }
 
 async fn serve(address: &str, router: Router) -> SocketAddr {
@@ -119,75 +46,15 @@ async fn serve(address: &str, router: Router) -> SocketAddr {
 
 /// A gateway at work, its API server, and what its ledger counts.
 async fn gateway() -> (Arc<Core>, Server, Counters) {
-    let names: Vec<String> = (0..MAX.div_ceil(256)).map(|n| format!("ledger-{n}")).collect();
-    let empty = |name: &String| {
-        let object =
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": "1"}});
-        (name.clone(), object)
-    };
-    let server = Server {
-        pods: Arc::default(),
-        maps: Arc::new(Mutex::new(names.iter().map(empty).collect())),
-        told: Arc::default(),
-        length: Arc::new(watch::Sender::new(0)),
-        writes: Arc::default(),
-    };
-    let router = Router::new()
-        .route("/api/v1/namespaces/n/pods", post(make).get(list))
-        .route("/api/v1/namespaces/n/pods/{name}", delete(unmake))
-        .route("/api/v1/namespaces/n/configmaps/{name}", get(map).put(replace_map))
-        .with_state(server.clone());
-    let url = format!("http://{}", serve("127.0.0.1:0", router).await);
+    let server = Server::serve(Arc::new(Shared::default()), MAX).await;
     for nth in 1..=SANDBOXDS {
         let sandboxd = Router::new()
             .route("/healthz", get(|| async { "ok" }))
             .route("/bind", post(|| async { "{}" }));
         serve(&format!("127.77.0.{nth}:{SANDBOXD_PORT}"), sandboxd).await;
     }
-    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
-    let maps = Api::namespaced(client.clone(), "n");
-    let (ledger, ..) = Ledger::open(maps, &names, "holder").await.unwrap();
-    let counters = ledger.counters();
-    let template = Template {
-        pool: "p".into(),
-        pool_uid: "u".into(),
-        namespace: "n".into(),
-        sandboxd_image: "sandboxd:1".into(),
-        public_key: "key".into(),
-        spec: serde_yaml_ng::from_str(&format!("max: {MAX}")).unwrap(),
-        term: ledger.term(),
-    };
-    let (changes, receiver) = ledger::channel();
-    let sandboxes = Sandboxes::new(Signer::from_seed(&[7; 32]));
-    let pods = Api::namespaced(client.clone(), "n");
-    let (watched, listed) = Watched::begin(client, "n", "p").await.unwrap();
-    let core = Core::new(
-        Index::new(bounds(MAX)),
-        pods,
-        changes,
-        sandboxes,
-        template,
-        counters.clone(),
-        Default::default(),
-    );
-    tokio::spawn(ledger.run(receiver));
-    core.take_in(listed);
-    tokio::spawn(core.clone().follow(watched));
-    tokio::spawn(core.clone().schedule());
-    (core, server, counters)
-}
-
-fn bounds(max: usize) -> Bounds {
-    Bounds {
-        max,
-        reserved: 0,
-        warm_max: max,
-        orders: 32,
-        waiting: 10_000,
-        per_node: None,
-        max_ttl_millis: 600_000,
-        idle_millis: 600_000,
-    }
+    let gateway = Gateway::begin(&server, bounds(MAX), &format!("max: {MAX}")).await;
+    (gateway.core, server, gateway.counters)
 }
 
 fn request(id: String) -> LeaseRequest {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Whose fault something was. Decides between a verdict and a Void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Fault {
     /// Nodes, network, gateway, API server: never a reward.
     Infrastructure,
@@ -15,6 +16,7 @@ pub enum Fault {
 
 /// Codes of error answers, and the HTTP status each comes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ErrorCode {
     /// 400: the request cannot be understood.
     BadRequest,
@@ -67,6 +69,7 @@ impl ErrorCode {
 
 /// Why a sandbox ended under its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum SandboxCause {
     /// Killed for its own memory limit.
     OutOfMemory,
@@ -104,6 +107,7 @@ impl SandboxCause {
 
 /// The body of every error answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[error("{code:?}: {message}")]
 pub struct ErrorBody {

@@ -8,6 +8,7 @@ use crate::bytes_as_base64;
 
 /// Run a command. The same id answers the first result, however often it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExecRequest {
     /// Chosen by the caller, unique within the lease.
@@ -29,6 +30,7 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     /// After so long the whole process tree is killed; what it had printed is kept.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 86400)))]
     pub timeout_seconds: u64,
     /// Output kept, head and tail; default [`crate::DEFAULT_OUTPUT_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,6 +39,7 @@ pub struct ExecRequest {
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExecResult {
     pub id: String,
@@ -57,6 +60,7 @@ pub struct ExecResult {
 
 /// Which limit killed a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Killed {
     OutOfMemory,
     Timeout,
@@ -68,6 +72,7 @@ pub enum Killed {
 
 /// Where a command is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExecState {
     pub id: String,
@@ -78,6 +83,7 @@ pub struct ExecState {
 
 /// Ends a command, or sends it a signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KillRequest {
     pub id: String,
@@ -88,12 +94,14 @@ pub struct KillRequest {
 
 /// Part of what a command has printed so far, by its place in the whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputPart {
     pub id: String,
     /// Where `data` begins: later than asked for where what was there is not kept.
     pub from: u64,
     #[serde(with = "bytes_as_base64")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub data: Vec<u8>,
     /// Where the next part begins.
     pub next: u64,
@@ -105,6 +113,7 @@ pub struct OutputPart {
 
 /// Binds sandboxd to a lease; from then on it obeys nobody else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bind {
     pub lease: String,
@@ -114,6 +123,7 @@ pub struct Bind {
 
 /// Extends a lease from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RenewRequest {
     pub ttl_seconds: u64,

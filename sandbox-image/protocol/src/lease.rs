@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Who waits for a sandbox. Graders have a reserved share: an agent's patch must not wait for other agents to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Priority {
     Agent,
     Grader,
@@ -11,6 +12,7 @@ pub enum Priority {
 
 /// Ask for a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
     /// Chosen by the caller: asking again with it gets the same lease.
@@ -26,6 +28,7 @@ pub struct LeaseRequest {
 
 /// A sandbox that is somebody's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     pub id: String,
@@ -43,6 +46,7 @@ pub struct Lease {
 /// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway that restarts gives each
 /// lease whose sandbox lives the whole of its time again, so that a holder that renews in time loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerEntry {
     pub lease: String,
@@ -68,6 +72,7 @@ fn is_zero(number: &u32) -> bool {
 
 /// Sandboxes a run wants warm from now on; replaces what it wanted before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Demand {
     pub run: String,
@@ -76,6 +81,7 @@ pub struct Demand {
 
 /// How many sandboxes of one image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImageDemand {
     pub image: String,
@@ -84,6 +90,7 @@ pub struct ImageDemand {
 
 /// A pool in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PoolState {
     pub ready: u32,

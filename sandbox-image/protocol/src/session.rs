@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Begin a session. The same id answers the session that is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
     /// Chosen by the caller, unique within the lease.
@@ -29,6 +30,7 @@ pub struct SessionRequest {
 
 /// Type something, and wait until the program seems to want more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionInput {
     pub session: String,
@@ -48,6 +50,7 @@ pub struct SessionInput {
 
 /// What was printed since the last reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReply {
     /// Of the input.
@@ -67,6 +70,7 @@ pub struct SessionReply {
 
 /// What ended the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Until {
     Prompt,
     Idle,
@@ -76,6 +80,7 @@ pub enum Until {
 
 /// End a session and all that it has started. One that is not there has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CloseRequest {
     pub id: String,

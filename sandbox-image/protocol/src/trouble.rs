@@ -6,6 +6,7 @@ use crate::ErrorCode;
 
 /// An image that could not be pulled and is left alone for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ImageTrouble {
     /// The task's image as leases name it, or sandboxd's.

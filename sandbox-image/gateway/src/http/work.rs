@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
@@ -134,7 +134,13 @@ async fn move_bytes(core: &Core, id: &str, method: Method, target: String, body:
     // Before its body is read: a lease that has ended makes nobody wait for that.
     held(core, id)?;
     let body = read(core, body, MAX_FILE_BYTES).await?;
-    work(core, &held(core, id)?, method, &target, body, FILE_WITHIN).await
+    let is_read = method == Method::GET;
+    let mut answer = work(core, &held(core, id)?, method, &target, body, FILE_WITHIN).await?;
+    if is_read && answer.status().is_success() {
+        let kind = HeaderValue::from_static("application/octet-stream");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    Ok(answer)
 }
 
 async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<StatusCode, Refused> {

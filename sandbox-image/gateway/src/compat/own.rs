@@ -1,0 +1,220 @@
+//! The gateway's own API, called from within: whatever it checks, counts and waits for holds for other systems' clients too.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use grpo_sandbox_protocol::{
+    ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault, Lease, LeaseRequest, MAX_FILE_BYTES, RenewRequest,
+};
+use http_body_util::{BodyExt, Limited};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tower::ServiceExt;
+
+use crate::core::{Core, now};
+use crate::sandbox::Holder;
+
+/// What an answer of ours may have: a file, or JSON about one.
+const MAX_ANSWER: usize = MAX_FILE_BYTES + (1 << 20);
+
+/// Between two renewals.
+const SOONEST_RENEWAL: Duration = Duration::from_millis(100);
+
+#[derive(Clone)]
+pub struct Own {
+    pub core: Arc<Core>,
+    api: Router,
+}
+
+impl Own {
+    pub fn new(core: Arc<Core>, api: Router) -> Self {
+        Self { core, api }
+    }
+
+    pub async fn lease(&self, request: &LeaseRequest) -> Result<Lease, ErrorBody> {
+        self.call(Method::POST, "/v1/leases", request).await
+    }
+
+    pub async fn look(&self, lease: &str) -> Result<Lease, ErrorBody> {
+        parsed(&self.send(Method::GET, &path(lease, ""), Bytes::new()).await?)
+    }
+
+    pub async fn renew(&self, lease: &str, ttl: Duration) -> Result<Lease, ErrorBody> {
+        let renew = RenewRequest {
+            ttl_seconds: ttl.as_secs(),
+        };
+        self.call(Method::POST, &path(lease, "/renew"), &renew).await
+    }
+
+    pub async fn release(&self, lease: &str) -> Result<(), ErrorBody> {
+        self.send(Method::DELETE, &path(lease, ""), Bytes::new())
+            .await
+            .map(|_| ())
+    }
+
+    /// Runs a command to its end.
+    pub async fn exec(&self, lease: &str, ttl: Duration, request: &ExecRequest) -> Result<ExecResult, ErrorBody> {
+        let target = path(lease, "/exec");
+        let running = self.call(Method::POST, &target, request);
+        self.while_renewing(lease, ttl, running).await
+    }
+
+    /// Keeps a lease for as long as something in it takes: the caller does not renew while it waits.
+    pub async fn while_renewing<T>(
+        &self,
+        lease: &str,
+        ttl: Duration,
+        work: impl Future<Output = Result<T, ErrorBody>>,
+    ) -> Result<T, ErrorBody> {
+        let mut next = self.renew(lease, ttl).await.map(|lease| before_the_end_of(&lease))?;
+        let renewing = async {
+            loop {
+                tokio::time::sleep(next).await;
+                // The work itself hears what is wrong.
+                let renewed = self.renew(lease, ttl).await;
+                next = renewed.map_or(next, |lease| before_the_end_of(&lease));
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = renewing => unreachable!("it renews for ever"),
+        }
+    }
+
+    pub async fn put(&self, lease: &str, file: &str, mode: &str, bytes: Bytes) -> Result<(), ErrorBody> {
+        let file = utf8_percent_encode(file, NON_ALPHANUMERIC);
+        let target = path(lease, &format!("/files?path={file}&mode={mode}"));
+        self.send(Method::PUT, &target, bytes).await.map(|_| ())
+    }
+
+    pub async fn get(&self, lease: &str, file: &str) -> Result<Bytes, ErrorBody> {
+        let file = utf8_percent_encode(file, NON_ALPHANUMERIC);
+        let target = path(lease, &format!("/files?path={file}"));
+        self.send(Method::GET, &target, Bytes::new()).await
+    }
+
+    /// What only sandboxd itself can do. While it does, the lease is in use.
+    pub async fn sandboxd(
+        &self,
+        lease: &str,
+        method: Method,
+        target: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ErrorBody> {
+        // Also says why there is no such lease.
+        self.look(lease).await?;
+        let gone = || {
+            ErrorBody::new(
+                ErrorCode::NoSuchLease,
+                Fault::Client,
+                format!("there is no lease {lease}"),
+            )
+        };
+        let held = self
+            .core
+            .look(|index| index.leases.get(lease).cloned())
+            .ok_or_else(gone)?;
+        let _used = Used::begin(&self.core, lease, held.entry.epoch);
+        let holder = Holder {
+            ip: &held.ip,
+            lease,
+            epoch: held.entry.epoch,
+        };
+        let (status, body) = match self.core.sandboxes.send(holder, method, target, body, within).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.look(lease).await?;
+                let message = error.to_string();
+                return Err(ErrorBody::new(
+                    ErrorCode::SandboxUnreachable,
+                    Fault::Infrastructure,
+                    message,
+                ));
+            }
+        };
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(refused(target, status, &body)),
+        }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ErrorBody> {
+        let body = serde_json::to_vec(body).map_err(|error| internal("writing a request", &error))?;
+        parsed(&self.send(method, target, body.into()).await?)
+    }
+
+    async fn send(&self, method: Method, target: &str, body: Bytes) -> Result<Bytes, ErrorBody> {
+        let request = Request::builder().method(method).uri(target).body(Body::from(body));
+        let request = request.map_err(|error| internal(target, &error))?;
+        let answer = match self.api.clone().oneshot(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| internal(target, &error))?.to_bytes();
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(refused(target, status, &body)),
+        }
+    }
+}
+
+/// The pool may give less time than it was asked for.
+fn before_the_end_of(lease: &Lease) -> Duration {
+    let left = (lease.expires_at - now()).max(0).unsigned_abs();
+    Duration::from_millis(left / 3).max(SOONEST_RENEWAL)
+}
+
+/// The path of a lease; its id is the caller's and may have anything in it.
+fn path(lease: &str, rest: &str) -> String {
+    format!("/v1/leases/{}{rest}", utf8_percent_encode(lease, NON_ALPHANUMERIC))
+}
+
+fn refused(target: &str, status: StatusCode, body: &[u8]) -> ErrorBody {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        let said = String::from_utf8_lossy(body);
+        internal(target, &format_args!("answered {status}: {said}"))
+    })
+}
+
+/// A lease is in use until this is dropped.
+struct Used<'a> {
+    core: &'a Core,
+    lease: &'a str,
+    epoch: u64,
+}
+
+impl<'a> Used<'a> {
+    fn begin(core: &'a Core, lease: &'a str, epoch: u64) -> Self {
+        core.look(|index| index.command_begins(lease, now()));
+        Self { core, lease, epoch }
+    }
+}
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        self.core
+            .look(|index| index.command_ends(self.lease, self.epoch, now()));
+    }
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
+    serde_json::from_slice(body).map_err(|error| internal("reading an answer", &error))
+}
+
+fn internal(doing: &str, error: &dyn Display) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Internal, Fault::Infrastructure, format!("{doing}: {error}"))
+}

@@ -1,0 +1,160 @@
+//! Tells a call that is made again from a new one, for clients that give their calls no names.
+//!
+//! A call whose caller went away before it was answered is *unheard*: its client is about to make it once more. The next call that says the very same
+//! within [`AGAIN_WITHIN`] is taken for that, and gets the name of the first, under which the gateway answers what the first call brought about. Two
+//! callers that ask the same at one time, neither of them gone, are two.
+//!
+//! This is in memory only. A call whose answer was lost on its way after it had been sent, or that a restart of the gateway interrupted, cannot be told:
+//! for these a client must name its calls.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::Rng;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+/// Clients make a call again after about a second, and give up after ten.
+pub const AGAIN_WITHIN: Duration = Duration::from_secs(60);
+/// Whoever undoes what an unheard call brought about does so before it is forgotten.
+const FORGOTTEN_AFTER: Duration = AGAIN_WITHIN.saturating_mul(2);
+/// Unheard calls that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// What a call says.
+pub type Said = [u8; 32];
+
+/// Calls whose callers went away. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct Retries(Arc<Mutex<VecDeque<Unheard>>>);
+
+struct Unheard {
+    said: Said,
+    name: String,
+    since: Instant,
+}
+
+/// A call that is being answered. Dropped before [`Attempt::heard`], it is unheard.
+pub struct Attempt {
+    retries: Retries,
+    said: Said,
+    pub name: String,
+    is_heard: bool,
+}
+
+/// The parts of what a call says, none of which runs into the next.
+pub fn said(parts: &[&[u8]]) -> Said {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// The first so many hexadecimal digits of it.
+pub fn hex(said: &Said, digits: usize) -> String {
+    said.iter().take(digits / 2).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// So many random hexadecimal digits.
+pub fn random_hex(digits: usize) -> String {
+    let mut rng = rand::rng();
+    (0..digits)
+        .map(|_| char::from_digit(rng.random_range(0..16), 16).unwrap_or('0'))
+        .collect()
+}
+
+impl Retries {
+    /// Begins a call: under the name of an unheard one that said the same, or under a new one.
+    pub fn begin(&self, said: Said, new_name: impl FnOnce() -> String) -> Attempt {
+        let is_again = |unheard: &Unheard| unheard.said == said && unheard.since.elapsed() <= AGAIN_WITHIN;
+        let name = self.take(is_again).unwrap_or_else(new_name);
+        Attempt {
+            retries: self.clone(),
+            said,
+            name,
+            is_heard: false,
+        }
+    }
+
+    /// Whether this call is still unheard; from now on nobody takes it up.
+    pub fn give_up(&self, name: &str) -> bool {
+        self.take(|unheard| unheard.name == name).is_some()
+    }
+
+    fn take(&self, which: impl Fn(&Unheard) -> bool) -> Option<String> {
+        let mut unheard = self.lock();
+        let at = unheard.iter().position(which)?;
+        unheard.remove(at).map(|unheard| unheard.name)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Unheard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attempt {
+    /// The answer is handed over.
+    pub fn heard(mut self) {
+        self.is_heard = true;
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.is_heard {
+            return;
+        }
+        let mut unheard = self.retries.lock();
+        while unheard.len() >= REMEMBERED
+            || unheard
+                .front()
+                .is_some_and(|first| first.since.elapsed() > FORGOTTEN_AFTER)
+        {
+            unheard.pop_front();
+        }
+        unheard.push_back(Unheard {
+            said: self.said,
+            name: std::mem::take(&mut self.name),
+            since: Instant::now(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Said = [1; 32];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_whose_caller_went_away_is_taken_up_once_and_not_for_long() {
+        let retries = Retries::default();
+        drop(retries.begin(ONE, || "a".into()));
+        let again = retries.begin(ONE, || "b".into());
+        assert_eq!(again.name, "a");
+        assert_eq!(retries.begin(ONE, || "b".into()).name, "b");
+        again.heard();
+        tokio::time::advance(AGAIN_WITHIN * 2).await;
+        assert_eq!(retries.begin(ONE, || "c".into()).name, "c");
+    }
+
+    #[tokio::test]
+    async fn calls_that_say_the_same_at_one_time_are_two_and_answered_ones_are_not_repeated() {
+        let retries = Retries::default();
+        let (first, second) = (retries.begin(ONE, || "a".into()), retries.begin(ONE, || "b".into()));
+        assert_eq!((first.name.as_str(), second.name.as_str()), ("a", "b"));
+        first.heard();
+        second.heard();
+        assert_eq!(retries.begin(ONE, || "c".into()).name, "c");
+        assert!(retries.give_up("c"));
+        assert!(!retries.give_up("c"));
+    }
+
+    #[test]
+    fn what_is_said_keeps_its_parts_apart() {
+        assert_ne!(said(&[b"ab", b"c"]), said(&[b"a", b"bc"]));
+    }
+}

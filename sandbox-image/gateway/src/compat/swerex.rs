@@ -1,0 +1,265 @@
+//! The server side of SWE-ReX 1.4, so that its `RemoteRuntime` works in a leased sandbox.
+//!
+//! The host that the runtime is given is `http://<pool>-gateway:8080/compat/swerex/<lease>`; or the lease's id is its `auth_token`, without it in the
+//! path. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]); nothing about them is kept here.
+
+mod faults;
+mod files;
+mod shell;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, RawPathParams};
+use axum::http::Method;
+use axum::http::request::Parts;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, ExecRequest, ExecResult, MAX_FILE_BYTES};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Compat;
+use super::retries::random_hex;
+use faults::{Fault, Kind};
+
+/// Every call gives the lease so long again.
+const TTL: Duration = Duration::from_secs(1800);
+/// A call without a limit of its own has this one.
+const LONGEST_SECONDS: u64 = 24 * 3600;
+const OUTPUT_BYTES: u64 = 10 << 20;
+/// Of what we run ourselves around a call.
+const OWN_SECONDS: u64 = 30;
+/// More than a file may have, for what a form puts around it.
+const MAX_UPLOAD_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
+
+type Answer = Result<Json<Value>, Fault>;
+
+pub fn router() -> Router<Compat> {
+    calls().nest("/{lease}", calls())
+}
+
+fn calls() -> Router<Compat> {
+    Router::new()
+        .route("/", get(|| async { Json(json!({"message": "hello world"})) }))
+        .route("/is_alive", get(is_alive))
+        .route("/create_session", post(shell::create))
+        .route("/run_in_session", post(shell::run))
+        .route("/close_session", post(shell::close))
+        .route("/execute", post(execute))
+        .route("/read_file", post(files::read))
+        .route("/write_file", post(files::write))
+        .route(
+            "/upload",
+            post(files::upload).layer(DefaultBodyLimit::max(MAX_UPLOAD_BYTES)),
+        )
+        .route("/close", post(close))
+}
+
+/// The sandbox that a call is about, and the call's name.
+struct Runtime {
+    compat: Compat,
+    lease: String,
+    /// The client's name for the call, or one of ours. Under it nothing is done twice.
+    call: String,
+}
+
+impl FromRequestParts<Compat> for Runtime {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, compat: &Compat) -> Result<Self, Fault> {
+        let header = |name: &str| {
+            let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
+            value.filter(|value| !value.is_empty()).map(str::to_owned)
+        };
+        let (call, key) = (header("x-request-id"), header("x-api-key"));
+        let path = RawPathParams::from_request_parts(parts, compat).await.ok();
+        let in_path = path.and_then(|path| {
+            let mut named = path.iter().filter(|(name, _)| *name == "lease");
+            named.next().map(|(_, lease)| lease.to_owned())
+        });
+        let lease = in_path.or(key).ok_or_else(Fault::no_key)?;
+        Ok(Self {
+            compat: compat.clone(),
+            lease,
+            call: call.unwrap_or_else(|| random_hex(32)),
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Fault> {
+    serde_json::from_slice(body).map_err(|error| Fault::unprocessable(&error.to_string()))
+}
+
+/// Whole seconds, for a limit that may be none or a fraction.
+fn seconds(limit: Option<f64>) -> u64 {
+    let whole = limit.filter(|limit| limit.is_finite()).map(|limit| limit.ceil() as u64);
+    whole.unwrap_or(LONGEST_SECONDS).clamp(1, LONGEST_SECONDS)
+}
+
+impl Runtime {
+    fn command(&self, step: &str, argv: Vec<String>, seconds: u64) -> ExecRequest {
+        ExecRequest {
+            id: format!("swerex-{}-{step}", self.call),
+            argv,
+            cwd: None,
+            env: BTreeMap::new(),
+            user: None,
+            activate: None,
+            stdin: None,
+            timeout_seconds: seconds,
+            max_output_bytes: Some(OUTPUT_BYTES),
+        }
+    }
+
+    async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, ErrorBody> {
+        self.compat.own.exec(&self.lease, TTL, request).await
+    }
+
+    /// A small shell script of ours, with arguments; its output if it succeeds.
+    async fn script(&self, step: &str, script: &str, arguments: &[&str]) -> Result<String, Fault> {
+        let words = [&["sh", "-c", script, "sh"], arguments].concat();
+        let request = self.command(step, words.into_iter().map(str::to_owned).collect(), OWN_SECONDS);
+        let result = self.exec(&request).await?;
+        match result.exit_code {
+            Some(0) => Ok(result.output),
+            _ => Err(Kind::Os.fault(result.output.trim())),
+        }
+    }
+
+    /// A call of sandboxd that the gateway's own API does not have.
+    async fn sandboxd(&self, method: Method, target: &str, body: Bytes, within: Duration) -> Result<Bytes, ErrorBody> {
+        let asked = self.compat.own.sandboxd(&self.lease, method, target, body, within);
+        self.compat.own.while_renewing(&self.lease, TTL, asked).await
+    }
+
+    async fn call<T: DeserializeOwned>(&self, target: &str, body: &Value, within: Duration) -> Result<T, ErrorBody> {
+        let bytes = body.to_string().into_bytes().into();
+        let answer = self.sandboxd(Method::POST, target, bytes, within).await?;
+        let answer: &[u8] = if answer.is_empty() { b"null" } else { &answer };
+        serde_json::from_slice(answer).map_err(|error| {
+            let message = format!("reading sandboxd's answer: {error}");
+            ErrorBody::new(
+                ErrorCode::Internal,
+                grpo_sandbox_protocol::Fault::Infrastructure,
+                message,
+            )
+        })
+    }
+}
+
+async fn is_alive(runtime: Runtime) -> Answer {
+    let renewed = runtime.compat.own.renew(&runtime.lease, TTL).await;
+    let message = renewed.as_ref().err().map(|error| error.message.as_str());
+    Ok(Json(
+        json!({"is_alive": renewed.is_ok(), "message": message.unwrap_or_default()}),
+    ))
+}
+
+/// A program, or a line for the shell.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Text(String),
+    Words(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct Command {
+    command: Line,
+    #[serde(default)]
+    timeout: Option<f64>,
+    #[serde(default)]
+    shell: bool,
+    #[serde(default)]
+    check: bool,
+    #[serde(default)]
+    error_msg: String,
+    #[serde(default)]
+    env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    merge_output_streams: bool,
+}
+
+impl Command {
+    /// As Python's `subprocess.run` takes it: an environment that is given is the whole of it.
+    fn argv(&self) -> Result<Vec<String>, Fault> {
+        let line = match &self.command {
+            Line::Text(text) => vec![text.clone()],
+            Line::Words(words) => words.clone(),
+        };
+        if line.is_empty() {
+            return Err(Kind::Value.fault("command has no words"));
+        }
+        let mut argv: Vec<String> = Vec::new();
+        if let Some(env) = &self.env {
+            argv.extend(["/usr/bin/env".to_owned(), "-i".to_owned()]);
+            argv.extend(env.iter().map(|(name, value)| format!("{name}={value}")));
+        }
+        if self.shell {
+            argv.extend(["/bin/sh".to_owned(), "-c".to_owned()]);
+        }
+        argv.extend(line);
+        Ok(argv)
+    }
+
+    fn named(&self) -> String {
+        match &self.command {
+            Line::Text(text) => format!("{text:?}"),
+            Line::Words(words) => format!("{words:?}"),
+        }
+    }
+}
+
+async fn execute(runtime: Runtime, body: Bytes) -> Answer {
+    let command: Command = read(&body)?;
+    let mut argv = command.argv()?;
+    let errors = format!("/tmp/.swerex-{}.err", random_hex(32));
+    if !command.merge_output_streams {
+        let apart = ["/bin/sh", "-c", "exec \"$@\" 2> \"$0\"", &errors].map(str::to_owned);
+        argv.splice(0..0, apart);
+    }
+    let mut request = runtime.command("run", argv, seconds(command.timeout));
+    request.cwd.clone_from(&command.cwd);
+    let result = runtime.exec(&request).await?;
+    let stderr = match command.merge_output_streams {
+        true => String::new(),
+        false => {
+            let told = "cat -- \"$1\" 2> /dev/null; rm -f -- \"$1\"";
+            runtime.script("errors", told, &[&errors]).await?
+        }
+    };
+    if result.timed_out {
+        let limit = command.timeout.unwrap_or_default();
+        return Err(Kind::CommandTimeout.fault(format!("Timeout ({limit}s) exceeded while running command")));
+    }
+    let code = result.exit_code.unwrap_or_else(|| -result.signal.unwrap_or(9));
+    if command.check && code != 0 {
+        let named = command.named();
+        let why = format!(
+            "Command {named} failed with exit code {code}. Stdout:\n{:?}\nStderr:\n{stderr:?}",
+            result.output
+        );
+        return Err(Kind::NonZeroExitCode.fault(prefixed(&command.error_msg, why)));
+    }
+    Ok(Json(
+        json!({"stdout": result.output, "stderr": stderr, "exit_code": code}),
+    ))
+}
+
+fn prefixed(message: &str, why: String) -> String {
+    match message {
+        "" => why,
+        message => format!("{message}: {why}"),
+    }
+}
+
+/// The runtime has no other way to say that it is done with the sandbox.
+async fn close(runtime: Runtime) -> Answer {
+    runtime.compat.own.release(&runtime.lease).await?;
+    Ok(Json(json!({})))
+}

@@ -1,0 +1,479 @@
+//! What the pool server and the exec server do alike: commands, patches, evaluations, and how they say what went wrong.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use grpo_sandbox_protocol::{
+    ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault, Lease, LeaseRequest, Priority, SandboxCause,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Compat;
+use super::retries::{AGAIN_WITHIN, Attempt, hex, random_hex, said};
+
+/// A lease of which its holder has said nothing yet: the answer may have been lost, and with it the only name that the client has for it.
+const UNUSED_TTL: Duration = Duration::from_secs(300);
+/// Every call gives a lease so long again. The client ends a whole rollout after so long by itself.
+pub const TTL: Duration = Duration::from_secs(1800);
+/// Who leases, where the client does not say: turns in the queue are taken by name.
+pub const RUN: &str = "compat";
+/// The folder that everything happens in.
+const FOLDER: &str = "/testbed";
+const EXEC_SECONDS: u64 = 180;
+const EVALUATE_SECONDS: u64 = 3600;
+/// Taking a patch, and putting one in.
+const PATCH_SECONDS: u64 = 60;
+/// Output that is kept, head and tail: as JSON it still fits into an answer of sandboxd.
+const OUTPUT_BYTES: u64 = 10 << 20;
+/// What the client's configuration says for every command, but the client never sends.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("PAGER", "cat"),
+    ("MANPAGER", "cat"),
+    ("LESS", "-R"),
+    ("PIP_PROGRESS_BAR", "off"),
+    ("TQDM_DISABLE", "1"),
+];
+/// The suffix of an instance's id when it is leased to evaluate a patch.
+const GRADING: &str = "__eval";
+const REQUEST_ID: &str = "x-request-id";
+
+/// The body of any call of either server.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct Body {
+    pub lease_id: Option<String>,
+    pub container_id: Option<String>,
+    pub image: Option<String>,
+    pub instance_id: Option<String>,
+    pub command: Option<String>,
+    cwd: Option<String>,
+    timeout: Option<Value>,
+    env: Option<BTreeMap<String, Value>>,
+    patch: Option<String>,
+    eval_script: Option<String>,
+    /// Ours: a name for the call. Made again under it, it does nothing twice. So does the header `X-Request-Id`.
+    request_id: Option<String>,
+}
+
+/// An answer that is no success: `{ok: false, error}`, and whose fault it is.
+pub struct Failed {
+    status: StatusCode,
+    body: Value,
+}
+
+impl Failed {
+    pub fn asked_wrong(error: impl Into<String>) -> Self {
+        let error: String = error.into();
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            body: json!({"ok": false, "error": error, "code": ErrorCode::BadRequest, "fault": Fault::Client}),
+        }
+    }
+}
+
+impl From<ErrorBody> for Failed {
+    fn from(error: ErrorBody) -> Self {
+        let status = match error.code {
+            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            // Nothing was free in time: asked again, the client waits on.
+            ErrorCode::QueueDeadline | ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut body = json!({"ok": false, "error": error.message, "code": error.code, "fault": error.fault});
+        if let (Some(cause), Some(fields)) = (error.cause, body.as_object_mut()) {
+            fields.insert("cause".into(), json!(cause));
+        }
+        Self { status, body }
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let after = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, after);
+        }
+        response
+    }
+}
+
+pub type Answer = Result<Json<Value>, Failed>;
+
+/// A body, whatever its content type says; that is how the original reads it.
+pub fn read(headers: &HeaderMap, body: &Bytes) -> Result<Body, Failed> {
+    let body: Option<Body> =
+        serde_json::from_slice(body).map_err(|error| Failed::asked_wrong(format!("reading the body: {error}")))?;
+    let mut body = body.unwrap_or_default();
+    let header = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    body.request_id = body.request_id.or_else(|| header.map(str::to_owned));
+    body.request_id = body.request_id.filter(|id| !id.is_empty());
+    Ok(body)
+}
+
+/// A field that must be there and say something.
+pub fn given(field: Option<String>, error: &str) -> Result<String, Failed> {
+    field
+        .filter(|text| !text.is_empty())
+        .ok_or_else(|| Failed::asked_wrong(error))
+}
+
+impl Body {
+    fn folder(&self) -> &str {
+        self.cwd.as_deref().unwrap_or(FOLDER)
+    }
+
+    /// Whole seconds. The original takes whatever Python makes a number of.
+    pub fn seconds(&self, default: u64) -> Result<u64, Failed> {
+        let seconds = match &self.timeout {
+            None | Some(Value::Null) => Some(default),
+            Some(Value::Number(number)) => number
+                .as_u64()
+                .or_else(|| number.as_f64().filter(|n| *n >= 1.0).map(|n| n as u64)),
+            Some(Value::String(text)) => text.trim().parse().ok(),
+            Some(_) => None,
+        };
+        let error = || Failed::asked_wrong("timeout must be a number of seconds, at least 1");
+        seconds.filter(|seconds| *seconds > 0).ok_or_else(error)
+    }
+
+    fn environment(&self) -> Result<BTreeMap<String, String>, Failed> {
+        let mut environment: BTreeMap<String, String> = ENVIRONMENT
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        for (name, value) in self.env.iter().flatten() {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Number(_) | Value::Bool(_) => value.to_string(),
+                _ => return Err(Failed::asked_wrong(format!("env: {name} must be a text"))),
+            };
+            environment.insert(name.clone(), text);
+        }
+        Ok(environment)
+    }
+
+    /// Begins a call in a lease, under the caller's own name for it if there is one.
+    fn attempt(&self, compat: &Compat, what: &str, lease: &str, parts: &[&str]) -> Attempt {
+        let named = self.request_id.as_deref().unwrap_or_default();
+        let mut all = vec![what.as_bytes(), lease.as_bytes(), named.as_bytes()];
+        all.extend(parts.iter().map(|part| part.as_bytes()));
+        compat.retries.begin(said(&all), || match named {
+            "" => random_hex(32),
+            name => format!("{what}-{name}"),
+        })
+    }
+}
+
+/// Leases a sandbox; waits in the queue for `wait` at most. `id` makes the lease's id of so many hexadecimal digits.
+pub async fn lease(
+    compat: &Compat,
+    run: &str,
+    body: &Body,
+    wait: Duration,
+    id: impl Fn(String) -> String,
+    digits: usize,
+) -> Result<Lease, Failed> {
+    let image = given(body.image.clone(), "image is required")?;
+    let instance = body.instance_id.as_deref().unwrap_or_default();
+    let named = body.request_id.as_deref().unwrap_or_default();
+    let what = said(&[
+        b"lease",
+        run.as_bytes(),
+        image.as_bytes(),
+        instance.as_bytes(),
+        named.as_bytes(),
+    ]);
+    let attempt = compat.retries.begin(what, || match named {
+        "" => id(random_hex(digits)),
+        _ => id(hex(&what, digits)),
+    });
+    let request = LeaseRequest {
+        id: attempt.name.clone(),
+        run: run.to_owned(),
+        image,
+        ttl_seconds: UNUSED_TTL.as_secs(),
+        wait_seconds: wait.as_secs(),
+        priority: match instance.ends_with(GRADING) {
+            true => Priority::Grader,
+            false => Priority::Agent,
+        },
+    };
+    let unheard = Unheard {
+        compat: compat.clone(),
+        lease: Some(attempt.name.clone()),
+    };
+    let leased = compat.own.lease(&request).await;
+    unheard.heard();
+    attempt.heard();
+    Ok(leased?)
+}
+
+/// A lease that nobody has heard of. If its caller has gone and does not ask again, it is given back.
+struct Unheard {
+    compat: Compat,
+    lease: Option<String>,
+}
+
+impl Unheard {
+    fn heard(mut self) {
+        self.lease = None;
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        let (Some(lease), Ok(runtime)) = (self.lease.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let compat = self.compat.clone();
+        runtime.spawn(async move {
+            tokio::time::sleep(AGAIN_WITHIN).await;
+            if compat.retries.give_up(&lease) {
+                let _ = compat.own.release(&lease).await;
+            }
+        });
+    }
+}
+
+fn shell(id: String, script: &str, body: &Body, seconds: u64) -> Result<ExecRequest, Failed> {
+    Ok(ExecRequest {
+        id,
+        argv: ["bash", "-lc", script].map(str::to_owned).into(),
+        cwd: Some(body.folder().to_owned()),
+        env: body.environment()?,
+        user: None,
+        activate: None,
+        stdin: None,
+        timeout_seconds: seconds,
+        max_output_bytes: Some(OUTPUT_BYTES),
+    })
+}
+
+/// As `docker exec` says it.
+fn returncode(result: &ExecResult) -> i64 {
+    match (result.timed_out, result.exit_code, result.signal) {
+        (true, ..) => -1,
+        (false, Some(code), _) => code.into(),
+        (false, None, signal) => 128 + i64::from(signal.unwrap_or(9)),
+    }
+}
+
+/// What was printed before the time was up, and that it was.
+fn timed_out(result: &ExecResult, seconds: u64) -> String {
+    let said = format!("Command timed out after {seconds}s");
+    match result.output.as_str() {
+        "" => said,
+        output if output.ends_with('\n') => format!("{output}{said}"),
+        output => format!("{output}\n{said}"),
+    }
+}
+
+/// What ran in the sandbox brought its own end about: that is its result, and not an error that a client had better try again after.
+fn own_doing(error: &ErrorBody) -> bool {
+    error.fault == Fault::Workload
+}
+
+pub async fn exec(compat: &Compat, lease: &str, body: &Body, command: &str) -> Answer {
+    let seconds = body.seconds(EXEC_SECONDS)?;
+    let environment = format!("{:?}", body.environment()?);
+    let parts = [command, body.folder(), &environment];
+    let attempt = body.attempt(compat, "exec", lease, &parts);
+    let request = shell(attempt.name.clone(), command, body, seconds)?;
+    let result = compat.own.exec(lease, TTL, &request).await;
+    attempt.heard();
+    Ok(Json(match result {
+        Ok(result) if result.timed_out => {
+            json!({"ok": true, "returncode": -1, "output": timed_out(&result, seconds)})
+        }
+        Ok(result) => json!({"ok": true, "returncode": returncode(&result), "output": result.output}),
+        Err(error) if own_doing(&error) => json!({"ok": true, "returncode": -1, "output": error.message}),
+        Err(error) => return Err(error.into()),
+    }))
+}
+
+/// The patch is what git prints on its standard output and nothing else; what it complains of is in `error`.
+pub async fn diff(compat: &Compat, lease: &str, body: &Body) -> Answer {
+    let attempt = body.attempt(compat, "diff", lease, &[body.folder()]);
+    let script = |step: &str, script: &str| shell(format!("{}-{step}", attempt.name), script, body, PATCH_SECONDS);
+    let (add, diff, why) = (
+        script("add", "git add -A")?,
+        script("diff", "git diff --cached 2> /dev/null")?,
+        script("why", "git diff --cached 2>&1 > /dev/null")?,
+    );
+    let taken = async {
+        let added = in_time(compat.own.exec(lease, TTL, &add).await?)?;
+        if added.exit_code != Some(0) {
+            return Ok((String::new(), added));
+        }
+        let patch = in_time(compat.own.exec(lease, TTL, &diff).await?)?;
+        if patch.exit_code != Some(0) {
+            return Ok((patch.output, in_time(compat.own.exec(lease, TTL, &why).await?)?));
+        }
+        match patch.omitted_bytes {
+            0 => Ok((patch.output.clone(), patch)),
+            more => Err(no_patch(format!("it has {} bytes", OUTPUT_BYTES + more))),
+        }
+    };
+    let taken: Result<(String, ExecResult), ErrorBody> = taken.await;
+    attempt.heard();
+    let (patch, last) = taken?;
+    let code = returncode(&last);
+    let error = if code == 0 { String::new() } else { last.output };
+    Ok(Json(
+        json!({"ok": true, "patch": patch, "returncode": code, "error": error}),
+    ))
+}
+
+fn in_time(result: ExecResult) -> Result<ExecResult, ErrorBody> {
+    match result.timed_out {
+        false => Ok(result),
+        true => Err(no_patch(format!("git took longer than {PATCH_SECONDS} s"))),
+    }
+}
+
+fn no_patch(why: String) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Internal, Fault::Workload, format!("taking the patch: {why}"))
+}
+
+/// What counts as a patch for the original: it asks for a change of a file's text.
+fn is_patch(text: &str) -> bool {
+    let has = |part| text.contains(part);
+    has("diff --git ") && (has("--- a/") || has("--- /dev/null")) && has("+++ b/")
+}
+
+/// Times as the newer original tells them.
+struct Stages {
+    at: SystemTime,
+    began: Instant,
+    apply: Duration,
+    eval: Duration,
+}
+
+impl Stages {
+    fn begin() -> Self {
+        Self {
+            at: SystemTime::now(),
+            began: Instant::now(),
+            apply: Duration::ZERO,
+            eval: Duration::ZERO,
+        }
+    }
+
+    fn told(&self) -> Value {
+        let millis = |of: Duration| of.as_millis() as u64;
+        json!({
+            "stage_started_at_ms": millis(self.at.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            "apply_elapsed_ms": millis(self.apply),
+            "eval_elapsed_ms": millis(self.eval),
+            "total_elapsed_ms": millis(self.began.elapsed()),
+        })
+    }
+}
+
+/// Puts a patch in and runs a script. Resolved is what makes the script end with 0.
+pub async fn evaluate(compat: &Compat, lease: &str, body: &Body) -> Answer {
+    let seconds = body.seconds(EVALUATE_SECONDS)?;
+    let patch = body.patch.as_deref().unwrap_or_default();
+    let script = body.eval_script.as_deref().unwrap_or_default();
+    if !is_patch(patch) {
+        compat.own.renew(lease, TTL).await?;
+        let error = "patch validation failed: expected unified git diff with diff --git headers";
+        return Ok(Json(json!({"ok": true, "resolved": false, "error": error})));
+    }
+    let environment = format!("{:?}", body.environment()?);
+    let parts = [patch, script, body.folder(), &environment];
+    let attempt = body.attempt(compat, "evaluate", lease, &parts);
+    let name = attempt.name.clone();
+    // Nothing of the patch is ever read as shell: it comes on standard input.
+    let apply = "git reset --hard HEAD < /dev/null && git clean -fd < /dev/null && git apply";
+    let mut apply = shell(format!("{name}-apply"), apply, body, PATCH_SECONDS)?;
+    apply.stdin = Some(format!("{patch}\n"));
+    // Nor has the script an end mark that a line of it could be: it is a file. Its name is nothing that the patch could know.
+    let file = format!(
+        "/tmp/evaluate-{}.sh",
+        hex(&said(&[name.as_bytes(), lease.as_bytes()]), 32)
+    );
+    let run = format!("bash {file}; r=$?; rm -f {file}; exit $r");
+    let run = shell(format!("{name}-run"), &run, body, seconds)?;
+    let told = evaluated(compat, lease, script, &file, (&apply, &run)).await;
+    attempt.heard();
+    match told {
+        Ok(fields) => Ok(Json(Value::Object(fields))),
+        Err(error) if own_doing(&error) => {
+            let error = format!("the sandbox did not outlive the evaluation: {}", error.message);
+            Ok(Json(
+                json!({"ok": true, "resolved": false, "returncode": -1, "error": error}),
+            ))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn evaluated(
+    compat: &Compat,
+    lease: &str,
+    script: &str,
+    file: &str,
+    (apply, run): (&ExecRequest, &ExecRequest),
+) -> Result<Map<String, Value>, ErrorBody> {
+    let mut stages = Stages::begin();
+    let applied = compat.own.exec(lease, TTL, apply).await?;
+    stages.apply = stages.began.elapsed();
+    let mut told = Map::new();
+    let mut tell = |name: &str, value: Value| drop(told.insert(name.to_owned(), value));
+    tell("ok", json!(true));
+    tell("apply_returncode", json!(returncode(&applied)));
+    tell("apply_output", json!(applied.output));
+    if applied.exit_code != Some(0) || applied.timed_out {
+        let output = match applied.timed_out {
+            true => timed_out(&applied, apply.timeout_seconds),
+            false => applied.output,
+        };
+        tell("resolved", json!(false));
+        tell("returncode", json!(-1));
+        tell("error", json!(format!("git apply failed: {output}")));
+        tell("timing", stages.told());
+        return Ok(told);
+    }
+    compat
+        .own
+        .put(lease, file, "0644", script.as_bytes().to_vec().into())
+        .await?;
+    let began = Instant::now();
+    let result = compat.own.exec(lease, TTL, run).await?;
+    stages.eval = began.elapsed();
+    tell("resolved", json!(result.exit_code == Some(0) && !result.timed_out));
+    tell("returncode", json!(returncode(&result)));
+    if result.timed_out {
+        tell(
+            "error",
+            json!(format!("Evaluation timed out after {}s", run.timeout_seconds)),
+        );
+    }
+    tell("output_truncated", json!(result.omitted_bytes > 0));
+    tell("output", json!(result.output));
+    tell("timing", stages.told());
+    Ok(told)
+}
+
+/// What the original says of a name that it does not know; why it does not, where that is known.
+pub fn unknown(error: ErrorBody, what: &str, id: &str) -> Failed {
+    let gone = error.cause == Some(SandboxCause::Expired);
+    match error.code {
+        ErrorCode::NoSuchLease => {
+            let message = format!("Unknown {what}: {id}");
+            ErrorBody { message, ..error }.into()
+        }
+        ErrorCode::SandboxLost if gone => {
+            let message = format!("Unknown {what}: {id} (it was not renewed or not used for too long)");
+            ErrorBody { message, ..error }.into()
+        }
+        _ => error.into(),
+    }
+}

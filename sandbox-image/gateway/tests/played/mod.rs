@@ -1,0 +1,237 @@
+//! An API server that has pods and ConfigMaps, and tells of pods as they change. Whoever plays it says where a pod runs.
+
+#![allow(dead_code)]
+
+pub mod sandboxes;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use grpo_gateway::core::{Core, Watched, now};
+use grpo_gateway::index::{Bounds, Index};
+use grpo_gateway::ledger::{self, Counters, Ledger};
+use grpo_gateway::pod::{Template, template_digest};
+use grpo_gateway::restore::restore;
+use grpo_gateway::sandbox::Sandboxes;
+use grpo_sandbox_protocol::Signer;
+use kube::api::Api;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The gateway's private key.
+pub const SEED: [u8; 32] = [7; 32];
+
+/// Where pods run.
+pub trait Nodes: Send + Sync + 'static {
+    /// Starts the pod's process; answers its address.
+    fn start(&self, pod: &str) -> String;
+    fn stop(&self, pod: &str);
+}
+
+#[derive(Clone)]
+pub struct Server {
+    pub pods: Arc<Mutex<BTreeMap<String, Value>>>,
+    pub maps: Arc<Mutex<BTreeMap<String, Value>>>,
+    /// Everything that the watch has told, a line each.
+    told: Arc<Mutex<Vec<Bytes>>>,
+    length: Arc<watch::Sender<usize>>,
+    pub writes: Arc<AtomicUsize>,
+    /// Answers every deletion with an error.
+    pub keeps_pods: Arc<AtomicBool>,
+    /// How often it did.
+    pub kept: Arc<AtomicUsize>,
+    nodes: Arc<dyn Nodes>,
+    pub client: kube::Client,
+    ledgers: Vec<String>,
+}
+
+impl Server {
+    /// Serves, with empty ledgers for so many leases.
+    pub async fn serve(nodes: Arc<dyn Nodes>, max: usize) -> Self {
+        let ledgers: Vec<String> = (0..max.div_ceil(256)).map(|n| format!("ledger-{n}")).collect();
+        let empty = |name: &String| {
+            let object =
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": "1"}});
+            (name.clone(), object)
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = Self {
+            pods: Arc::default(),
+            maps: Arc::new(Mutex::new(ledgers.iter().map(empty).collect())),
+            told: Arc::default(),
+            length: Arc::new(watch::Sender::new(0)),
+            writes: Arc::default(),
+            keeps_pods: Arc::default(),
+            kept: Arc::default(),
+            nodes,
+            client: kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap(),
+            ledgers,
+        };
+        let router = Router::new()
+            .route("/api/v1/namespaces/n/pods", post(make).get(list))
+            .route("/api/v1/namespaces/n/pods/{name}", delete(unmake))
+            .route("/api/v1/namespaces/n/configmaps/{name}", get(map).put(replace_map))
+            .with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        server
+    }
+
+    fn tell(&self, kind: &str, pod: &Value) {
+        let line = format!("{}\n", json!({"type": kind, "object": pod}));
+        let mut told = self.told.lock().unwrap();
+        told.push(line.into());
+        self.length.send_replace(told.len());
+    }
+}
+
+async fn make(State(server): State<Server>, Json(mut pod): Json<Value>) -> Response {
+    let nth = server.writes.fetch_add(1, Ordering::Relaxed);
+    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["uid"] = json!(format!("uid-{nth}"));
+    pod["metadata"]["resourceVersion"] = json!(nth.to_string());
+    pod["status"] = json!({"phase": "Running", "podIP": server.nodes.start(&name)});
+    server.pods.lock().unwrap().insert(name, pod.clone());
+    server.tell("ADDED", &pod);
+    Json(pod).into_response()
+}
+
+async fn unmake(State(server): State<Server>, Path(name): Path<String>) -> Response {
+    let refusal = |code: StatusCode, reason: &str| {
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code.as_u16()});
+        (code, Json(status)).into_response()
+    };
+    if server.keeps_pods.load(Ordering::Relaxed) {
+        server.kept.fetch_add(1, Ordering::Relaxed);
+        return refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+    }
+    server.writes.fetch_add(1, Ordering::Relaxed);
+    let Some(pod) = server.pods.lock().unwrap().remove(&name) else {
+        return refusal(StatusCode::NOT_FOUND, "NotFound");
+    };
+    server.nodes.stop(&name);
+    server.tell("DELETED", &pod);
+    Json(pod).into_response()
+}
+
+async fn list(State(server): State<Server>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+    if query.get("watch").is_none_or(|watch| watch == "false") {
+        let version = server.told.lock().unwrap().len().to_string();
+        let items: Vec<Value> = server.pods.lock().unwrap().values().cloned().collect();
+        let list =
+            json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items});
+        return Json(list).into_response();
+    }
+    let from: usize = query["resourceVersion"].parse().unwrap();
+    let told = futures::stream::unfold((from, server.length.subscribe()), move |(from, mut length)| {
+        let told = server.told.clone();
+        async move {
+            length.wait_for(|length| *length > from).await.ok()?;
+            let lines = told.lock().unwrap()[from..].concat();
+            let next = from + lines.iter().filter(|byte| **byte == b'\n').count();
+            Some((Ok::<_, std::io::Error>(Bytes::from(lines)), (next, length)))
+        }
+    });
+    Body::from_stream(told).into_response()
+}
+
+async fn map(State(server): State<Server>, Path(name): Path<String>) -> Json<Value> {
+    Json(server.maps.lock().unwrap()[&name].clone())
+}
+
+async fn replace_map(
+    State(server): State<Server>,
+    Path(name): Path<String>,
+    Json(mut map): Json<Value>,
+) -> Json<Value> {
+    let version = server.writes.fetch_add(1, Ordering::Relaxed);
+    map["metadata"]["resourceVersion"] = json!(version.to_string());
+    server.maps.lock().unwrap().insert(name, map.clone());
+    Json(map)
+}
+
+pub fn bounds(max: usize) -> Bounds {
+    Bounds {
+        max,
+        reserved: 0,
+        warm_max: max,
+        orders: 32,
+        waiting: 10_000,
+        per_node: None,
+        max_ttl_millis: 600_000,
+        idle_millis: 600_000,
+    }
+}
+
+/// A gateway's working parts, and the tasks that they work in.
+pub struct Gateway {
+    pub core: Arc<Core>,
+    pub counters: Counters,
+    pub tasks: Vec<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Begins as the process does: with what the ledger and the pods say.
+    pub async fn begin(server: &Server, bounds: Bounds, spec: &str) -> Self {
+        let maps = Api::namespaced(server.client.clone(), "n");
+        let (ledger, entries, report) = Ledger::open(maps, &server.ledgers, "holder").await.unwrap();
+        let counters = ledger.counters();
+        let signer = Signer::from_seed(&SEED);
+        let template = Template {
+            pool: "p".into(),
+            pool_uid: "u".into(),
+            namespace: "n".into(),
+            sandboxd_image: "sandboxd:1".into(),
+            public_key: signer.public_key(),
+            spec: serde_yaml_ng::from_str(spec).unwrap(),
+            term: ledger.term(),
+        };
+        let pods = Api::namespaced(server.client.clone(), "n");
+        let (watched, listed) = Watched::begin(server.client.clone(), "n", "p").await.unwrap();
+        let made_from = template_digest(&template).unwrap();
+        let mut index = Index::new(bounds);
+        let (changes, receiver) = ledger::channel();
+        for change in restore(&mut index, entries, &listed, &made_from, now()) {
+            changes.try_send(change).unwrap();
+        }
+        let sandboxes = Sandboxes::new(signer);
+        let core = Core::new(index, pods, changes, sandboxes, template, counters.clone(), report);
+        core.take_in(listed);
+        let tasks = vec![
+            tokio::spawn(async move { drop(ledger.run(receiver).await) }),
+            tokio::spawn(core.clone().follow(watched)),
+            tokio::spawn(core.clone().schedule()),
+        ];
+        Self { core, counters, tasks }
+    }
+
+    /// Serves everything that a gateway does; answers where.
+    pub async fn listen(&mut self) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = grpo_gateway::http::router(self.core.clone());
+        self.tasks
+            .push(tokio::spawn(async move { drop(axum::serve(listener, router).await) }));
+        address
+    }
+
+    /// Ends at once, as a process that is killed.
+    pub async fn end(self) {
+        for task in self.tasks {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
