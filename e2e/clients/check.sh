@@ -6,18 +6,19 @@ set -euo pipefail
 cd "$REPO"
 . e2e/setup/env.sh
 
-# client NAME REQUIREMENT: a virtual environment with it.
+# client NAME REQUIREMENTS: a virtual environment with them.
 client() {
   local venv="$CACHE/clients/$1"
   if [ "$(cat "$venv/installed" 2> /dev/null)" = "$2" ]; then note "as it was"; return; fi
   rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet "$2"
+  "$venv/bin/python" -m pip install --quiet $2
   echo "$2" > "$venv/installed"
 }
 
 stage "mini-swe-agent 2.4.6" client mini-swe-agent mini-swe-agent==2.4.6
-stage "swe-rex 1.4.0" client swe-rex swe-rex==1.4.0
+# Its client imports aiohttp without asking for it.
+stage "swe-rex 1.4.0" client swe-rex "swe-rex==1.4.0 aiohttp==3.14.5"
 stage "schemathesis 4.32.5" client schemathesis schemathesis==4.32.5
 export MINI_SWE_AGENT_PYTHON="$CACHE/clients/mini-swe-agent/bin/python"
 export SWE_REX_PYTHON="$CACHE/clients/swe-rex/bin/python"

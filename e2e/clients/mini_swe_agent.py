@@ -154,16 +154,18 @@ def batch_runner():
         "agent": {"system_template": "s", "instance_template": "{{ task }}", "cost_limit": 0},
         "environment": SETTINGS,
         "model": {
+            "model_name": "deterministic",
             "model_class": "minisweagent.models.test_models.DeterministicModel",
             "outputs": [{"role": "assistant", "content": "done", "extra": {"actions": command, "cost": 0.0}}],
         },
         "run": {"env_startup_command": "use-image {{ image_name | default(docker_image | default('')) }} for {{ instance_id }}"},
     }
     (FOLDER / "config.yaml").write_text(json.dumps(config))
-    runner = [sys.executable, "-m", "minisweagent.run.benchmarks.swebench", "--subset", str(data), "--split", "test", "-w", "2"]
+    program = "from minisweagent.run.benchmarks.swebench import app; app()"
+    runner = [sys.executable, "-c", program, "--subset", str(data), "--split", "test", "-w", "2"]
     environment = {**os.environ, "PYTHONPATH": str(CLIENTS), "HF_HOME": str(FOLDER / "hf")}
     ran = subprocess.run([*runner, "-o", str(out), "-c", str(FOLDER / "config.yaml")], env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.returncode == 0 and (out / "preds.json").exists(), ran.stdout + ran.stderr
     predictions = json.loads((out / "preds.json").read_text())
     assert {name: row["model_patch"] for name, row in predictions.items()} == {"a__b-1": "patched\n", "Org__Repo-2": "patched\n"}, predictions
     images = {}

@@ -32,6 +32,7 @@ type Shared = State<Arc<Core>>;
 pub fn router(core: Arc<Core>) -> Router {
     let own = own(core.clone())
         .merge(crate::openapi::router())
+        .fallback(crate::refusals::nothing_there)
         .layer(middleware::from_fn(crate::refusals::explain));
     own.clone().merge(crate::compat::router(core, own))
 }

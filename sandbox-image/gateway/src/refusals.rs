@@ -8,6 +8,10 @@ use axum::response::{IntoResponse, Response};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault};
 use http_body_util::BodyExt;
 
+pub async fn nothing_there() -> StatusCode {
+    StatusCode::NOT_FOUND
+}
+
 pub async fn explain(request: Request, next: Next) -> Response {
     let asked = format!("{} {}", request.method(), request.uri().path());
     let response = next.run(request).await;

@@ -25,6 +25,8 @@ fn routed(world: &World) -> BTreeSet<String> {
     let quoted = text.split('"').skip(1).step_by(2);
     quoted
         .filter(|part| part.starts_with('/') && !part.starts_with("/compat/"))
+        // Where the library puts what is nowhere else.
+        .filter(|part| *part != "/" && !part.starts_with("/{*__private"))
         .map(str::to_owned)
         .collect()
 }

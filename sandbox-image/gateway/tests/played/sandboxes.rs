@@ -16,8 +16,7 @@ static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Default)]
 pub struct Sandboxds {
-    /// What they run may do whatever somebody made up: they are nobody.
-    pub confined: bool,
+    confined: bool,
     processes: Mutex<BTreeMap<String, Child>>,
 }
 
@@ -35,6 +34,14 @@ fn binary() -> PathBuf {
 }
 
 impl Sandboxds {
+    /// What they run may be whatever somebody made up: they are nobody.
+    pub fn confined() -> Self {
+        Self {
+            confined: true,
+            processes: Mutex::default(),
+        }
+    }
+
     fn program(&self) -> Command {
         if !self.confined {
             return Command::new(binary());
@@ -54,6 +61,8 @@ impl Sandboxds {
                 .program()
                 .arg("--allow-local")
                 .env(KEY_ENV, Signer::from_seed(&SEED).public_key())
+                // Login shells are this machine's otherwise.
+                .env("HOME", "/nonexistent")
                 .env("GRPO_SANDBOXD_LISTEN", format!("{address}:{SANDBOXD_PORT}"))
                 .stdout(Stdio::piped())
                 .spawn()
