@@ -9,7 +9,7 @@ use grpo_e2e::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 use support::gateway::Gateway;
@@ -49,7 +49,7 @@ impl Walls {
         let walls = Self;
         let drop = format!("ct state new ip saddr {PODS} ip saddr != {{ {known} }} drop;");
         let chain = |name: &str| format!("chain {name} {{ type filter hook {name} priority -10; {drop} }}");
-        let table = format!("table ip {TABLE} {{ {} {} }}", chain("forward"), chain("input"));
+        let table = format!("table ip {TABLE} {{\n{}\n{}\n}}", chain("forward"), chain("input"));
         enter(&["nft", &table])?;
         Ok(walls)
     }

@@ -137,7 +137,7 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     let (core, _changes) = core();
     let mut listed = Default::default();
     let mut theirs = pod("theirs", "{phase: Running}");
-    let term = |pod: &mut Pod, term: &str| {
+    let term = |pod: &mut crate::seen::Pod, term: &str| {
         pod.metadata.annotations = Some([("grpo.dev/gateway-term".to_owned(), term.to_owned())].into());
     };
     term(&mut theirs, "1");
