@@ -74,7 +74,7 @@ test-e2e: ## tests on a real cluster
 	e2e/setup/kubernetes.sh control-plane
 	e2e/demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test tools --test cluster --test examples -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test tools --test cluster --test walls --test examples -- --ignored --test-threads=1 --nocapture
 
 test-chaos: ## the same cluster, with parts taken away
 	@e2e/demo/prepare.sh

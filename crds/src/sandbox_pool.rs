@@ -12,7 +12,7 @@ use crate::{
     common::{Period, PodOverlay, ProcessOptions},
 };
 
-/// Sandboxes that are leased by episodes and graders and deleted after use.
+/// Sandboxes that are leased by episodes and graders and deleted after use, or begun anew.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "grpo.dev",
@@ -69,6 +69,9 @@ pub struct SandboxPoolSpec {
     /// the baseline Pod Security level.
     #[serde(default = "yes")]
     pub user_namespaces: bool,
+    /// What becomes of a sandbox that is given back.
+    #[serde(default, skip_serializing_if = "Reset::is_never")]
+    pub reset: Reset,
     /// Laid over the sandbox pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
@@ -85,10 +88,26 @@ pub struct Warm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub ahead: Option<u32>,
+    /// Sandboxes that are kept warm though no run asks for them. None: the pool holds no sandbox when nobody uses it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub min: Vec<WarmImage>,
     /// At most so many that nobody has leased. 0 keeps none warm. Default: as many as `max` leaves room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
+}
+
+/// So many sandboxes of one image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WarmImage {
+    /// As tasks name it, before `imageRewrites`.
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+    /// Unleased ones, as long as `max` leaves room for them.
+    #[schemars(range(min = 1, max = 10000))]
+    pub count: u32,
 }
 
 fn yes() -> bool {
@@ -132,6 +151,23 @@ pub enum Network {
     None,
 }
 
+/// What becomes of a sandbox that is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Reset {
+    /// Its pod is deleted.
+    #[default]
+    Never,
+    /// Its container ends and begins anew from the image, in the same pod, and may be leased again. Needs Kubernetes 1.36; on an older cluster
+    /// the pod is deleted.
+    ContainerRestart,
+}
+
+impl Reset {
+    fn is_never(&self) -> bool {
+        *self == Self::Never
+    }
+}
+
 /// One rewrite of image names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -151,7 +187,7 @@ pub struct SandboxPoolStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, EgressBlocked.
+    /// Ready, EgressBlocked, LimitsEnforced, ImagesAvailable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

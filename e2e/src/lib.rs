@@ -17,6 +17,7 @@ pub mod learnt;
 pub mod operator_bench;
 pub mod report;
 pub mod report_text;
+pub mod sandbox_bench;
 pub mod show;
 pub mod statistics;
 pub mod tasks;

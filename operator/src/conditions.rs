@@ -18,7 +18,7 @@ impl Holds {
         if holds { Self::Yes } else { Self::No }
     }
 
-    fn text(&self) -> &'static str {
+    pub fn text(&self) -> &'static str {
         match self {
             Self::Yes => "True",
             Self::No => "False",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pods ─────► PodIndex (facts by parent, in memory) ──┐
-//! ledgers ──► Ledgers (number of leases by pool) ─────┼─► Triggers ─► the parent's controller
+//! ledgers ──► Ledgers (leases and report by pool) ────┼─► Triggers ─► the parent's controller
 //! children ─► Applied (drops what has changed) ───────┘
 //! ```
 //!
@@ -17,6 +17,7 @@ use std::{
 
 use futures::{Stream, StreamExt, stream};
 use grpo_crds::GrpoRun;
+use grpo_sandbox_protocol::{PoolReport, REPORT_ANNOTATION};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, Resource, ResourceExt,
@@ -343,37 +344,61 @@ pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers
     }
 }
 
-/// How many leases the ledgers hold, by namespace and name of the ledger.
+/// What is kept of a ledger.
+#[derive(Clone, Debug, Default)]
+pub struct LedgerFacts {
+    /// How many leases it holds.
+    pub leases: usize,
+    /// What the gateway tells of its pool, in the first ledger.
+    pub report: Option<Arc<PoolReport>>,
+}
+
+impl LedgerFacts {
+    fn of(ledger: &ConfigMap) -> Self {
+        let report = ledger.annotations().get(REPORT_ANNOTATION);
+        let report = report.and_then(|text| {
+            serde_json::from_str(text)
+                .inspect_err(
+                    |error| tracing::warn!(%error, ledger = ledger.name_any(), "a gateway's report cannot be read"),
+                )
+                .ok()
+        });
+        Self {
+            leases: ledger.data.as_ref().map_or(0, BTreeMap::len),
+            report: report.map(Arc::new),
+        }
+    }
+}
+
+/// The ledgers, by namespace and name.
 #[derive(Default)]
 pub struct Ledgers {
-    leases: RwLock<HashMap<(String, String), usize>>,
+    known: RwLock<HashMap<(String, String), LedgerFacts>>,
 }
 
 impl Ledgers {
-    pub fn leases(&self, namespace: &str, ledger: &str) -> usize {
-        let leases = self.leases.read().unwrap_or_else(PoisonError::into_inner);
-        leases
-            .get(&(namespace.to_owned(), ledger.to_owned()))
-            .copied()
-            .unwrap_or(0)
+    pub fn facts(&self, namespace: &str, ledger: &str) -> LedgerFacts {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let facts = known.get(&(namespace.to_owned(), ledger.to_owned()));
+        facts.cloned().unwrap_or_default()
     }
 
     fn keep_only(&self, listed: &HashSet<(String, String)>) {
-        let mut known = self.leases.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.retain(|key, _| listed.contains(key));
     }
 
-    fn set(&self, ledger: &ConfigMap, leases: Option<usize>) {
+    fn set(&self, ledger: &ConfigMap, facts: Option<LedgerFacts>) {
         let key = (ledger.namespace().unwrap_or_default(), ledger.name_any());
-        let mut known = self.leases.write().unwrap_or_else(PoisonError::into_inner);
-        match leases {
-            Some(leases) => known.insert(key, leases),
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        match facts {
+            Some(facts) => known.insert(key, facts),
             None => known.remove(&key),
         };
     }
 }
 
-/// Keeps the number of leases. Ends only with the process.
+/// Keeps what the ledgers say. Ends only with the process.
 pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers: Triggers) {
     let config = every_object().labels(names::LEDGER_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
@@ -384,7 +409,7 @@ pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers
         }
         let ledger = match event {
             Ok(Event::InitApply(ledger) | Event::Apply(ledger)) => {
-                ledgers.set(&ledger, Some(ledger.data.as_ref().map_or(0, BTreeMap::len)));
+                ledgers.set(&ledger, Some(LedgerFacts::of(&ledger)));
                 ledger
             }
             Ok(Event::Delete(ledger)) => {

@@ -270,7 +270,7 @@ fn sample(schema: &Value) -> Value {
     }
     match (schema["enum"].as_array(), schema["type"].as_str()) {
         (Some(values), _) => values[0].clone(),
-        (None, Some("integer")) => json!(schema["minimum"].as_i64().unwrap_or(0)),
+        (None, Some("integer")) => json!(schema["minimum"].as_f64().unwrap_or(0.0) as i64),
         (None, Some("number")) => json!(schema["minimum"].as_f64().unwrap_or(0.0)),
         (None, Some("boolean")) => json!(false),
         (None, Some("array")) => list(schema, schema["minItems"].as_u64().unwrap_or(0)),

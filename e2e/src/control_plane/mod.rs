@@ -60,6 +60,8 @@ pub struct Options {
     pub kwok: bool,
     /// Requests of all but Kubernetes' own controllers are recorded: see [`audit`].
     pub audit: bool,
+    /// Pods have one of [`ControlPlane::pod_ips`] each, not all the same address.
+    pub many_addresses: bool,
 }
 
 impl Options {
@@ -69,6 +71,7 @@ impl Options {
         scheduler: true,
         kwok: true,
         audit: true,
+        many_addresses: false,
     };
 }
 
@@ -103,7 +106,7 @@ pub struct ControlPlane {
 }
 
 /// Who exists: uid, name, groups. Tokens are as good as any inside a temporary folder of this process.
-const USERS: [(&str, &str, &str); 6] = [
+const USERS: [(&str, &str, &str); 8] = [
     (ADMIN, ADMIN, "system:masters"),
     (UNRECORDED_ADMIN, UNRECORDED_ADMIN, "system:masters,grpo.dev:unrecorded"),
     // As in a cluster: not exempt from the API server's fairness, and with the rights it is bound to.
@@ -117,6 +120,8 @@ const USERS: [(&str, &str, &str); 6] = [
         SERVICE_ACCOUNT,
         "system:serviceaccounts,system:serviceaccounts:grpo-system",
     ),
+    (GATEWAY, "system:serviceaccount:sandboxes:gateway", SANDBOX_ACCOUNTS),
+    (BARE, "system:serviceaccount:sandboxes:bare", SANDBOX_ACCOUNTS),
     ("alice", "alice", "grpo.dev:people"),
     ("bob", "bob", "grpo.dev:people"),
 ];
@@ -125,6 +130,10 @@ pub const ADMIN: &str = "admin";
 /// Two replicas of the operator: one service account, which they are told apart in by the uid that the audit log shows.
 pub const OPERATORS: [&str; 2] = ["operator-a", "operator-b"];
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:grpo-system:grpo-operator";
+/// A sandbox gateway, and a client that is measured beside it. Service accounts too.
+pub const GATEWAY: &str = "gateway";
+pub const BARE: &str = "bare";
+const SANDBOX_ACCOUNTS: &str = "system:serviceaccounts,system:serviceaccounts:sandboxes";
 /// Of whose group the audit log tells nothing.
 const UNRECORDED_ADMIN: &str = "unrecorded-admin";
 
@@ -173,7 +182,26 @@ impl ControlPlane {
         self.pod_ip
     }
 
-    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], alice or bob, who have no rights but those they are given.
+    /// All addresses that pods may say they have, where there are many.
+    pub fn pod_ips(&self) -> Vec<Ipv4Addr> {
+        let digits = || (b'0'..=b'9').chain(b'a'..=b'f');
+        let second = self.pod_ip.octets()[1];
+        let pairs = digits().flat_map(|first| digits().map(move |last| (first, last)));
+        pairs.map(|(a, b)| Ipv4Addr::new(127, second, a, b)).collect()
+    }
+
+    /// What KWOK is told about addresses. Of many, a pod has the one that the first two digits of its uid, as bytes, make.
+    fn address(&self) -> String {
+        match self.options.many_addresses {
+            true => {
+                let second = self.pod_ip.octets()[1];
+                format!("127.{second}.{{{{ index .metadata.uid 0 }}}}.{{{{ index .metadata.uid 1 }}}}")
+            }
+            false => self.pod_ip.to_string(),
+        }
+    }
+
+    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], [`GATEWAY`], [`BARE`], alice or bob, who have no rights but those they are given.
     pub fn user(&self, name: &str) -> Result<User, ControlPlaneError> {
         user(self.folder.path(), self.port, name)
     }
@@ -234,7 +262,7 @@ impl ControlPlane {
             (self.options.scheduler, "kube-scheduler", scheduler_flags(&kubeconfig)),
             (self.options.kwok, "kwok", kwok_flags(&at, &kubeconfig)),
         ];
-        let stages = STAGES.replace("@POD_IP@", &self.pod_ip.to_string());
+        let stages = STAGES.replace("@POD_IP@", &self.address());
         std::fs::write(at.join("stages.yaml"), stages).map_err(unprepared("writing stages.yaml"))?;
         for (_, name, flags) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
             self.parts.push(Part::start(name, &program(name)?, flags, &at)?);

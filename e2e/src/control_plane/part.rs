@@ -78,6 +78,21 @@ impl Part {
         self.child.id()
     }
 
+    /// What the kernel says of its memory, in MiB: `VmRSS:` is resident now, `VmHWM:` the most that ever was.
+    pub fn memory(&self, line: &str) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
+        let kib = status.lines().find_map(|text| text.strip_prefix(line))?;
+        Some(kib.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? / 1024.0)
+    }
+
+    /// Processor time used so far, in seconds.
+    pub fn processor_seconds(&self) -> Option<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
+        let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+        let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some((user + system) / 100.0)
+    }
+
     /// An error when it has ended.
     pub fn runs(&mut self) -> Result<(), PartError> {
         match self.child.try_wait() {

@@ -99,26 +99,7 @@ impl Rig {
 
     /// A node with room for any number of ordinary pods, and these GPUs.
     pub async fn node(&self, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
-        let nodes: Api<Node> = Api::all(self.admin.clone());
-        let mut all = json!({"kubernetes.io/hostname": name});
-        if let (Some(all), Some(labels)) = (all.as_object_mut(), labels.as_object()) {
-            all.extend(labels.clone());
-        }
-        let node = parsed(json!({"metadata": {"name": name, "labels": all}, "spec": {"taints": taints}}));
-        nodes
-            .create(&PostParams::default(), &node)
-            .await
-            .map_err(api("creating node", name))?;
-        let room = json!({"cpu": "1k", "memory": "16Ti", "pods": "100k", "nvidia.com/gpu": gpus.to_string()});
-        nodes
-            .patch_status(
-                name,
-                &PatchParams::default(),
-                &Patch::Merge(json!({"status": {"capacity": room, "allocatable": room}})),
-            )
-            .await
-            .map_err(api("giving room to node", name))?;
-        Ok(())
+        node(&self.admin, name, gpus, labels, taints).await
     }
 
     /// A port of the operator that answers with its metrics in text.
@@ -132,27 +113,42 @@ impl Rig {
 impl Operator {
     /// Memory that is resident now, in MiB.
     pub fn resident(&self) -> Option<f64> {
-        self.memory("VmRSS:")
+        self.part.memory("VmRSS:")
     }
 
     /// The most that was ever resident, in MiB.
     pub fn most_resident(&self) -> Option<f64> {
-        self.memory("VmHWM:")
-    }
-
-    fn memory(&self, line: &str) -> Option<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.part.pid()?)).ok()?;
-        let kib = status.lines().find_map(|text| text.strip_prefix(line))?;
-        Some(kib.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? / 1024.0)
+        self.part.memory("VmHWM:")
     }
 
     /// Processor time used so far, in seconds.
     pub fn processor_seconds(&self) -> Option<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.part.pid()?)).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-        let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some((user + system) / 100.0)
+        self.part.processor_seconds()
     }
+}
+
+/// A node with room for any number of ordinary pods, and these GPUs.
+pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut all = json!({"kubernetes.io/hostname": name});
+    if let (Some(all), Some(labels)) = (all.as_object_mut(), labels.as_object()) {
+        all.extend(labels.clone());
+    }
+    let node = parsed(json!({"metadata": {"name": name, "labels": all}, "spec": {"taints": taints}}));
+    nodes
+        .create(&PostParams::default(), &node)
+        .await
+        .map_err(api("creating node", name))?;
+    let room = json!({"cpu": "1k", "memory": "16Ti", "pods": "100k", "nvidia.com/gpu": gpus.to_string()});
+    nodes
+        .patch_status(
+            name,
+            &PatchParams::default(),
+            &Patch::Merge(json!({"status": {"capacity": room, "allocatable": room}})),
+        )
+        .await
+        .map_err(api("giving room to node", name))?;
+    Ok(())
 }
 
 /// Asks again and again until there is an answer; the error says what was there last.

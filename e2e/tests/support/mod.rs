@@ -4,6 +4,7 @@
 //! its namespace to be looked at; the next run of the same test clears it away.
 #![allow(dead_code)]
 
+pub mod gateway;
 pub mod kill;
 pub mod plugin;
 pub mod recorder;

@@ -74,7 +74,8 @@ fn documented(page: &str) -> BTreeSet<(String, String, String)> {
 #[test]
 fn the_book_lists_exactly_what_is_served() {
     let page = include_str!("../../../docs/src/metrics.md");
-    assert_eq!(documented(page), served(&filled().text()));
+    let (own, _) = page.split_once("\n## A sandbox gateway's").unwrap();
+    assert_eq!(documented(own), served(&filled().text()));
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! What is to be done about a SandboxPool (`grpo.dev`). Pure but for the key, which is random and made once.
 
 use grpo_crds::SandboxPoolStatus;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::{objects::objects, read::Seen};
+use super::{
+    objects::objects,
+    read::Seen,
+    walls::{Finding, findings},
+};
 use crate::{
     child::Child,
     cluster::Note,
@@ -13,7 +17,6 @@ use crate::{
 };
 
 pub const READY: &str = "Ready";
-pub const EGRESS_BLOCKED: &str = "EgressBlocked";
 
 /// Everything that is to be done.
 #[derive(Debug)]
@@ -47,28 +50,26 @@ fn status(seen: &Seen) -> (SandboxPoolStatus, Vec<Note>) {
             format!("the gateway does not serve; {}", gateway_problem(&seen.gateway_pods)),
         )
     };
-    let egress = if seen.pool.spec.allow_unenforced {
-        (
-            "Unenforced",
-            "nobody has shown that the cluster enforces NetworkPolicies; leases are given all the same, because allowUnenforced is true",
-        )
-    } else {
-        (
-            "NotShown",
-            "nobody has shown that the cluster enforces NetworkPolicies; leases are refused until somebody has, or allowUnenforced is true",
-        )
-    };
-    let conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now))
-        .set(READY, Holds::of(serves), reason, &message)
-        .set(EGRESS_BLOCKED, Holds::Unknown, egress.0, egress.1)
+    let walls = findings(&seen.pool.spec, seen.report.as_deref());
+    let conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now)).set(
+        READY,
+        Holds::of(serves),
+        reason,
+        &message,
+    );
+    let conditions = walls
+        .iter()
+        .fold(conditions, |conditions, wall| {
+            conditions.set(wall.type_, wall.holds.clone(), wall.reason, &wall.message)
+        })
         .done();
     let was = holds(&previous.conditions, READY);
-    let notes = (was != serves).then(|| Note {
-        warning: was,
-        reason: reason.to_owned(),
-        action: "Reconcile",
-        text: message.clone(),
-    });
+    let mut notes: Vec<Note> = walls
+        .iter()
+        .filter(|wall| is_news(wall, &previous.conditions))
+        .map(|wall| note(wall.holds != Holds::Yes, wall.reason, &wall.message))
+        .collect();
+    notes.extend((was != serves).then(|| note(was, reason, &message)));
     let living = || seen.sandbox_pods.iter().filter(|pod| !pod.deleting);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let status = SandboxPoolStatus {
@@ -78,9 +79,27 @@ fn status(seen: &Seen) -> (SandboxPoolStatus, Vec<Note>) {
         ready: number(living().filter(|pod| pod.is_ready()).count()),
         leased: number(seen.leases),
         pending: number(living().filter(|pod| !pod.is_ready() && !pod.is_finished()).count()),
-        egress_blocked: Some("Unknown".to_owned()),
+        egress_blocked: Some(walls[0].holds.text().to_owned()),
     };
-    (status, notes.into_iter().collect())
+    (status, notes)
+}
+
+fn note(warning: bool, reason: &str, text: &str) -> Note {
+    Note {
+        warning,
+        reason: reason.to_owned(),
+        action: "Reconcile",
+        text: text.to_owned(),
+    }
+}
+
+/// Whether a finding is told as an Event: not that nothing is known yet, nor that nothing is wrong still.
+fn is_news(wall: &Finding, previous: &[Condition]) -> bool {
+    let before = previous.iter().find(|condition| condition.type_ == wall.type_);
+    match (before, &wall.holds) {
+        (Some(before), holds) => before.status != holds.text() && before.reason != wall.reason,
+        (None, holds) => *holds == Holds::No,
+    }
 }
 
 fn gateway_problem(pods: &[PodFacts]) -> String {

@@ -7,6 +7,7 @@ mod decide;
 mod objects;
 mod read;
 mod status;
+mod walls;
 
 #[cfg(test)]
 pub mod tests;

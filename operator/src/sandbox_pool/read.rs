@@ -1,6 +1,9 @@
 //! What there is of a SandboxPool (`grpo.dev`): its gateway's and sandboxes' pods and its leases, all from memory.
 
+use std::sync::Arc;
+
 use grpo_crds::SandboxPool;
+use grpo_sandbox_protocol::PoolReport;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -10,7 +13,7 @@ use crate::{
     error::Error,
     names::{self, RUN, role},
     pods::PodFacts,
-    watches::{Controlled, Parent},
+    watches::{Controlled, LedgerFacts, Parent},
 };
 
 /// Everything a decision about a pool is made from.
@@ -22,6 +25,8 @@ pub struct Seen {
     pub sandbox_pods: Vec<PodFacts>,
     /// Leases in the ledger.
     pub leases: usize,
+    /// What the gateway tells of the pool.
+    pub report: Option<Arc<PoolReport>>,
     /// The run the pool was made for.
     pub run: Option<String>,
     pub now: Timestamp,
@@ -44,13 +49,15 @@ pub fn read(pool: &SandboxPool, context: &Context) -> Result<Seen, Error> {
             .map(|pod| pod.facts)
             .collect()
     };
+    let ledgers: Vec<LedgerFacts> = names::ledgers(&owner.name, pool.spec.max)
+        .iter()
+        .map(|ledger| context.ledgers.facts(&owner.namespace, ledger))
+        .collect();
     Ok(Seen {
         gateway_pods: pods(role::GATEWAY),
         sandbox_pods: pods(role::SANDBOX),
-        leases: names::ledgers(&owner.name, pool.spec.max)
-            .iter()
-            .map(|ledger| context.ledgers.leases(&owner.namespace, ledger))
-            .sum(),
+        leases: ledgers.iter().map(|ledger| ledger.leases).sum(),
+        report: ledgers.into_iter().find_map(|ledger| ledger.report),
         run: pool.labels().get(RUN).cloned(),
         now: Timestamp::now(),
         pool: pool.clone(),

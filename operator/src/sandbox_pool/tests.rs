@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use grpo_crds::{SandboxPool, SandboxPoolSpec};
+use grpo_sandbox_protocol::{EgressReport, PoolReport};
 use serde_json::json;
 
 use super::{
@@ -22,6 +25,7 @@ fn seen(spec: &str) -> Seen {
         gateway_pods: Vec::new(),
         sandbox_pods: Vec::new(),
         leases: 0,
+        report: None,
         run: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
@@ -174,8 +178,23 @@ fn the_pool_counts_its_sandboxes_and_is_ready_when_its_gateway_is() {
             status.conditions[1].status.as_str(),
             status.conditions[1].reason.as_str()
         ),
-        ("Unknown", "Unenforced")
+        ("Unknown", "NotProbed")
     );
+    pool.report = Some(Arc::new(PoolReport {
+        egress: Some(EgressReport {
+            at: 1,
+            tried: vec!["the API server (10.0.0.1:443)".into()],
+            reached: Vec::new(),
+            failed: None,
+        }),
+        ..PoolReport::default()
+    }));
+    pool.pool.status = Some(status);
+    let decision = decided(&pool);
+    assert_eq!(decision.status.egress_blocked.as_deref(), Some("True"));
+    assert_eq!(decision.notes.len(), 1, "{:?}", decision.notes);
+    pool.pool.status = Some(decision.status);
+    assert_eq!(decided(&pool).notes.len(), 0, "told once");
 }
 
 #[test]

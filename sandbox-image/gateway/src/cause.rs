@@ -3,8 +3,9 @@
 //! A policy must not be able to bring a Void about, so its own limits are its own fault. It cannot send SIGKILL to process 1 of its own
 //! container, so an unexplained 137 came from outside.
 
-use grpo_sandbox_protocol::SandboxCause;
-use k8s_openapi::api::core::v1::Pod;
+use grpo_sandbox_protocol::{RESET_EXIT, SandboxCause};
+
+use crate::seen::{DISRUPTION, Pod};
 
 /// Why the pod's sandbox is no more; `deleted` when the pod object itself is gone.
 pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
@@ -17,9 +18,6 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         .flatten()
         .flat_map(|container| [&container.state, &container.last_state])
         .find_map(|state| state.as_ref()?.terminated.as_ref());
-    if terminated.is_some_and(|t| t.reason.as_deref() == Some("OOMKilled")) {
-        return SandboxCause::OutOfMemory;
-    }
     let message = status.message.as_deref().unwrap_or_default();
     if status.reason.as_deref() == Some("Evicted") {
         if message.contains("ephemeral local storage") || message.contains("emptyDir volume") {
@@ -33,7 +31,7 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         .conditions
         .iter()
         .flatten()
-        .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True");
+        .find(|condition| condition.type_ == DISRUPTION && condition.status == "True");
     if let Some(disruption) = disruption {
         return match disruption.reason.as_deref() {
             Some("PreemptionByScheduler") => SandboxCause::Preempted,
@@ -46,9 +44,18 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         Some("Evicted" | "Terminated" | "NodeShutdown" | "Shutdown") => return SandboxCause::Disrupted,
         _ => {}
     }
+    let reason = terminated.and_then(|t| t.reason.as_deref());
+    // The runtime has lost the container, as after a restart of the node, and made the exit code up.
+    if matches!(reason, Some("Unknown" | "ContainerStatusUnknown")) && !deleted {
+        return SandboxCause::Unknown;
+    }
     match terminated.map(|t| t.exit_code) {
         Some(0) => SandboxCause::Expired,
+        // Only a gateway can bring that about.
+        Some(code) if code == i32::from(RESET_EXIT) => SandboxCause::Deleted,
         Some(137 | 143) if deleted => SandboxCause::Deleted,
+        // containerd says so of every container in which anything ever ran out of memory, so that this counts only where nothing else is the reason.
+        Some(137) if reason == Some("OOMKilled") => SandboxCause::OutOfMemory,
         Some(137 | 143) => SandboxCause::Unknown,
         Some(_) => SandboxCause::Exited,
         None if deleted => SandboxCause::Deleted,
@@ -60,59 +67,45 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
 mod tests {
     use super::*;
     use grpo_sandbox_protocol::Fault;
+    use serde_json::Value;
 
-    fn of(status: &str, deleted: bool) -> SandboxCause {
-        cause(
-            &serde_yaml_ng::from_str(&format!("metadata: {{name: s}}\nstatus:\n{status}")).unwrap(),
-            deleted,
-        )
+    fn of(status: &Value, deleted: bool) -> SandboxCause {
+        let pod = serde_json::json!({"metadata": {"name": "s"}, "status": status});
+        cause(&serde_json::from_value(pod).unwrap(), deleted)
     }
 
-    const OOM_V2: &str = "  phase: Failed
-  containerStatuses:
-  - {name: sandbox, image: i, imageID: i, ready: false, restartCount: 0, state: {terminated: {exitCode: 137, reason: OOMKilled}}}";
-    const KILLED: &str = "  phase: Failed
-  containerStatuses:
-  - {name: sandbox, image: i, imageID: i, ready: false, restartCount: 0, state: {terminated: {exitCode: 137, reason: Error}}}";
-    const CRASHED: &str = "  phase: Failed
-  containerStatuses:
-  - {name: sandbox, image: i, imageID: i, ready: false, restartCount: 0, state: {terminated: {exitCode: 101, reason: Error}}}";
-
+    /// Whatever the watch shows last, or what it skips, the holder hears the same.
     #[test]
     fn recorded_statuses_tell_the_policys_doing_from_the_infrastructures() {
-        for (status, deleted, wanted, fault) in [
-            (OOM_V2, false, SandboxCause::OutOfMemory, Fault::Workload),
-            (KILLED, false, SandboxCause::Unknown, Fault::Infrastructure),
-            (KILLED, true, SandboxCause::Deleted, Fault::Infrastructure),
-            (CRASHED, false, SandboxCause::Exited, Fault::Workload),
-            (
-                "  phase: Failed\n  reason: Evicted\n  message: Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-                false,
-                SandboxCause::DiskFull,
-                Fault::Workload,
-            ),
-            (
-                "  phase: Failed\n  reason: Evicted\n  message: 'The node was low on resource: memory.'",
-                false,
-                SandboxCause::Disrupted,
-                Fault::Infrastructure,
-            ),
-            (
-                "  phase: Failed\n  conditions: [{type: DisruptionTarget, status: 'True', reason: PreemptionByScheduler}]",
-                true,
-                SandboxCause::Preempted,
-                Fault::Infrastructure,
-            ),
-            (
-                "  phase: Running\n  conditions: [{type: DisruptionTarget, status: 'True', reason: DeletionByTaintManager}]",
-                true,
-                SandboxCause::NodeLost,
-                Fault::Infrastructure,
-            ),
-            ("  phase: Running", true, SandboxCause::Deleted, Fault::Infrastructure),
-        ] {
-            assert_eq!(of(status, deleted), wanted, "{status}");
-            assert_eq!(wanted.fault(), fault, "{status}");
+        let faults: Vec<Value> = serde_yaml_ng::from_str(include_str!("cause/faults.yaml")).unwrap();
+        for fault in &faults {
+            let wanted: SandboxCause = serde_json::from_value(fault["cause"].clone()).unwrap();
+            let steps = fault["steps"].as_array().unwrap();
+            let is_deleted = steps.iter().any(|step| step.get("delete").is_some());
+            if let Some(last) = steps.iter().rev().find(|step| step.get("status").is_some()) {
+                assert_eq!(of(&last["status"], is_deleted), wanted, "{}", fault["fault"]);
+            }
         }
+        assert!(faults.len() >= 25);
+    }
+
+    #[test]
+    fn only_what_the_policy_can_bring_about_is_its_fault() {
+        use SandboxCause::*;
+        for cause in [OutOfMemory, EvictedOwnLimit, DiskFull, Exited] {
+            assert_eq!(cause.fault(), Fault::Workload);
+        }
+        for cause in [Deleted, NodeLost, Preempted, Disrupted, Expired, Unknown] {
+            assert_eq!(cause.fault(), Fault::Infrastructure);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_while_it_runs_was_deleted() {
+        assert_eq!(
+            of(&serde_json::json!({"phase": "Running"}), true),
+            SandboxCause::Deleted
+        );
+        assert_eq!(of(&Value::Null, true), SandboxCause::Unknown);
     }
 }

@@ -2,21 +2,29 @@
 
 mod watch;
 
+pub use watch::Watched;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, SandboxCause};
+use grpo_crds::sandbox_pool::Reset;
+use grpo_sandbox_protocol::{
+    Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
+};
+use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
+use crate::egress::Egress;
 use crate::index::{Action, Held, Index};
 use crate::ledger::{Change, Counters};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
-use crate::sandbox::{Holder, Sandboxes};
+use crate::relay::Relays;
+use crate::sandbox::{Holder, SandboxError, Sandboxes};
 use crate::waiters::{Place, Waiters};
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index decides.
@@ -27,6 +35,12 @@ const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// Before a creation is tried again to which there was no answer; it doubles.
 const UNANSWERED_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_UNANSWERED_PAUSE: Duration = Duration::from_secs(5);
+/// Bodies on their way into sandboxes may take as much memory together as so many of the largest files.
+const FILES_IN_MEMORY: usize = 2;
+/// sandboxd says at once whether something runs.
+const ACTIVITY_WITHIN: Duration = Duration::from_secs(10);
+/// Images in a report: the rest have the same cause more often than not.
+const TROUBLES_REPORTED: usize = 8;
 /// Looks are this far apart at most, though nothing happens: a command's end is not announced.
 const LONGEST_SLEEP: i64 = 1_000;
 
@@ -45,6 +59,10 @@ pub struct Core {
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
     pub sandboxes: Sandboxes,
+    pub relays: Relays,
+    pub egress: Egress,
+    /// For bodies on their way into sandboxes.
+    pub room: Room,
     pub template: Template,
     pub metrics: Metrics,
 }
@@ -64,6 +82,7 @@ impl Core {
         sandboxes: Sandboxes,
         template: Template,
         ledger_counters: Counters,
+        known: PoolReport,
     ) -> Arc<Self> {
         Arc::new(Self {
             index: Mutex::new(index),
@@ -76,6 +95,9 @@ impl Core {
             ledger,
             in_sync: AtomicBool::new(false),
             sandboxes,
+            relays: Relays::default(),
+            egress: Egress::restored(known.egress, known.limits, now()),
+            room: Room::of_files(FILES_IN_MEMORY),
             template,
             metrics: Metrics::new(ledger_counters),
         })
@@ -157,17 +179,22 @@ impl Core {
 
     /// Plans whenever something changed, or a deadline passed.
     pub async fn schedule(self: Arc<Self>) {
+        let mut told = Vec::new();
         loop {
             let prefix = self.template.pool.clone();
-            let (actions, next) = {
+            let (actions, next, troubles) = {
                 let (mut index, now) = (self.lock(), now());
                 let actions = index.plan(now, || {
                     format!("{prefix}-sbx-{:010x}", rand::rng().random::<u64>() >> 24)
                 });
-                (actions, index.next_deadline(now))
+                (actions, index.next_deadline(now), index.troubles(now))
             };
             for action in actions {
                 self.act(action);
+            }
+            if troubles != told {
+                told = troubles;
+                self.report();
             }
             let until = next.map_or(LONGEST_SLEEP, |at| (at - now()).clamp(10, LONGEST_SLEEP));
             let sleep = Duration::from_millis(until.unsigned_abs());
@@ -186,6 +213,9 @@ impl Core {
                 tokio::spawn(async move { core.create(name, image, slot).await });
             }
             Action::Delete { name } => drop(tokio::spawn(async move { core.delete(name).await })),
+            Action::Reset { name, ip, lease, epoch } => {
+                tokio::spawn(async move { core.reset(name, &ip, &lease, epoch).await });
+            }
             Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
             Action::Forget { lease, epoch, cause } => {
                 cause.inspect(|cause| self.metrics.lost(*cause));
@@ -194,11 +224,56 @@ impl Core {
                 });
             }
             Action::Refuse { lease, error } => self.waiters.answer(&lease, Err(error)),
+            Action::Ask { lease, epoch } => {
+                drop(tokio::spawn(async move { core.ask_whether_idle(&lease, epoch).await }))
+            }
         }
     }
 
+    /// Nobody has called for a long time, but what was started in the background may still run.
+    async fn ask_whether_idle(self: Arc<Self>, lease: &str, epoch: u64) {
+        let Some(held) = self.look(|index| index.leases.get(lease).cloned()) else {
+            return;
+        };
+        let asked = self.sandboxes.send(
+            Holder::of(&held),
+            Method::GET,
+            "/activity",
+            Default::default(),
+            ACTIVITY_WITHIN,
+        );
+        let activity = asked.await.ok().filter(|(status, _)| status.is_success());
+        let activity = activity.and_then(|(_, body)| serde_json::from_slice::<Activity>(&body).ok());
+        let is_at_work = activity.is_some_and(|activity| activity.running > 0);
+        self.apply(|index| index.told_whether_idle(lease, epoch, is_at_work, now()));
+    }
+
+    /// Puts what is known of the pool to the ledger, from where the operator shows it.
+    pub fn report(self: &Arc<Self>) {
+        let troubles = self.look(|index| index.troubles(now()));
+        let troubles = troubles.into_iter().take(TROUBLES_REPORTED).collect();
+        let report = PoolReport {
+            egress: self.egress.report(),
+            limits: self.egress.limits(),
+            troubles,
+        };
+        let core = self.clone();
+        tokio::spawn(async move {
+            let _ = core.ledger.send(Change::Report(Box::new(report))).await;
+        });
+    }
+
+    /// Why sandboxd did not answer: its pod's end, if that is known.
+    pub fn why_unreachable(&self, lease: &str, error: &SandboxError) -> ErrorBody {
+        self.look(|index| match index.cause_of(lease) {
+            Some(cause) => ErrorBody::lost(lease, cause),
+            // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
+            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
+        })
+    }
+
     async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
-        let made = match pod::sandbox(&self.template, &name, &image, slot) {
+        let made = match pod::sandbox(&self.template_now(), &name, &image, slot) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
@@ -206,6 +281,13 @@ impl Core {
             Ok(uid) => {
                 self.refusals.store(0, Ordering::Relaxed);
                 self.apply(|index| index.answered(&name, &uid, now()));
+            }
+            Err(error) if pod::is_refused_for_its_rule(&error) && self.look(|index| index.resets) => {
+                tracing::warn!(%error, "this cluster cannot begin containers anew as `reset` asks (Kubernetes 1.36 can): pods are deleted instead");
+                self.with(|index| {
+                    index.resets = false;
+                    index.refused(&name);
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, name, image, "creating a sandbox pod");
@@ -215,6 +297,15 @@ impl Core {
                 self.with(|index| index.refused(&name));
             }
         }
+    }
+
+    /// What pods are made from, without what this cluster was found not to know.
+    fn template_now(&self) -> Template {
+        let mut template = self.template.clone();
+        if !self.look(|index| index.resets) {
+            template.spec.reset = Reset::Never;
+        }
+        template
     }
 
     /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod is asked for again: a second
@@ -263,14 +354,32 @@ impl Core {
         }
     }
 
+    /// Has a container begin anew. A sandboxd that does not say that it will end is not waited for.
+    async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64) {
+        match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
+            Ok(()) => {
+                if let Some(ip) = self.look(|index| index.anew(&name, epoch)) {
+                    self.await_answer(name, ip).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, name, "resetting a sandbox; it is thrown away");
+                self.apply(|index| index.discard(&name, SandboxCause::Unknown, now()));
+            }
+        }
+    }
+
     /// Durable first, then bound, then promised.
     async fn promise(self: Arc<Self>, id: String) {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
         };
+        let decided = Instant::now();
         if !self.is_durable(&held).await {
             return;
         }
+        self.metrics.committed(decided.elapsed());
+        let durable = Instant::now();
         let epoch = held.entry.epoch;
         let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
         if !self.look(is_still) {
@@ -279,14 +388,13 @@ impl Core {
             self.act(Action::Forget { lease, epoch, cause });
             return;
         }
-        let holder = Holder {
-            ip: &held.ip,
-            lease: &id,
-            epoch: held.entry.epoch,
-        };
+        let holder = Holder::of(&held);
         let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
         match self.sandboxes.bind(holder, ttl + 60).await {
-            Ok(()) => self.promised(&id, epoch),
+            Ok(()) => {
+                self.metrics.bound(durable.elapsed());
+                self.promised(&id, epoch);
+            }
             Err(error) => {
                 let sandbox = &held.entry.sandbox;
                 tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");
@@ -326,12 +434,6 @@ impl Core {
         if self.ledger.send(Change::Flush { done }).await.is_ok() {
             let _ = settled.await;
         }
-    }
-
-    /// The pool's pods as they are now. Called once, before leases are restored.
-    pub async fn list(pods: &Api<Pod>, pool: &str) -> Result<Vec<Pod>, kube::Error> {
-        let of_the_pool = ListParams::default().labels(&pod::selector(pool));
-        Ok(pods.list(&of_the_pool).await?.items)
     }
 }
 

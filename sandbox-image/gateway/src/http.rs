@@ -1,31 +1,30 @@
-//! The door for drivers: leases, commands, files, demand.
+//! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
+
+mod work;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, Fault, LeaseRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, RenewRequest,
-};
+use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, Fault, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::core::{Core, lease, now};
 use crate::index::Held;
-use crate::sandbox::Holder;
+use crate::metrics::Around;
 
 /// Longest anybody may wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
-/// Longest a command may take, seconds.
-const MAX_EXEC: u64 = 24 * 3600;
 /// Lease ids and images are bounded, because they go into the ledger.
 const MAX_NAME: usize = 512;
-/// Added to a command's own time.
+/// Added to the time that something in a sandbox takes by itself.
 const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
@@ -48,11 +47,7 @@ fn own(core: Arc<Core>) -> Router {
         .route("/v1/leases", post(take))
         .route("/v1/leases/{id}", get(look).delete(release))
         .route("/v1/leases/{id}/renew", post(renew))
-        .route("/v1/leases/{id}/exec", post(exec))
-        .route(
-            "/v1/leases/{id}/files",
-            put(files).get(files).layer(DefaultBodyLimit::max(MAX_FILE_BYTES)),
-        )
+        .nest("/v1/leases/{id}", work::router())
         .route("/v1/demand", put(demand))
         .route("/v1/pool", get(pool))
         .route("/v1/pool/troubles", get(troubles))
@@ -109,21 +104,58 @@ fn bad(message: impl Into<String>) -> Refused {
 }
 
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|e| bad(format!("reading the body: {e}")))
+    parse_and_mend(&mut body.clone())
+}
+
+/// In JSON `5.0` is as whole a number as `5`, and some write it so. A body that had such is one without, afterwards.
+fn parse_and_mend<T: DeserializeOwned>(body: &mut Bytes) -> Result<T, Refused> {
+    let error = match serde_json::from_slice(body) {
+        Ok(read) => return Ok(read),
+        Err(error) => error,
+    };
+    let wrong = || bad(format!("reading the body: {error}"));
+    let mut value: Value = serde_json::from_slice(body).map_err(|_| wrong())?;
+    make_whole(&mut value);
+    *body = value.to_string().into();
+    serde_json::from_slice(body).map_err(|_| wrong())
+}
+
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|n| number.is_f64() && n.fract() == 0.0);
+            // What is beyond that is no exact number any more.
+            if let Some(whole) = whole.filter(|n| n.abs() <= 2f64.powi(53)) {
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(fields) => fields.values_mut().for_each(make_whole),
+        _ => {}
+    }
+}
+
+/// Whether a name can stand in the header of a signed call: printable ASCII, with no blank at either end.
+fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && text.trim() == text
 }
 
 async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
     let mut request: LeaseRequest = parse(&body)?;
     for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
-        if text.is_empty() || text.len() > MAX_NAME {
-            return Err(bad(format!("{field} must have 1 to {MAX_NAME} bytes")));
+        if !is_name(text) {
+            let message =
+                format!("{field} must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end");
+            return Err(bad(message));
         }
     }
-    if !core.template.spec.allow_unenforced {
-        let message = "nobody has shown that this cluster enforces network: None for this pool; set allowUnenforced: true to lease all the same";
-        return Err(ErrorBody::new(ErrorCode::EgressUnproven, Fault::Infrastructure, message).into());
-    }
     request.wait_seconds = request.wait_seconds.min(MAX_WAIT);
+    if !core.template.spec.allow_unenforced {
+        let wait = Duration::from_secs(request.wait_seconds);
+        core.egress.shown_to_be_blocked(wait).await?;
+    }
     Ok(Json(core.lease(request).await?).into_response())
 }
 
@@ -150,7 +182,8 @@ async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
 async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
     let renew: RenewRequest = parse(&body)?;
     held(&core, &id)?;
-    let renewed = core.renew(&id, (renew.ttl_seconds as i64).saturating_mul(1000)).await;
+    let ttl = i64::try_from(renew.ttl_seconds).unwrap_or(i64::MAX);
+    let renewed = core.renew(&id, ttl.saturating_mul(1000)).await;
     let Some(renewed) = renewed else {
         let message = "the lease ended, or this gateway does, while it was renewed; ask again";
         return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());
@@ -158,96 +191,15 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
     // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is there.
     let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
-    pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
+    work::pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
     Ok(Json(lease(&held(&core, &id)?)).into_response())
-}
-
-async fn exec(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
-    let request: ExecRequest = parse(&body)?;
-    if request.id.is_empty() || request.id.len() > MAX_NAME {
-        return Err(bad(format!("id must have 1 to {MAX_NAME} bytes")));
-    }
-    if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
-        return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));
-    }
-    let held = held(&core, &id)?;
-    let timeout = Duration::from_secs(request.timeout_seconds);
-    let _running = Running::begin(&core, &held);
-    let began = Instant::now();
-    let answer = pass_on(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
-    let is_done = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
-    core.metrics.executed(is_done, began.elapsed());
-    answer
-}
-
-/// A command that runs: its lease is in use until this is dropped, however the call ends.
-struct Running<'a> {
-    core: &'a Core,
-    lease: &'a str,
-    epoch: u64,
-}
-
-impl<'a> Running<'a> {
-    fn begin(core: &'a Core, held: &'a Held) -> Self {
-        let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
-        core.look(|index| index.command_begins(lease, now()));
-        Self { core, lease, epoch }
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.core
-            .look(|index| index.command_ends(self.lease, self.epoch, now()));
-    }
-}
-
-async fn files(
-    State(core): Shared,
-    Path(id): Path<String>,
-    method: Method,
-    RawQuery(query): RawQuery,
-    body: Bytes,
-) -> Result<Response, Refused> {
-    let held = held(&core, &id)?;
-    core.look(|index| index.used(&id, now()));
-    let target = format!("/files?{}", query.unwrap_or_default());
-    let is_read = method == Method::GET;
-    let mut answer = pass_on(&core, &held, method, &target, body, Duration::from_secs(60)).await?;
-    if is_read && answer.status().is_success() {
-        let kind = HeaderValue::from_static("application/octet-stream");
-        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
-    }
-    Ok(answer)
-}
-
-/// sandboxd's answer, or whose fault it is that there is none.
-async fn pass_on(
-    core: &Core,
-    held: &Held,
-    method: Method,
-    target: &str,
-    body: Bytes,
-    timeout: Duration,
-) -> Result<Response, Refused> {
-    let id = &held.entry.lease;
-    let holder = Holder {
-        ip: &held.ip,
-        lease: id,
-        epoch: held.entry.epoch,
-    };
-    match core.sandboxes.send(holder, method, target, body, timeout).await {
-        Ok((status, body)) => Ok((status, [("content-type", "application/json")], body).into_response()),
-        Err(error) => Err(Refused(core.look(|index| match index.cause_of(id) {
-            Some(cause) => ErrorBody::lost(id, cause),
-            // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
-            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
-        }))),
-    }
 }
 
 async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused> {
     let demand: Demand = parse(&body)?;
+    if demand.run.is_empty() || demand.run.len() > MAX_NAME {
+        return Err(bad(format!("run must have 1 to {MAX_NAME} bytes")));
+    }
     if demand.images.len() > 4096 {
         return Err(bad("at most 4096 images"));
     }
@@ -271,7 +223,11 @@ async fn troubles(State(core): Shared) -> Response {
 
 async fn metrics(State(core): Shared) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match core.look(|index| core.metrics.text(index, now())) {
+    let around = Around {
+        relays: core.relays.count(),
+        egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
+    };
+    match core.look(|index| core.metrics.text(index, around, now())) {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

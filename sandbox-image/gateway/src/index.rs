@@ -1,7 +1,8 @@
 //! The pool's state in memory: pods, leases, waiters, demand. Events go in, actions come out, nothing here does I/O.
 //!
 //! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so late, doubled or reordered
-//! watch events never make the pool create too many. A leased sandbox is never leased again: its release ends the pod.
+//! watch events never make the pool create too many. A leased sandbox is never leased again: its release ends the pod, or, where the pool resets
+//! ([`Index::resets`]), its container, and what is leased again is another container with a root file system of its own.
 //!
 //! Nobody waits for a removal. A pod that is to go counts towards the pool's `max` until the API server has taken the order to delete it, a
 //! moment, and the order is given again and again until the pod is seen to be gone. Only when many hang ([`Bounds::allowance`]) do they keep new
@@ -27,16 +28,22 @@ use pulls::Pulls;
 
 pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter, Wanted};
 
+/// Under whose name the pool's own demand is kept; no run is called so.
+const POOL_ITSELF: &str = "";
 /// Ends of leases that are remembered, so that a holder hears why.
 const REMEMBERED: usize = 4096;
 /// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first one, told again, milliseconds.
 const SECOND_PULL: i64 = 5_000;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
 const DELETE_AGAIN: i64 = 1_000;
+/// A container that is not there anew after so long is not waited for, milliseconds: a new pod is there sooner.
+const ANEW_WITHIN: i64 = 5_000;
 
 /// The pool.
 pub struct Index {
     bounds: Bounds,
+    /// Whether what is given back is used again, with a container begun anew.
+    pub resets: bool,
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub ending: BTreeMap<String, Ending>,
     pub leases: HashMap<String, Held>,
@@ -59,6 +66,7 @@ impl Index {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
+            resets: false,
             sandboxes: BTreeMap::new(),
             ending: BTreeMap::new(),
             leases: HashMap::new(),
@@ -87,6 +95,8 @@ impl Index {
             lease: Some(entry.lease.clone()),
             created: Some(self.created_now(now)),
             unanswered: false,
+            // The cluster may not have shown the last one yet.
+            restarts: found.restarts.max(entry.restarts),
             ..Sandbox::ordered(&entry.image, found.slot)
         };
         self.sandboxes.insert(entry.sandbox.clone(), sandbox);
@@ -96,10 +106,11 @@ impl Index {
 
     /// Takes up a pod that an earlier gateway made and no lease holds. Should it have been somebody's after all, its sandboxd refuses another
     /// lease, and the pod goes.
-    pub fn adopt(&mut self, name: &str, image: &str, slot: Option<u32>, now: i64) {
+    pub fn adopt(&mut self, name: &str, image: &str, slot: Option<u32>, restarts: u32, now: i64) {
         let sandbox = Sandbox {
             created: Some(self.created_now(now)),
             unanswered: false,
+            restarts,
             ..Sandbox::ordered(image, slot)
         };
         self.sandboxes.insert(name.to_owned(), sandbox);
@@ -230,6 +241,11 @@ impl Index {
         }
     }
 
+    /// Sandboxes that the pool itself keeps warm, whatever runs want.
+    pub fn keep(&mut self, images: Vec<(String, usize)>) {
+        self.want(POOL_ITSELF, images, i64::MAX);
+    }
+
     /// A list of pods begins. Whatever is known to exist by now is in it, or is gone.
     pub fn list_begins(&mut self) {
         self.lists += 1;
@@ -332,12 +348,39 @@ impl Index {
     /// sandboxd answers, so both images were there to be had.
     pub fn ready(&mut self, name: &str) {
         let asked = |image: &str, queue: &VecDeque<Waiter>| queue.iter().any(|waiter| waiter.request.image == image);
-        if let Some(sandbox) = self.sandboxes.get_mut(name) {
-            if sandbox.stage == Stage::Starting {
-                sandbox.warm = !asked(&sandbox.image, &self.queue);
-                self.pulls.succeeded(&sandbox.image);
-            }
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return;
+        };
+        if sandbox.stage == Stage::Starting {
+            sandbox.warm = !asked(&sandbox.image, &self.queue);
             sandbox.stage = Stage::Ready;
+            sandbox.anew_until = None;
+            self.pulls.succeeded(&sandbox.image);
+        }
+    }
+
+    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is a container that begins anew. Answers its address,
+    /// to be asked whether it is there.
+    pub fn anew(&mut self, name: &str, epoch: u64) -> Option<String> {
+        let sandbox = self.sandboxes.get_mut(name)?;
+        if sandbox.stage != (Stage::Resetting { epoch }) {
+            return None;
+        }
+        sandbox.stage = Stage::Starting;
+        sandbox.restarts += 1;
+        Some(sandbox.ip.clone())
+    }
+
+    /// The cluster shows how often a pod's container has begun anew. Once more than it was told to: whoever has leased it has lost it.
+    pub fn restarted(&mut self, name: &str, restarts: u32, cause: SandboxCause, now: i64) -> Vec<Action> {
+        let expected = self.sandboxes.get(name).map(|sandbox| match sandbox.stage {
+            // The watch may tell of it before sandboxd's answer is here.
+            Stage::Resetting { .. } => sandbox.restarts + 1,
+            Stage::Starting | Stage::Ready => sandbox.restarts,
+        });
+        match expected.is_some_and(|expected| restarts > expected) {
+            true => self.discard(name, cause, now),
+            false => Vec::new(),
         }
     }
 
@@ -461,14 +504,18 @@ impl Index {
         Some(held.clone())
     }
 
-    /// Gives a sandbox back: its pod ends, and is never reused.
+    /// Gives a sandbox back: its pod ends, or its container, if the pool resets.
     pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let is_waited_for = match self.leases.get(lease) {
             Some(held) => !held.promised,
             None => self.queue.iter().any(|waiter| waiter.request.id == lease),
         };
         self.give_up(lease);
-        let mut actions = self.take_back(lease, None, now);
+        let mut actions = match self.resets && !is_waited_for {
+            true => self.reset(lease, now),
+            false => Vec::new(),
+        };
+        actions.extend(self.take_back(lease, None, now));
         if is_waited_for {
             let message = format!("lease {lease} was given back while it was waited for");
             let error = ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, message);
@@ -478,6 +525,28 @@ impl Index {
             });
         }
         actions
+    }
+
+    /// Gives a sandbox back whose pod is kept. Nothing if it is not leased.
+    fn reset(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        let name = self.leases.get(lease).map(|held| held.entry.sandbox.clone());
+        let Some(sandbox) = name.as_ref().and_then(|name| self.sandboxes.get_mut(name)) else {
+            return Vec::new();
+        };
+        let Some((held, name)) = self.leases.remove(lease).zip(name) else {
+            return Vec::new();
+        };
+        let (lease, epoch) = (held.entry.lease, held.entry.epoch);
+        sandbox.lease = None;
+        sandbox.stage = Stage::Resetting { epoch };
+        sandbox.anew_until = Some(now + ANEW_WITHIN);
+        let ip = held.ip;
+        let forget = Action::Forget {
+            lease: lease.clone(),
+            epoch,
+            cause: None,
+        };
+        vec![forget, Action::Reset { name, ip, lease, epoch }]
     }
 
     fn take_back(&mut self, lease: &str, cause: Option<SandboxCause>, now: i64) -> Vec<Action> {
@@ -541,7 +610,7 @@ impl Index {
         PoolState {
             ready: count(|s| s.stage == Stage::Ready && s.lease.is_none()),
             leased: self.leases.len() as u32,
-            pending: count(|s| s.stage == Stage::Starting),
+            pending: count(|s| s.stage != Stage::Ready),
             max: self.bounds.max as u32,
             warm_hits: self.warm_hits,
             cold_leases: self.cold_leases,
@@ -554,5 +623,7 @@ impl Index {
 mod chaos;
 #[cfg(test)]
 mod grow_tests;
+#[cfg(test)]
+mod reset_tests;
 #[cfg(test)]
 mod tests;

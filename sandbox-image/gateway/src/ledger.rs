@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use grpo_sandbox_protocol::LedgerEntry;
+use grpo_sandbox_protocol::{LedgerEntry, PoolReport};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use prometheus_client::metrics::counter::Counter;
@@ -47,6 +47,8 @@ pub enum Change {
     },
     /// The epoch keeps a late removal from taking out a later lease of the same id.
     Remove { lease: String, epoch: u64 },
+    /// What the pool's gateway tells of it from now on; goes with the next update of the first shard.
+    Report(Box<PoolReport>),
     /// Answered when everything before it is written, removals too.
     Flush { done: oneshot::Sender<()> },
 }
@@ -89,6 +91,8 @@ pub struct Ledger {
     /// Leases that wait to be written.
     backlog: VecDeque<(LedgerEntry, oneshot::Sender<()>)>,
     flushes: Vec<oneshot::Sender<()>>,
+    /// What is to be told of the pool, and since when.
+    report: Option<(String, Instant)>,
     counters: Counters,
 }
 
@@ -103,9 +107,10 @@ impl Ledger {
         api: Api<ConfigMap>,
         names: &[String],
         holder: &str,
-    ) -> Result<(Self, Vec<LedgerEntry>), LedgerError> {
+    ) -> Result<(Self, Vec<LedgerEntry>, PoolReport), LedgerError> {
         let first = names.first().ok_or(LedgerError::NoShard)?.clone();
         let (shard, mark) = Shard::take_first(&api, &first, holder).await?;
+        let report = shard.report();
         let mut shards = vec![shard];
         let others = names.iter().skip(1).map(|name| Shard::take(&api, name, &mark));
         let mut others = futures::stream::iter(others).buffered(8);
@@ -122,10 +127,11 @@ impl Ledger {
             removals: HashMap::new(),
             backlog: VecDeque::new(),
             flushes: Vec::new(),
+            report: None,
             counters: Counters::default(),
         };
         let leases = ledger.take_up(shards);
-        Ok((ledger, leases))
+        Ok((ledger, leases, report))
     }
 
     /// Of a lease that is in two shards the later one counts: the gateway before was about to remove the other.
@@ -197,7 +203,7 @@ impl Ledger {
     }
 
     fn is_settled(&self) -> bool {
-        self.backlog.is_empty() && self.removals.is_empty()
+        self.backlog.is_empty() && self.removals.is_empty() && self.report.is_none()
     }
 
     fn take(&mut self, change: Change) {
@@ -212,6 +218,12 @@ impl Ledger {
                 // Given back before it was written: then it need not be.
                 let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
                 self.backlog.retain(|(entry, _)| !is_it(entry));
+            }
+            Change::Report(report) => {
+                if let Ok(text) = serde_json::to_string(&report) {
+                    let since = self.report.take().map_or_else(Instant::now, |(_, since)| since);
+                    self.report = Some((text, since));
+                }
             }
             Change::Flush { done } => {
                 self.flushes.push(done);
@@ -234,6 +246,9 @@ impl Ledger {
         for removals in self.removals.values_mut() {
             removals.since = removals.since.min(long_ago);
         }
+        if let Some((_, since)) = &mut self.report {
+            *since = long_ago.min(*since);
+        }
     }
 
     fn next_removal(&self) -> Option<Instant> {
@@ -242,7 +257,11 @@ impl Ledger {
             .removals
             .iter()
             .filter(|(number, _)| self.idle.contains_key(number));
-        idle.map(|(_, removals)| removals.since + REMOVED_WITHIN).min()
+        let report = self.report.iter().filter(|_| self.idle.contains_key(&0));
+        let due = idle.map(|(_, removals)| removals.since);
+        due.chain(report.map(|(_, since)| *since))
+            .min()
+            .map(|since| since + REMOVED_WITHIN)
     }
 
     /// Begins the updates that are due and possible now.
@@ -256,7 +275,11 @@ impl Ledger {
             writing.extend(self.update(number));
         }
         let due = |removals: &Removals| removals.since + REMOVED_WITHIN <= Instant::now();
-        let due: Vec<usize> = self.removals.iter().filter(|(_, r)| due(r)).map(|(n, _)| *n).collect();
+        let mut due: Vec<usize> = self.removals.iter().filter(|(_, r)| due(r)).map(|(n, _)| *n).collect();
+        let report_is_due = |(_, since): &(String, Instant)| *since + REMOVED_WITHIN <= Instant::now();
+        if self.report.as_ref().is_some_and(report_is_due) && !due.contains(&0) {
+            due.push(0);
+        }
         for number in due {
             if writing.len() < WRITERS {
                 writing.extend(self.update(number));
@@ -295,6 +318,7 @@ impl Ledger {
         {
             wanted.remove(&key);
         }
+        let is_told = number == 0 && self.report.take().is_some_and(|(report, _)| shard.tell(report));
         let mut waiting = Vec::new();
         while waiting.len() < room {
             let Some((entry, done)) = self.backlog.pop_front() else {
@@ -312,7 +336,7 @@ impl Ledger {
         }
         let (api, mark, counters) = (self.api.clone(), self.mark.clone(), self.counters.clone());
         Some(Box::pin(async move {
-            if wanted != *shard.entries() {
+            if is_told || wanted != *shard.entries() {
                 shard.write(&api, &mark, wanted, &counters).await?;
             }
             counters.leases.inc_by(waiting.len() as u64);

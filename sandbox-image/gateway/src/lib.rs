@@ -2,9 +2,9 @@
 //!
 //! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
-//! from a pod's status why it ended, [`pull`] why it cannot begin. [`pod`] builds sandbox pods. [`sandbox`] talks to sandboxd, signed. [`http`] is
-//! the door for drivers, [`waiters`] are those of them who wait for a lease. [`compat`] speaks to clients of other
-//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts.
+//! from a pod's status why it ended, [`pull`] why it cannot begin; [`seen`] is what of a pod is looked at. [`pod`] builds sandbox pods. [`sandbox`]
+//! talks to sandboxd, signed. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease. [`compat`] speaks to clients of
+//! other systems. [`openapi`] describes the gateway's own API. [`metrics`] counts.
 //!
 //! # Restarts
 //!
@@ -20,6 +20,7 @@
 pub mod cause;
 pub mod compat;
 pub mod core;
+pub mod egress;
 pub mod http;
 pub mod index;
 pub mod ledger;
@@ -28,6 +29,8 @@ pub mod openapi;
 pub mod pod;
 pub mod pull;
 pub mod refusals;
+pub mod relay;
 pub mod restore;
 pub mod sandbox;
+pub mod seen;
 pub mod waiters;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
-use grpo_gateway::core::{Core, now};
+use grpo_crds::sandbox_pool::Reset;
+use grpo_gateway::core::{Core, Watched, now};
+use grpo_gateway::egress::keep_probing;
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
 use grpo_gateway::pod::{Template, template_digest};
@@ -77,13 +79,13 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .await
         .map_err(|e| format!("reaching the API server: {e}"))?;
     let pods = Api::namespaced(client.clone(), &arguments.namespace);
-    let maps = Api::namespaced(client, &arguments.namespace);
+    let maps = Api::namespaced(client.clone(), &arguments.namespace);
 
     let holder = format!("{:016x}", rand::rng().random::<u64>());
-    let (ledger, entries) = Ledger::open(maps, &arguments.ledger, &holder)
+    let (ledger, entries, report) = Ledger::open(maps, &arguments.ledger, &holder)
         .await
         .map_err(|e| e.to_string())?;
-    let listed = Core::list(&pods, &arguments.pool)
+    let (watched, listed) = Watched::begin(client, &arguments.namespace, &arguments.pool)
         .await
         .map_err(|e| format!("listing sandbox pods: {e}"))?;
     let template = Template {
@@ -97,6 +99,9 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     };
     let made_from = template_digest(&template).map_err(|e| format!("making a sandbox pod: {e}"))?;
     let mut index = Index::new(bounds(&template.spec));
+    let kept = template.spec.warm.min.iter();
+    index.keep(kept.map(|kept| (kept.image.clone(), kept.count as usize)).collect());
+    index.resets = template.spec.reset == Reset::ContainerRestart;
     let (changes, receiver) = ledger::channel();
     for change in restore(&mut index, entries, &listed, &made_from, now()) {
         changes
@@ -104,10 +109,12 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             .map_err(|e| format!("tidying the ledger: {e}"))?;
     }
     let counters = ledger.counters();
-    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters);
+    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters, report);
     let writer = tokio::spawn(ledger.run(receiver));
-    tokio::spawn(core.clone().follow());
+    core.take_in(listed);
+    tokio::spawn(core.clone().follow(watched));
     tokio::spawn(core.clone().schedule());
+    tokio::spawn(keep_probing(core.clone()));
 
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await

@@ -15,9 +15,18 @@ use crate::ledger::Counters;
 
 type Label = (&'static str, String);
 
+/// What there is besides the index.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around {
+    pub relays: usize,
+    pub egress_blocked: bool,
+}
+
 /// What is counted as it happens; everything else is read from the index.
 pub struct Metrics {
     lease_wait: Family<[Label; 2], Histogram>,
+    commit: Histogram,
+    bind: Histogram,
     exec: Family<[Label; 1], Histogram>,
     faults: Family<[Label; 2], Counter>,
     pod_writes: Family<[Label; 1], Counter>,
@@ -30,6 +39,9 @@ impl Metrics {
         Self {
             // 1 ms to 17 minutes.
             lease_wait: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 21))),
+            // 1 ms to 32 s.
+            commit: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            bind: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             // 1 ms to 70 minutes.
             exec: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 23))),
             faults: Family::default(),
@@ -51,6 +63,16 @@ impl Metrics {
             ("priority", format!("{:?}", held.entry.priority)),
         ];
         self.lease_wait.get_or_create(&labels).observe(waited.as_secs_f64());
+    }
+
+    /// A lease is durable, so long after it was decided.
+    pub fn committed(&self, took: Duration) {
+        self.commit.observe(took.as_secs_f64());
+    }
+
+    /// A sandbox is bound to its lease, so long after that was durable.
+    pub fn bound(&self, took: Duration) {
+        self.bind.observe(took.as_secs_f64());
     }
 
     /// A command was passed on to sandboxd, which answered its outcome or not.
@@ -89,10 +111,11 @@ impl Metrics {
     }
 
     /// The metrics as Prometheus text, with the pool as it is now.
-    pub fn text(&self, index: &Index, now: i64) -> Result<String, std::fmt::Error> {
+    pub fn text(&self, index: &Index, around: Around, now: i64) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("grpo_gateway");
         self.register_events(&mut registry);
         register_pool(&mut registry, index, now);
+        register_around(&mut registry, around);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -104,6 +127,18 @@ impl Metrics {
             "From asking for a lease to having it: from a pod that was ready (warm), one made for it (cold), or after there was no room (queued)",
             Unit::Seconds,
             self.lease_wait.clone(),
+        );
+        registry.register_with_unit(
+            "ledger_commit",
+            "From the decision on a lease until it is durable",
+            Unit::Seconds,
+            self.commit.clone(),
+        );
+        registry.register_with_unit(
+            "bind",
+            "From a durable lease until its sandbox is bound to it",
+            Unit::Seconds,
+            self.bind.clone(),
         );
         registry.register_with_unit(
             "exec",
@@ -142,6 +177,19 @@ impl Metrics {
             self.ledger.retries.clone(),
         );
     }
+}
+
+fn register_around(registry: &mut Registry, around: Around) {
+    let relays: Gauge = Gauge::default();
+    relays.set(around.relays as i64);
+    registry.register("relays", "Ports of sandboxes that lead to a service", relays);
+    let blocked: Gauge = Gauge::default();
+    blocked.set(i64::from(around.egress_blocked));
+    registry.register(
+        "egress_blocked",
+        "Whether a probe has shown that sandboxes reach nothing",
+        blocked,
+    );
 }
 
 fn register_pool(registry: &mut Registry, index: &Index, now: i64) {
@@ -190,6 +238,7 @@ mod tests {
     use super::*;
     use crate::index::Bounds;
     use grpo_sandbox_protocol::LedgerEntry;
+    use std::collections::BTreeSet;
 
     fn held(warm: bool, queued: bool) -> Held {
         let entry = LedgerEntry {
@@ -197,6 +246,7 @@ mod tests {
             run: "r".into(),
             sandbox: "s".into(),
             pod_uid: "u".into(),
+            restarts: 0,
             image: "x".into(),
             epoch: 1,
             expires_at: 1,
@@ -234,7 +284,7 @@ mod tests {
             max_ttl_millis: 1000,
             idle_millis: 1000,
         };
-        let text = metrics.text(&Index::new(bounds), 0).unwrap();
+        let text = metrics.text(&Index::new(bounds), Around::default(), 0).unwrap();
         for line in [
             "grpo_gateway_lease_wait_seconds_count{path=\"warm\",priority=\"Agent\"} 1",
             "grpo_gateway_lease_wait_seconds_count{path=\"cold\",priority=\"Agent\"} 1",
@@ -253,5 +303,18 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
         assert!(!text.contains("SandboxLost"));
+        let page = include_str!("../../../docs/src/metrics.md");
+        let (_, own) = page.split_once("\n## A sandbox gateway's").unwrap();
+        let rows = own.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            let (name, kind) = (cells.next()?.trim_end_matches('`'), cells.next()?);
+            Some((name.trim_end_matches("_total").to_owned(), kind.to_owned()))
+        });
+        let served = text.lines().filter_map(|line| {
+            let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+            Some((name.to_owned(), kind.to_owned()))
+        });
+        let [rows, served] = [rows.collect::<BTreeSet<_>>(), served.collect()];
+        assert_eq!(rows, served, "the book lists what is served");
     }
 }

@@ -3,9 +3,13 @@
 use std::hash::{Hash, Hasher};
 
 use grpo_crds::SandboxPoolSpec;
-use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT};
-use k8s_openapi::api::core::v1::{Affinity, Pod, ResourceRequirements};
+use grpo_crds::sandbox_pool::Reset;
+use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, Pod, ResourceRequirements,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Resource;
 use serde_json::json;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
@@ -60,6 +64,24 @@ fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
     resources
 }
 
+/// The container begins anew when sandboxd says so by its exit code, and not when it ends in any other way. All containers of the pod, which is
+/// this one, are removed before: one that is only started again would wait longer from time to time.
+fn begins_anew(container: &mut Container) {
+    container.restart_policy = Some("Never".to_owned());
+    container.restart_policy_rules = Some(vec![ContainerRestartRule {
+        action: "RestartAllContainers".to_owned(),
+        exit_codes: Some(ContainerRestartRuleOnExitCodes {
+            operator: "In".to_owned(),
+            values: Some(vec![RESET_EXIT.into()]),
+        }),
+    }]);
+}
+
+/// Whether the API server refused a pod because it does not know such a rule.
+pub fn is_refused_for_its_rule(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 422 && status.message.contains("restartPolicy"))
+}
+
 /// Keeps the pool's pods of one slot on different nodes, so that a node has no more of them than there are slots. Where a pod will run is not
 /// known when it is made, so this is for the scheduler to keep.
 fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
@@ -72,21 +94,31 @@ fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
 }
 
 /// The slot of a pod that has one.
-pub fn slot(pod: &Pod) -> Option<u32> {
-    pod.metadata.labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
+pub fn slot(pod: &impl Resource) -> Option<u32> {
+    pod.meta().labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
 }
 
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+/// How often the pod's container has begun anew.
+pub fn restarts(pod: &crate::seen::Pod) -> u32 {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    let restarts = statuses.map(|container| container.restart_count).max();
+    restarts.and_then(|count| count.try_into().ok()).unwrap_or(0)
+}
+
+fn annotation<'a>(pod: &'a impl Resource, key: &str) -> Option<&'a str> {
+    pod.meta().annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The term of the gateway that made the pod.
-pub fn term(pod: &Pod) -> Option<u64> {
+pub fn term(pod: &impl Resource) -> Option<u64> {
     annotation(pod, TERM_ANNOTATION)?.parse().ok()
 }
 
 /// The image that the pod was made for, if it was made as `template` says.
-pub fn image_if_made_from<'a>(pod: &'a Pod, template: &str) -> Option<&'a str> {
+pub fn image_if_made_from<'a>(pod: &'a impl Resource, template: &str) -> Option<&'a str> {
     annotation(pod, TEMPLATE_ANNOTATION).filter(|made_from| *made_from == template)?;
     annotation(pod, IMAGE_ANNOTATION)
 }
@@ -165,6 +197,9 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
         },
     }))?;
     if let Some(pod) = &mut pod.spec {
+        if template.spec.reset == Reset::ContainerRestart {
+            pod.containers.iter_mut().for_each(begins_anew);
+        }
         pod.node_selector = (!spec.node_selector.is_empty()).then_some(spec.node_selector);
         pod.tolerations = (!spec.tolerations.is_empty()).then_some(spec.tolerations);
         pod.image_pull_secrets = (!spec.image_pull_secrets.is_empty()).then_some(spec.image_pull_secrets);
@@ -249,6 +284,20 @@ mod tests {
         assert_eq!(spec.scheduler_name.as_deref(), Some("packer"));
         assert_eq!(spec.runtime_class_name.as_deref(), Some("gvisor"));
         assert_eq!(spec.affinity, None);
+    }
+
+    #[test]
+    fn only_a_pool_that_resets_has_containers_that_begin_anew_and_only_when_sandboxd_says_so() {
+        let container = |spec: &str| {
+            let pod = sandbox(&template(spec), "s", "task:1", None).unwrap();
+            pod.spec.unwrap().containers[0].clone()
+        };
+        assert_eq!(container("max: 4").restart_policy_rules, None);
+        let anew = container("{max: 4, reset: ContainerRestart}");
+        assert_eq!(anew.restart_policy.as_deref(), Some("Never"));
+        let rules = anew.restart_policy_rules.unwrap();
+        assert_eq!(rules[0].exit_codes.clone().unwrap().values, Some(vec![75]));
+        assert_eq!(rules.len(), 1);
     }
 
     #[test]

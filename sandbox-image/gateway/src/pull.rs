@@ -3,7 +3,7 @@
 //! A sandbox has two images: the task's, and sandboxd's, which is a volume. The kubelet reports the failure of either at the container, so
 //! which one it was is in the words alone.
 
-use k8s_openapi::api::core::v1::Pod;
+use crate::seen::Pod;
 
 /// Whose image it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

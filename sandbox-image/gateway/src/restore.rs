@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use grpo_sandbox_protocol::{LedgerEntry, SandboxCause};
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::cause::cause;
 use crate::index::{Found, Index};
 use crate::ledger::Change;
-use crate::pod::{image_if_made_from, slot};
+use crate::pod::{image_if_made_from, restarts, slot};
+use crate::seen::Pod;
 
 /// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway first.
 const GRACE: i64 = 60_000;
@@ -23,9 +23,19 @@ pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], templ
         .collect();
     let (count, mut changes) = (entries.len(), Vec::new());
     let leased: HashSet<String> = entries.iter().map(|entry| entry.sandbox.clone()).collect();
+    let mut newest: HashMap<String, u64> = HashMap::new();
+    for entry in &entries {
+        let epoch = newest.entry(entry.pod_uid.clone()).or_default();
+        *epoch = entry.epoch.max(*epoch);
+    }
     for mut entry in entries {
         let pod = by_uid.get(entry.pod_uid.as_str()).copied();
-        if let Some(found) = pod.and_then(alive) {
+        // Of a pod that was leased again after a reset the earlier lease may still be in the ledger: it was given back.
+        let is_newest = newest.get(&entry.pod_uid) == Some(&entry.epoch);
+        let found = pod
+            .and_then(alive)
+            .filter(|found| is_newest && found.restarts <= entry.restarts);
+        if let Some(found) = found {
             // Renewals are not in the ledger, so the holder has its whole time to renew.
             entry.expires_at = entry.expires_at.max(now + entry.ttl_millis.max(GRACE));
             index.restore(entry, found, now);
@@ -43,7 +53,7 @@ pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], templ
         if let Some(image) = image_if_made_from(pod, template)
             && index.has_room()
         {
-            index.adopt(&pod.name_any(), image, slot(pod), now);
+            index.adopt(&pod.name_any(), image, slot(pod), restarts(pod), now);
         }
     }
     if count > 0 {
@@ -73,6 +83,7 @@ fn alive(pod: &Pod) -> Option<Found> {
         ip: status.pod_ip.clone()?,
         node: node.unwrap_or_default(),
         slot: slot(pod),
+        restarts: restarts(pod),
     })
 }
 
@@ -88,6 +99,7 @@ mod tests {
             run: "r".into(),
             sandbox: format!("pod-{lease}"),
             pod_uid: format!("uid-{lease}"),
+            restarts: 0,
             image: "x".into(),
             epoch: 3,
             expires_at: 1_000,
@@ -136,6 +148,32 @@ mod tests {
         assert_eq!(index.cause_of("b"), Some(SandboxCause::Disrupted));
         assert_eq!(index.cause_of("c"), Some(SandboxCause::Unknown));
         assert_eq!(changes.len(), 2);
+    }
+
+    #[test]
+    fn of_a_pod_that_was_used_again_the_last_lease_goes_on_and_one_on_an_earlier_container_does_not() {
+        let shown = |restarts: u32| {
+            let container = format!("{{name: sandbox, image: x, imageID: x, ready: true, restartCount: {restarts}}}");
+            pod(
+                "a",
+                &format!("{{phase: Running, podIP: 10.0.0.1, containerStatuses: [{container}]}}"),
+            )
+        };
+        // The cluster shows a container that began anew a moment later.
+        for (restarts, alive) in [(0, Some("b")), (1, Some("b")), (2, None)] {
+            let mut index = index();
+            let later = LedgerEntry {
+                lease: "b".into(),
+                epoch: 4,
+                restarts: 1,
+                ..entry("a")
+            };
+            let changes = restore(&mut index, vec![entry("a"), later], &[shown(restarts)], "t", 0);
+            let leases: Vec<&str> = index.leases.keys().map(String::as_str).collect();
+            assert_eq!(leases, alive.into_iter().collect::<Vec<_>>(), "{restarts}");
+            assert_eq!(changes.len(), 2 - leases.len());
+            assert!(index.sandboxes.values().all(|sandbox| sandbox.restarts == 1));
+        }
     }
 
     #[test]

@@ -2,14 +2,25 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::body::Body;
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
-use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, SANDBOXD_PORT, Signed, Signer};
+use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, RELAY_PROTOCOL, SANDBOXD_PORT, Signed, Signer};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::header::CONNECTION;
+use hyper::http::response::Parts;
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Semaphore;
+
+/// Each takes a connection, and two seconds where nobody listens.
+const LOOKS: usize = 512;
+
+use crate::index::Held;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} at {ip}: {message}")]
@@ -27,10 +38,25 @@ pub struct Holder<'a> {
     pub epoch: u64,
 }
 
+impl<'a> Holder<'a> {
+    pub fn of(held: &'a Held) -> Self {
+        Self {
+            ip: &held.ip,
+            lease: &held.entry.lease,
+            epoch: held.entry.epoch,
+        }
+    }
+}
+
+/// Longest pause within an answer: sandboxd has all of it when it begins.
+const PAUSE: Duration = Duration::from_secs(30);
+
 /// Talks to sandboxds.
 pub struct Sandboxes {
     client: Client<HttpConnector, Full<Bytes>>,
     signer: Signer,
+    /// Looks whether sandboxds answer, at one time: of a pool that is taken over every pod is looked at.
+    looks: Semaphore,
 }
 
 impl Sandboxes {
@@ -42,12 +68,18 @@ impl Sandboxes {
             .pool_idle_timeout(IDLE_CONNECTION / 2)
             .pool_max_idle_per_host(8)
             .build(connector);
-        Self { client, signer }
+        Self {
+            client,
+            signer,
+            looks: Semaphore::new(LOOKS),
+        }
     }
 
     /// Whether sandboxd answers at the address.
     pub async fn answers(&self, ip: &str) -> bool {
-        let Ok(request) = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).body(Full::default()) else {
+        // Most are not asked again for long: their connections would be idle ones.
+        let request = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).header(CONNECTION, "close");
+        let (Ok(request), Ok(_look)) = (request.body(Full::default()), self.looks.acquire().await) else {
             return false;
         };
         let answer = tokio::time::timeout(Duration::from_secs(2), self.client.request(request)).await;
@@ -70,7 +102,21 @@ impl Sandboxes {
         }
     }
 
-    /// Passes a request on and answers what sandboxd does.
+    /// Tells sandboxd to end, so that its container begins anew.
+    pub async fn reset(&self, holder: Holder<'_>) -> Result<(), SandboxError> {
+        let within = Duration::from_secs(5);
+        let (status, body) = self.send(holder, Method::POST, "/reset", Bytes::new(), within).await?;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(error(
+                "resetting",
+                holder.ip,
+                String::from_utf8_lossy(&body).into_owned(),
+            )),
+        }
+    }
+
+    /// Asks, and answers all that sandboxd says.
     pub async fn send(
         &self,
         holder: Holder<'_>,
@@ -79,7 +125,81 @@ impl Sandboxes {
         body: Bytes,
         timeout: Duration,
     ) -> Result<(StatusCode, Bytes), SandboxError> {
-        let doing = format!("{method} {}", target.split('?').next().unwrap_or(target));
+        let doing = doing(&method, target);
+        let exchange = async {
+            let answer = self.ask(holder, method, target, body, None).await?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_FILE_BYTES + (1 << 20))
+                .collect()
+                .await;
+            let body = body.map_err(|e| error(&doing, holder.ip, e.to_string()))?.to_bytes();
+            Ok((status, body))
+        };
+        in_time(&doing, holder.ip, timeout, exchange).await
+    }
+
+    /// Asks, and answers as soon as sandboxd does; the body is read as it is passed on. The time is that until it begins.
+    pub async fn pass(
+        &self,
+        holder: Holder<'_>,
+        method: Method,
+        target: &str,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<(Parts, Body), SandboxError> {
+        let doing = doing(&method, target);
+        let answer = in_time(&doing, holder.ip, timeout, self.ask(holder, method, target, body, None)).await?;
+        let (head, body) = answer.into_parts();
+        let frames = futures::stream::unfold(body, |mut body| async move {
+            // A sandbox that is gone does not close its connections.
+            match tokio::time::timeout(PAUSE, body.frame()).await {
+                Ok(None) => None,
+                Ok(Some(Ok(frame))) => Some((Ok(frame.into_data().unwrap_or_default()), body)),
+                Ok(Some(Err(error))) => Some((Err(error.to_string()), body)),
+                Err(_) => Some((Err(format!("nothing came for {PAUSE:?}")), body)),
+            }
+        });
+        Ok((head, Body::from_stream(frames)))
+    }
+
+    /// Asks for a connection from a port inside. None if nobody has connected there within the time, which sandboxd keeps.
+    pub async fn relayed(
+        &self,
+        holder: Holder<'_>,
+        port: u16,
+        wait: Duration,
+    ) -> Result<Option<Upgraded>, SandboxError> {
+        let target = format!("/relay?port={port}&waitSeconds={}", wait.as_secs());
+        let doing = doing(&Method::POST, &target);
+        let exchange = async {
+            let mut answer = self
+                .ask(holder, Method::POST, &target, Bytes::new(), Some(RELAY_PROTOCOL))
+                .await?;
+            match answer.status() {
+                StatusCode::SWITCHING_PROTOCOLS => {
+                    let upgraded = hyper::upgrade::on(&mut answer).await;
+                    upgraded.map(Some).map_err(|e| error(&doing, holder.ip, e.to_string()))
+                }
+                StatusCode::NO_CONTENT => Ok(None),
+                _ => {
+                    let body = Limited::new(answer.into_body(), 64 << 10).collect().await;
+                    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+                    Err(error(&doing, holder.ip, String::from_utf8_lossy(&body).into_owned()))
+                }
+            }
+        };
+        in_time(&doing, holder.ip, wait + PAUSE, exchange).await
+    }
+
+    async fn ask(
+        &self,
+        holder: Holder<'_>,
+        method: Method,
+        target: &str,
+        body: Bytes,
+        upgrade: Option<&str>,
+    ) -> Result<Response<Incoming>, SandboxError> {
+        let doing = doing(&method, target);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map(|since| since.as_millis() as i64)
@@ -92,31 +212,38 @@ impl Sandboxes {
             unix_millis: now,
             body: &body,
         });
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("http://{}:{SANDBOXD_PORT}{target}", holder.ip))
             .header(SIGNATURE_HEADER, signature)
             .header(LEASE_HEADER, holder.lease)
             .header(EPOCH_HEADER, holder.epoch)
-            .header(TIME_HEADER, now)
+            .header(TIME_HEADER, now);
+        if let Some(protocol) = upgrade {
+            request = request
+                .header(header::CONNECTION, "upgrade")
+                .header(header::UPGRADE, protocol);
+        }
+        let request = request
             .body(Full::new(body))
             .map_err(|e| error(&doing, holder.ip, e.to_string()))?;
-        let exchange = async {
-            let answer = self
-                .client
-                .request(request)
-                .await
-                .map_err(|e| error(&doing, holder.ip, e.to_string()))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_FILE_BYTES + (1 << 20))
-                .collect()
-                .await;
-            let body = body.map_err(|e| error(&doing, holder.ip, e.to_string()))?.to_bytes();
-            Ok((status, body))
-        };
-        let late = || error(&doing, holder.ip, format!("no answer within {timeout:?}"));
-        tokio::time::timeout(timeout, exchange).await.map_err(|_| late())?
+        let answer = self.client.request(request).await;
+        answer.map_err(|e| error(&doing, holder.ip, e.to_string()))
     }
+}
+
+fn doing(method: &Method, target: &str) -> String {
+    format!("{method} {}", target.split('?').next().unwrap_or(target))
+}
+
+async fn in_time<T>(
+    doing: &str,
+    ip: &str,
+    timeout: Duration,
+    exchange: impl Future<Output = Result<T, SandboxError>>,
+) -> Result<T, SandboxError> {
+    let late = || error(doing, ip, format!("no answer within {timeout:?}"));
+    tokio::time::timeout(timeout, exchange).await.map_err(|_| late())?
 }
 
 fn error(doing: &str, ip: &str, message: String) -> SandboxError {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use grpo_gateway::ledger::{self, Change, Counters, Ledger, LedgerError};
-use grpo_sandbox_protocol::{LedgerEntry, Priority};
+use grpo_sandbox_protocol::{EgressReport, LedgerEntry, PoolReport, Priority};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use serde_json::{Value, json};
@@ -99,6 +99,7 @@ fn entry(lease: &str, epoch: u64) -> LedgerEntry {
         run: "r".into(),
         sandbox: "s".into(),
         pod_uid: "u".into(),
+        restarts: 0,
         image: "x".into(),
         epoch,
         expires_at: 1,
@@ -124,11 +125,12 @@ struct Office {
     counters: Counters,
     writer: JoinHandle<Result<(), LedgerError>>,
     found: Vec<LedgerEntry>,
+    report: PoolReport,
 }
 
 impl Office {
     async fn open(api: &Api<ConfigMap>, names: &[String], holder: &str) -> Self {
-        let (ledger, found) = Ledger::open(api.clone(), names, holder).await.unwrap();
+        let (ledger, found, report) = Ledger::open(api.clone(), names, holder).await.unwrap();
         let (changes, receiver) = ledger::channel();
         let counters = ledger.counters();
         let writer = tokio::spawn(ledger.run(receiver));
@@ -137,6 +139,7 @@ impl Office {
             counters,
             writer,
             found,
+            report,
         }
     }
 
@@ -283,6 +286,47 @@ async fn an_update_whose_answer_was_lost_is_done_and_not_done_twice() {
     office.put("b", 2).await.await.unwrap();
     assert_eq!(server.leases(), [["a", "b"]]);
     assert_eq!(office.counters.leases.get(), 2);
+}
+
+#[tokio::test]
+async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_leases() {
+    let (server, api, names) = Server::start(2).await;
+    let office = Office::open(&api, &names, "a").await;
+    assert_eq!(office.report, PoolReport::default());
+    let report = PoolReport {
+        egress: Some(EgressReport {
+            at: 7,
+            tried: vec!["the API server".into()],
+            reached: Vec::new(),
+            failed: None,
+        }),
+        limits: None,
+        troubles: Vec::new(),
+    };
+    let before = office.counters.writes.get();
+    office
+        .changes
+        .send(Change::Report(Box::new(report.clone())))
+        .await
+        .unwrap();
+    office.put("l", 1).await.await.unwrap();
+    office.flush().await;
+    office
+        .changes
+        .send(Change::Report(Box::new(report.clone())))
+        .await
+        .unwrap();
+    office.flush().await;
+    assert_eq!(
+        office.counters.writes.get(),
+        before + 1,
+        "with the lease, and never again"
+    );
+    // Somebody else's labels make the next update a conflict.
+    server.stored.lock().unwrap().get_mut("ledger-0").unwrap()["metadata"]["resourceVersion"] = json!("100");
+    office.put("m", 2).await.await.unwrap();
+    let next = Office::open(&api, &names, "b").await;
+    assert_eq!((next.report, next.found.len()), (report, 2));
 }
 
 #[tokio::test(start_paused = true)]

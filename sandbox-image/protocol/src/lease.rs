@@ -16,9 +16,21 @@ pub enum Priority {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
     /// Chosen by the caller: asking again with it gets the same lease.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub id: String,
     /// Name of the GrpoRun.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub run: String,
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub image: String,
     pub ttl_seconds: u64,
     /// How long the caller will wait in the queue.
@@ -53,6 +65,9 @@ pub struct LedgerEntry {
     pub run: String,
     pub sandbox: String,
     pub pod_uid: String,
+    /// How often the pod's container had begun anew: another one is not this lease's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restarts: u32,
     pub image: String,
     pub epoch: u64,
     /// Unix milliseconds.
@@ -63,12 +78,18 @@ pub struct LedgerEntry {
     pub priority: Priority,
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// Sandboxes a run wants warm from now on; replaces what it wanted before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Demand {
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 512)))]
     pub run: String,
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
     pub images: Vec<ImageDemand>,
 }
 

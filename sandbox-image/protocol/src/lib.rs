@@ -1,7 +1,8 @@
 //! What driver, gateway and sandboxd say to each other about sandboxes.
 //!
-//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`], [`session`]); the gateway
-//! passes the work on to sandboxd, signed ([`signature`]); the gateway keeps its leases in the pool's ledger ([`lease::LedgerEntry`]).
+//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`], [`session`], [`relay`]); the gateway
+//! passes the work on to sandboxd, signed ([`signature`]); the gateway keeps its leases in the pool's ledger ([`lease::LedgerEntry`]), and tells there how the pool
+//! is ([`report`]).
 //! Every error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
 //! episode is void or lost.
 
@@ -10,6 +11,10 @@ use std::time::Duration;
 pub mod error;
 pub mod exec;
 pub mod lease;
+pub mod probe;
+pub mod relay;
+pub mod report;
+pub mod room;
 pub mod session;
 pub mod signature;
 pub mod trouble;
@@ -17,6 +22,10 @@ pub mod trouble;
 pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, ExecState, KillRequest, Killed, OutputPart, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
+pub use probe::{Activity, Limits, MAX_PROBED, ProbeReply, ProbeRequest};
+pub use relay::{RELAY_LEASE_HEADER, RELAY_PROTOCOL, RelayRequest};
+pub use report::{EgressReport, PoolReport, REPORT_ANNOTATION};
+pub use room::{Room, Share};
 pub use session::{CloseRequest, SessionInput, SessionReply, SessionRequest, Until};
 pub use signature::{SignatureError, Signed, Signer, Verifier};
 pub use trouble::ImageTrouble;
@@ -28,6 +37,8 @@ pub const SANDBOXD_PORT: u16 = 7070;
 pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
+/// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may begin anew.
+pub const RESET_EXIT: u8 = 75;
 /// Largest file that goes in or out in one call, bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
 /// Largest JSON body of a call, bytes.

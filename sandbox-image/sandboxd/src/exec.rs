@@ -165,6 +165,11 @@ impl Executor {
         Ok(run.end().await)
     }
 
+    /// How many commands run.
+    pub fn running(&self) -> u32 {
+        self.known().running()
+    }
+
     fn kept(&self, id: &str) -> Result<Arc<Run>, ExecError> {
         match self.known().get(id) {
             Some(Entry::Kept(run)) => Ok(run.clone()),

@@ -11,13 +11,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, Fault, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, SignatureError, Signed, Verifier,
+    ErrorBody, ErrorCode, Fault, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, Room, SignatureError, Signed,
+    Verifier,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
@@ -27,7 +29,7 @@ use crate::callers::Callers;
 use crate::exec::Executor;
 use crate::lease::{Binding, LeaseError};
 use crate::places::{Place, Places};
-use crate::room::Room;
+use crate::relay::Relays;
 use crate::session::Sessions;
 
 /// What is buffered of a connection, and thereby the longest head.
@@ -43,6 +45,7 @@ pub struct Sandbox {
     pub binding: Binding,
     pub executor: Executor,
     pub sessions: Sessions,
+    pub relays: Relays,
     pub room: Room,
 }
 
@@ -81,7 +84,7 @@ fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: Arc<Place>) {
             .header_read_timeout(IDLE_CONNECTION)
             .max_buf_size(BUFFER);
         tokio::select! {
-            _ = http.serve_connection(TokioIo::new(stream), service) => {}
+            _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades() => {}
             () = place.taken_away() => {}
         }
     });
@@ -89,7 +92,10 @@ fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: Arc<Place>) {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) -> Answer {
+async fn answer(sandbox: &Sandbox, place: &Arc<Place>, request: Request<Incoming>) -> Answer {
+    if request.uri().path() == "/healthz" && sandbox.binding.is_ending() {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"ending"));
+    }
     if request.uri().path() == "/healthz" {
         return plain(StatusCode::OK, Bytes::from_static(b"ok"));
     }
@@ -99,8 +105,9 @@ async fn answer(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) ->
     })
 }
 
-async fn obey(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) -> Result<Answer, ErrorBody> {
-    let (head, body) = request.into_parts();
+async fn obey(sandbox: &Sandbox, place: &Arc<Place>, request: Request<Incoming>) -> Result<Answer, ErrorBody> {
+    let (mut head, body) = request.into_parts();
+    let upgrade = head.extensions.remove::<OnUpgrade>();
     let (claim, now) = (Claim::of(&head), now());
     claim.precheck(sandbox, now)?;
     let limit = match head.uri.path() {
@@ -111,6 +118,9 @@ async fn obey(sandbox: &Sandbox, place: &Place, request: Request<Incoming>) -> R
     let body = read(&sandbox.room, body, limit).await?;
     claim.verify(sandbox, &body, now)?;
     place.prove();
+    if claim.path == "/relay" {
+        return calls::relay(sandbox, &head, upgrade, place).await;
+    }
     calls::carry_out(sandbox, &head, &claim, body).await
 }
 

@@ -1,7 +1,7 @@
 //! To whom the sandbox belongs, and until when.
 //!
 //! The first signed bind decides; from then on another lease or epoch is refused, so a gateway that lost its memory cannot give one sandbox to
-//! two holders. When the time to live passes without a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
+//! two holders. Told to end, it obeys nobody any more. When the time to live passes without a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,12 +18,24 @@ pub enum LeaseError {
     OtherLease { bound: String },
     #[error("this sandbox is not bound to a lease yet")]
     Unbound,
+    #[error("this sandbox was given back, and ends")]
+    Ending,
+}
+
+/// Why the sandbox ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody renewed the lease.
+    Expired,
+    /// It was given back, and its container is to begin anew.
+    Reset,
 }
 
 struct Bound {
     lease: String,
     epoch: u64,
     until: Instant,
+    is_ending: bool,
 }
 
 /// The sandbox's lease. Cloning is cheap.
@@ -43,6 +55,7 @@ impl Binding {
             lease: lease.to_owned(),
             epoch,
             until,
+            is_ending: false,
         });
         drop(bound);
         self.changed.notify_one();
@@ -54,10 +67,25 @@ impl Binding {
         admits(self.lock().as_ref(), lease, epoch)
     }
 
+    /// The lease is given back: the sandbox ends.
+    pub fn end(&self, lease: &str, epoch: u64) -> Result<(), LeaseError> {
+        self.check(lease, epoch)?;
+        if let Some(bound) = self.lock().as_mut() {
+            bound.is_ending = true;
+        }
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.lock().as_ref().is_some_and(|bound| bound.is_ending)
+    }
+
     /// Whether a request for this lease may be obeyed.
     pub fn check(&self, lease: &str, epoch: u64) -> Result<(), LeaseError> {
         match self.lock().as_ref() {
             None => Err(LeaseError::Unbound),
+            Some(bound) if bound.is_ending => Err(LeaseError::Ending),
             Some(bound) if bound.lease == lease && bound.epoch == epoch => Ok(()),
             Some(bound) => Err(LeaseError::OtherLease {
                 bound: bound.lease.clone(),
@@ -65,14 +93,15 @@ impl Binding {
         }
     }
 
-    /// Returns when the lease has run out.
-    pub async fn expired(&self) {
+    /// Returns when the lease has run out, or was given back.
+    pub async fn ended(&self) -> End {
         loop {
-            let until = self.lock().as_ref().map(|bound| bound.until);
+            let until = self.lock().as_ref().map(|bound| (bound.until, bound.is_ending));
             match until {
                 None => self.changed.notified().await,
-                Some(until) if until <= Instant::now() => return,
-                Some(until) => {
+                Some((_, true)) => return End::Reset,
+                Some((until, false)) if until <= Instant::now() => return End::Expired,
+                Some((until, false)) => {
                     let _ = tokio::time::timeout_at(until, self.changed.notified()).await;
                 }
             }
@@ -86,6 +115,7 @@ impl Binding {
 
 fn admits(bound: Option<&Bound>, lease: &str, epoch: u64) -> Result<(), LeaseError> {
     match bound {
+        Some(bound) if bound.is_ending => Err(LeaseError::Ending),
         Some(other) if other.lease != lease || other.epoch != epoch => Err(LeaseError::OtherLease {
             bound: other.lease.clone(),
         }),
@@ -115,11 +145,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_sandbox_that_was_given_back_ends_and_obeys_nobody() {
+        let binding = Binding::default();
+        assert_eq!(binding.end("a", 1), Err(LeaseError::Unbound));
+        binding.bind("a", 1, 10).unwrap();
+        assert!(binding.end("b", 2).is_err() && !binding.is_ending());
+        assert_eq!(binding.end("a", 1), Ok(()));
+        assert_eq!(binding.ended().await, End::Reset);
+        assert_eq!(binding.check("a", 1), Err(LeaseError::Ending));
+        assert_eq!(binding.bind("a", 1, 10), Err(LeaseError::Ending));
+        assert_eq!(binding.bind("b", 2, 10), Err(LeaseError::Ending));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_lease_that_nobody_renews_runs_out() {
         let binding = Binding::default();
         binding.bind("a", 1, 10).unwrap();
         let began = Instant::now();
-        binding.expired().await;
+        assert_eq!(binding.ended().await, End::Expired);
         assert!(began.elapsed() >= Duration::from_secs(10) && began.elapsed() < Duration::from_secs(11));
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`session`] talks to
 //! programs behind a terminal; [`output`] keeps what all of them print, within bounds; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
-//! [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it,
-//! [`places`] shares its connections out, and [`room`] bounds what bodies take of the memory.
+//! [`leftovers`] puts back what outlives the container; [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it,
+//! and [`places`] shares its connections out. [`relay`] is the one way out, and leads to the gateway; [`probe`] shows that there is no other.
 
 pub mod callers;
 pub mod exec;
 pub mod files;
 pub mod http;
 pub mod lease;
+pub mod leftovers;
 pub mod output;
 pub mod places;
+pub mod probe;
 pub mod reaper;
-pub mod room;
+pub mod relay;
 pub mod session;

@@ -9,14 +9,15 @@ use std::{
     sync::Arc,
 };
 
-use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, SignatureError, Verifier};
+use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, Room, SANDBOXD_PORT, SignatureError, Verifier};
 use sandboxd::{
     callers::Callers,
     exec::{self, Executor},
     http::{self, Sandbox},
-    lease::Binding,
+    lease::{Binding, End},
+    leftovers::{Left, Surroundings},
     reaper::Reaper,
-    room::Room,
+    relay::Relays,
     session::{self, Sessions},
 };
 use tokio::net::TcpListener;
@@ -38,6 +39,8 @@ enum Ended {
     BadAddress(String),
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
+    #[error("this sandbox is not used again; there are left: {0}")]
+    Left(#[from] Left),
 }
 
 impl Ended {
@@ -58,7 +61,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(ended) => {
             say(&ended);
             ExitCode::FAILURE
@@ -86,7 +89,7 @@ fn take_terminal(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     })
 }
 
-fn run() -> Result<(), Ended> {
+fn run() -> Result<ExitCode, Ended> {
     let key = std::env::var(KEY_ENV).map_err(|_| Ended::NoKey)?;
     let verifier = Verifier::from_base64(&key).map_err(Ended::BadKey)?;
     // Orphans become our children also where this is not PID 1.
@@ -101,7 +104,8 @@ fn run() -> Result<(), Ended> {
     runtime.block_on(serve(verifier))
 }
 
-async fn serve(verifier: Verifier) -> Result<(), Ended> {
+async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
+    let surroundings = Surroundings::remember();
     let listener = listen().await?;
     let address = listener
         .local_addr()
@@ -114,19 +118,32 @@ async fn serve(verifier: Verifier) -> Result<(), Ended> {
         binding: binding.clone(),
         sessions: Sessions::new(executor.clone(), reaper.clone()),
         executor,
-        room: Room::default(),
+        relays: Relays::default(),
+        room: Room::of_files(2),
     });
-    tokio::select! {
-        ended = reaper.keep_reaping() => ended.map_err(Ended::while_doing("waiting for SIGCHLD")),
-        () = http::serve(listener, sandbox, callers()) => Ok(()),
-        () = binding.expired() => {
+    let end = tokio::select! {
+        ended = reaper.keep_reaping() => return ended.map(|()| ExitCode::SUCCESS).map_err(Ended::while_doing("waiting for SIGCHLD")),
+        () = http::serve(listener, sandbox, callers()) => return Ok(ExitCode::SUCCESS),
+        end = binding.ended() => end,
+    };
+    // Killed children must still be reaped; everything ends with this process in any case.
+    let all_dead = tokio::select! {
+        all_dead = exec::kill_everything() => all_dead,
+        _ = reaper.keep_reaping() => false,
+    };
+    match end {
+        End::Expired => {
             say(&"the lease has run out");
-            // Killed children must still be reaped; everything ends with this process in any case.
-            tokio::select! {
-                () = exec::kill_everything() => {}
-                _ = reaper.keep_reaping() => {}
+            Ok(ExitCode::SUCCESS)
+        }
+        End::Reset if !all_dead => Err(Left::Processes.into()),
+        End::Reset => {
+            // Elsewhere than in a sandbox they are somebody else's.
+            if std::process::id() == 1 {
+                surroundings.put_back()?;
             }
-            Ok(())
+            say(&"given back; the next lease has another container");
+            Ok(ExitCode::from(RESET_EXIT))
         }
     }
 }

@@ -187,6 +187,13 @@ impl Sessions {
         }
     }
 
+    /// In how many something goes on: an input is not answered yet, or a shell runs a program.
+    pub fn busy(&self) -> u32 {
+        let known = self.known();
+        let sessions = known.values().filter_map(|cell| cell.get());
+        sessions.filter(|session| session.is_at_work()).count() as u32
+    }
+
     fn known(&self) -> MutexGuard<'_, HashMap<String, Begun>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +243,7 @@ impl Session {
             output,
             omitted_bytes,
             until,
-            busy: self.end().is_none() && self.terminal.foreground() != Some(self.target.pid),
+            busy: self.runs_another(),
             exit_code,
             signal,
         };
@@ -291,6 +298,15 @@ impl Session {
                 Ok(()) = ended.changed() => {}
             }
         }
+    }
+
+    /// Another process group than the program's own has the terminal.
+    fn runs_another(&self) -> bool {
+        self.end().is_none() && self.terminal.foreground() != Some(self.target.pid)
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.inputs.try_lock().is_err() || self.runs_another()
     }
 
     fn end(&self) -> Option<(End, Instant)> {

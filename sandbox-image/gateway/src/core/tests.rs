@@ -38,6 +38,7 @@ fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
             sandboxes,
             template,
             Default::default(),
+            Default::default(),
         ),
         receiver,
     )
@@ -93,7 +94,7 @@ async fn a_gateway_is_ready_once_it_has_seen_every_pod_and_while_it_holds_the_le
     assert!(!core.is_ready());
 }
 
-fn pod(name: &str, status: &str) -> Pod {
+fn pod(name: &str, status: &str) -> crate::seen::Pod {
     let text = format!(
         "metadata: {{name: {name}, uid: u}}\nspec: {{nodeName: n, containers: [{{name: sandbox, image: x}}]}}\nstatus: {status}"
     );

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::TryStreamExt;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use grpo_sandbox_protocol::SandboxCause;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
+use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use super::{Core, now};
@@ -18,6 +19,7 @@ use crate::cause::cause;
 use crate::index::Stage;
 use crate::pod;
 use crate::pull::pull_failure;
+use crate::seen::Pod;
 
 /// Pause between two looks whether sandboxd answers.
 const LOOK: Duration = Duration::from_millis(20);
@@ -26,18 +28,45 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// One whose image is being pulled for the second time has longer.
 const ANSWER_AFTER_PULL_WITHIN: Duration = Duration::from_secs(300);
 
+/// What the API server tells of a pool's pods from now on.
+pub struct Watched(BoxStream<'static, Result<Event<Pod>, watcher::Error>>);
+
+impl Watched {
+    /// Begins, and answers all pods there are.
+    pub async fn begin(client: Client, namespace: &str, pool: &str) -> Result<(Self, Vec<Pod>), watcher::Error> {
+        let config = watcher::Config::default().labels(&pod::selector(pool));
+        let pods = Api::namespaced(client, namespace);
+        let mut events = watcher::watcher(pods, config).default_backoff().boxed();
+        let mut listed = Vec::new();
+        while let Some(event) = events.next().await {
+            match event? {
+                Event::Init => listed.clear(),
+                Event::InitApply(pod) => listed.push(pod),
+                Event::InitDone => break,
+                Event::Apply(_) | Event::Delete(_) => {}
+            }
+        }
+        Ok((Self(events), listed))
+    }
+}
+
 impl Core {
-    /// Follows the pool's pods for ever.
-    pub async fn follow(self: Arc<Self>) {
-        let config = watcher::Config::default().labels(&pod::selector(&self.template.pool));
-        let events = watcher::watcher(self.pods.clone(), config).default_backoff();
-        let mut events = std::pin::pin!(events);
+    /// Takes in the pods that were there when the watch began. Called once, before anything is ordered: an order is not in that list.
+    pub fn take_in(self: &Arc<Self>, pods: Vec<Pod>) {
         let mut listed = HashSet::new();
-        loop {
-            match events.try_next().await {
-                Ok(None) => return,
+        let pods = pods.into_iter().map(Event::InitApply);
+        for event in std::iter::once(Event::Init).chain(pods).chain([Event::InitDone]) {
+            self.on(event, &mut listed);
+        }
+    }
+
+    /// Follows the pool's pods for ever.
+    pub async fn follow(self: Arc<Self>, mut pods: Watched) {
+        let mut listed = HashSet::new();
+        while let Some(event) = pods.0.next().await {
+            match event {
+                Ok(event) => self.on(event, &mut listed),
                 Err(error) => tracing::debug!(%error, "watching sandbox pods"),
-                Ok(Some(event)) => self.on(event, &mut listed),
             }
         }
     }
@@ -87,6 +116,7 @@ impl Core {
             tracing::warn!(?failure, name, "pulling an image of a sandbox");
             self.apply(|index| index.pull_failed(&name, &failure, now()));
         }
+        self.apply(|index| index.restarted(&name, pod::restarts(pod), cause(pod, false), now()));
         let ip = status.pod_ip.unwrap_or_default();
         let uid = pod.uid().unwrap_or_default();
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -97,7 +127,7 @@ impl Core {
     }
 
     /// sandboxd answers long before the kubelet would say that the pod is ready.
-    async fn await_answer(self: Arc<Self>, name: String, ip: String) {
+    pub(super) async fn await_answer(self: Arc<Self>, name: String, ip: String) {
         let began = Instant::now();
         while let Some(patience) = self.patience(&name) {
             if self.sandboxes.answers(&ip).await {
@@ -118,7 +148,7 @@ impl Core {
         let index = self.lock();
         let sandbox = index.sandboxes.get(name)?;
         match (&sandbox.stage, sandbox.pull_failed_at) {
-            (Stage::Ready, _) => None,
+            (Stage::Ready | Stage::Resetting { .. }, _) => None,
             (Stage::Starting, None) => Some(ANSWER_WITHIN),
             (Stage::Starting, Some(_)) => Some(ANSWER_AFTER_PULL_WITHIN),
         }

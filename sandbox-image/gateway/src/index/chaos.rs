@@ -1,7 +1,9 @@
 //! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while gateways are killed, replaced,
 //! and go on beside their successors.
 //!
-//! Checked after every step: no pod is ever given to two leases; no gateway has more pods than `max`, what its orders under way may become
+//! Pods that are given back are used again, their containers begun anew; sandboxd takes one lease in each life of its container.
+//!
+//! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what its orders under way may become
 //! included; what was promised is found again by the next gateway. Checked at the end, when everything has arrived: nothing is left over.
 
 use std::collections::BTreeSet;
@@ -18,7 +20,20 @@ struct Pod {
     uid: String,
     term: u64,
     answers: bool,
+    /// How often its container has begun anew.
+    restarts: u32,
     bound: Option<(String, u64)>,
+}
+
+impl Pod {
+    fn shown(&self, name: &str) -> Shown {
+        Shown {
+            name: name.to_owned(),
+            uid: self.uid.clone(),
+            term: self.term,
+            restarts: self.restarts,
+        }
+    }
 }
 
 /// What is on its way to the API server, to the ledger, or to a sandbox.
@@ -28,7 +43,9 @@ enum Order {
     Delete { name: String },
     Commit { lease: String },
     Bind { entry: LedgerEntry },
+    Reset { name: String, lease: String, epoch: u64 },
     Forget { lease: String, epoch: u64 },
+    Ask { lease: String, epoch: u64 },
 }
 
 /// What is on its way to a gateway.
@@ -38,9 +55,21 @@ enum News {
     Refused(String),
     Deleting(String),
     Absent(String),
-    Shown { name: String, uid: String, term: u64 },
+    Shown(Shown),
     Gone(String, String),
-    List(Vec<(String, String, u64)>),
+    List(Vec<Shown>),
+    /// sandboxd has taken the order to end, or not.
+    Anew(String, u64),
+    NotAnew(String),
+}
+
+/// A pod as the watch or a list shows it.
+#[derive(Clone, Debug)]
+struct Shown {
+    name: String,
+    uid: String,
+    term: u64,
+    restarts: u32,
 }
 
 struct Gateway {
@@ -62,10 +91,10 @@ struct World {
     gateways: Vec<Gateway>,
     /// Orders of gateways that are no more.
     late: Vec<(u64, Order)>,
-    /// To whom each pod, by its uid, was ever promised.
-    promised: BTreeMap<String, (String, u64)>,
+    /// To whom each life of a pod, by its uid, was ever promised.
+    promised: BTreeMap<(String, u32), (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
-    held: BTreeMap<String, (u64, String, String)>,
+    held: BTreeMap<String, (u64, String, (String, u32))>,
     /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is worth nothing.
     ended: BTreeSet<(String, u64)>,
     uids: u32,
@@ -99,28 +128,37 @@ impl World {
         }
         self.ledger_term += 1;
         let (mut index, mut adopted) = (Index::new(bounds()), BTreeSet::new());
+        index.resets = true;
         let pods = &self.pods;
-        let lives = |entry: &LedgerEntry| pods.get(&entry.sandbox).is_some_and(|pod| pod.uid == entry.pod_uid);
-        self.ledger.retain(|_, entry| lives(entry));
+        let newest = |entry: &LedgerEntry, ledger: &BTreeMap<String, LedgerEntry>| {
+            let of_the_pod = ledger.values().filter(|other| other.pod_uid == entry.pod_uid);
+            of_the_pod.map(|other| other.epoch).max() == Some(entry.epoch)
+        };
+        let lives = |entry: &LedgerEntry| {
+            let pod = pods.get(&entry.sandbox);
+            pod.is_some_and(|pod| pod.uid == entry.pod_uid && pod.restarts <= entry.restarts)
+        };
+        let all = self.ledger.clone();
+        let named: BTreeSet<String> = all.values().map(|entry| entry.sandbox.clone()).collect();
+        self.ledger.retain(|_, entry| lives(entry) && newest(entry, &all));
         for entry in self.ledger.values().cloned() {
             adopted.insert(entry.pod_uid.clone());
             index.restore(entry, Found::default(), self.now);
         }
-        for (lease, (epoch, pod, uid)) in &self.held {
+        for (lease, (epoch, pod, life)) in &self.held {
             let found = index.leases.get(lease).map(|held| held.entry.epoch);
-            assert!(
-                pods.get(pod).is_none_or(|pod| pod.uid != *uid) || found == Some(*epoch),
-                "{lease} is lost"
-            );
+            let lives = pods
+                .get(pod)
+                .is_some_and(|pod| (&pod.uid, pod.restarts) == (&life.0, life.1));
+            assert!(!lives || found == Some(*epoch), "{lease} is lost");
         }
         for (name, pod) in &self.pods {
-            if !index.knows(name) && index.has_room() {
-                index.adopt(name, &pod.image, None, self.now);
+            if !named.contains(name) && index.has_room() {
+                index.adopt(name, &pod.image, None, pod.restarts, self.now);
                 adopted.insert(pod.uid.clone());
             }
         }
-        let shown = |(name, pod): (&String, &Pod)| (name.clone(), pod.uid.clone(), pod.term);
-        let news = vec![News::List(self.pods.iter().map(shown).collect())];
+        let news = vec![News::List(self.shown())];
         index.list_begins();
         self.gateways.push(Gateway {
             index,
@@ -145,9 +183,13 @@ impl World {
 
     fn show(&mut self, name: &str) {
         if let Some(pod) = self.pods.get(name) {
-            let (name, uid, term) = (name.to_owned(), pod.uid.clone(), pod.term);
-            self.tell_all(&News::Shown { name, uid, term });
+            let shown = pod.shown(name);
+            self.tell_all(&News::Shown(shown));
         }
+    }
+
+    fn shown(&self) -> Vec<Shown> {
+        self.pods.iter().map(|(name, pod)| pod.shown(name)).collect()
     }
 
     fn remove(&mut self, name: &str) -> bool {
@@ -168,6 +210,7 @@ impl World {
             uid: format!("u{}", self.uids),
             term,
             answers: false,
+            restarts: 0,
             bound: None,
         };
         self.pods.insert(name.to_owned(), pod);
@@ -194,6 +237,7 @@ impl World {
             gateway.orders.extend(match action {
                 Action::Create { name, image, .. } => Some(Order::Create { name, image }),
                 Action::Delete { name } => Some(Order::Delete { name }),
+                Action::Reset { name, lease, epoch, .. } => Some(Order::Reset { name, lease, epoch }),
                 Action::Promise { lease } => Some(Order::Commit { lease }),
                 Action::Forget { lease, epoch, .. } => {
                     if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
@@ -202,6 +246,7 @@ impl World {
                     self.ended.insert((lease.clone(), epoch));
                     Some(Order::Forget { lease, epoch })
                 }
+                Action::Ask { lease, epoch } => Some(Order::Ask { lease, epoch }),
                 Action::Refuse { .. } => None,
             });
         }
@@ -253,6 +298,14 @@ impl World {
                 }
             }
             Order::Bind { entry } => self.bind(at, entry),
+            Order::Reset { name, lease, epoch } => {
+                let is_taken = outcome != 1 && self.end_of_life(&name, &lease, epoch);
+                let news = match is_taken && !is_lost {
+                    true => News::Anew(name, epoch),
+                    false => News::NotAnew(name),
+                };
+                self.gateways[at].news.push(news);
+            }
             Order::Forget { lease, epoch } => {
                 if term != self.ledger_term {
                     return self.end(at);
@@ -261,7 +314,31 @@ impl World {
                     self.ledger.remove(&lease);
                 }
             }
+            Order::Ask { lease, epoch } => {
+                let now = self.now;
+                let actions = self.gateways[at]
+                    .index
+                    .told_whether_idle(&lease, epoch, outcome > 2, now);
+                self.act(at, actions);
+            }
         }
+    }
+
+    /// sandboxd gets the order to end. Its container begins anew at some time.
+    fn end_of_life(&mut self, name: &str, lease: &str, epoch: u64) -> bool {
+        let pod = self.pods.get_mut(name);
+        let Some(pod) = pod.filter(|pod| {
+            pod.bound
+                .as_ref()
+                .is_some_and(|bound| bound.0 == lease && bound.1 == epoch)
+        }) else {
+            return false;
+        };
+        pod.restarts += 1;
+        pod.bound = None;
+        pod.answers = false;
+        self.show(name);
+        true
     }
 
     fn bind(&mut self, at: usize, entry: LedgerEntry) {
@@ -274,18 +351,20 @@ impl World {
         }
         let who = (lease.clone(), epoch);
         let pod = self.pods.get_mut(&entry.sandbox).filter(|pod| pod.uid == entry.pod_uid);
-        match pod.filter(|pod| pod.bound.as_ref().is_none_or(|bound| *bound == who)) {
+        // While its container begins anew nobody listens.
+        match pod.filter(|pod| pod.answers && pod.bound.as_ref().is_none_or(|bound| *bound == who)) {
             Some(pod) => {
+                let life = (entry.pod_uid, pod.restarts);
                 pod.bound = Some(who.clone());
                 assert!(gateway.index.promise(&lease, epoch).is_some());
-                let before = self.promised.insert(entry.pod_uid.clone(), who.clone());
+                let before = self.promised.insert(life.clone(), who.clone());
                 assert!(
                     before.is_none_or(|before| before == who),
                     "{} has two leases",
                     entry.sandbox
                 );
                 if !self.ended.contains(&who) {
-                    self.held.insert(lease, (epoch, entry.sandbox, entry.pod_uid));
+                    self.held.insert(lease, (epoch, entry.sandbox, life));
                 }
             }
             None => {
@@ -304,7 +383,7 @@ impl World {
             return;
         }
         let nth = nth % gateway.news.len();
-        let is_of_the_watch = matches!(gateway.news[nth], News::Shown { .. } | News::Gone(..));
+        let is_of_the_watch = matches!(gateway.news[nth], News::Shown(_) | News::Gone(..));
         let news = match again && is_of_the_watch {
             true => gateway.news[nth].clone(),
             false => gateway.news.remove(nth),
@@ -325,19 +404,24 @@ impl World {
                 index.absent(&name);
                 Vec::new()
             }
-            News::Shown { name, uid, term } => match self.saw(at, &name, &uid, term) {
+            News::Anew(name, epoch) => {
+                index.anew(&name, epoch);
+                Vec::new()
+            }
+            News::NotAnew(name) => index.discard(&name, SandboxCause::Unknown, now),
+            News::Shown(shown) => match self.saw(at, &shown) {
                 Some(actions) => actions,
                 None => return self.end(at),
             },
             News::List(pods) => {
                 let mut actions = Vec::new();
-                for (name, uid, term) in &pods {
-                    match self.saw(at, name, uid, *term) {
+                for shown in &pods {
+                    match self.saw(at, shown) {
                         Some(more) => actions.extend(more),
                         None => return self.end(at),
                     }
                 }
-                let listed = pods.into_iter().map(|(name, ..)| name).collect();
+                let listed = pods.into_iter().map(|shown| shown.name).collect();
                 actions.extend(self.gateways[at].index.list_ends(&listed));
                 actions
             }
@@ -346,13 +430,15 @@ impl World {
     }
 
     /// As the watch does. `None` when a later gateway made the pod.
-    fn saw(&mut self, at: usize, name: &str, uid: &str, term: u64) -> Option<Vec<Action>> {
-        let (gateway, now) = (&mut self.gateways[at], self.now);
+    fn saw(&mut self, at: usize, shown: &Shown) -> Option<Vec<Action>> {
+        let (gateway, now, name) = (&mut self.gateways[at], self.now, &shown.name);
         if gateway.index.knows(name) {
-            gateway.index.seen(name, uid, "10.0.0.1", "node", now);
-            return Some(Vec::new());
+            let index = &mut gateway.index;
+            let actions = index.restarted(name, shown.restarts, SandboxCause::Unknown, now);
+            index.seen(name, &shown.uid, "10.0.0.1", "node", now);
+            return Some(actions);
         }
-        (term <= gateway.term).then(|| gateway.index.stray(name, now))
+        (shown.term <= gateway.term).then(|| gateway.index.stray(name, now))
     }
 
     /// sandboxds that answer are noticed.
@@ -371,8 +457,7 @@ impl World {
     }
 
     fn relist(&mut self, at: usize) {
-        let shown = |(name, pod): (&String, &Pod)| (name.clone(), pod.uid.clone(), pod.term);
-        let pods = self.pods.iter().map(shown).collect();
+        let pods = self.shown();
         let Some(gateway) = self.gateways.get_mut(at) else {
             return;
         };
@@ -406,6 +491,7 @@ impl World {
             match order {
                 Order::Create { name, image } => self.create(term, &name, &image),
                 Order::Delete { name } => drop(self.remove(&name)),
+                Order::Reset { name, lease, epoch } => drop(self.end_of_life(&name, &lease, epoch)),
                 _ => {}
             }
         }
@@ -513,6 +599,7 @@ fn take(world: &mut World, step: Step) {
                 match world.late.swap_remove(nth) {
                     (term, Order::Create { name, image }) => world.create(term, &name, &image),
                     (_, Order::Delete { name }) => drop(world.remove(&name)),
+                    (_, Order::Reset { name, lease, epoch }) => drop(world.end_of_life(&name, &lease, epoch)),
                     _ => {}
                 }
             }

@@ -36,6 +36,24 @@ fn pods_that_nobody_wants_make_room_for_those_that_somebody_does() {
 }
 
 #[test]
+fn what_the_pool_keeps_warm_is_there_without_any_run_and_does_not_go() {
+    let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
+    index.keep(vec![("kept".into(), 2)]);
+    let made = plan(&mut index, 0, &mut next);
+    assert_eq!(made.len(), 2);
+    bring_up(&mut index, &made);
+    let next_year = 365 * 24 * 3_600_000;
+    assert_eq!(plan(&mut index, next_year, &mut next), []);
+    assert!(index.next_deadline(next_year).is_none_or(|at| at > next_year));
+    index.wait(request("a", "kept", Priority::Agent), next_year).unwrap();
+    let actions = plan(&mut index, next_year, &mut next);
+    assert!(
+        matches!(&actions[..], [Action::Promise { .. }, Action::Create { image, .. }] if image == "kept"),
+        "{actions:?}"
+    );
+}
+
+#[test]
 fn what_nobody_wants_goes_after_a_while_and_what_is_wanted_again_stays() {
     let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
     index.want("r", vec![("x".into(), 2)], 0);

@@ -11,6 +11,8 @@ pub enum Stage {
     Starting,
     /// sandboxd answers.
     Ready,
+    /// Given back under this epoch; sandboxd is told to end, so that its container begins anew.
+    Resetting { epoch: u64 },
 }
 
 /// When the API server was known to have a pod.
@@ -43,6 +45,10 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
+    /// How often its container was told to begin anew, and did or will: a later one is not the one that is meant.
+    pub restarts: u32,
+    /// Until when it must answer anew after a reset.
+    pub anew_until: Option<i64>,
 }
 
 impl Sandbox {
@@ -60,6 +66,8 @@ impl Sandbox {
             unanswered: true,
             made: String::new(),
             pull_failed_at: None,
+            restarts: 0,
+            anew_until: None,
         }
     }
 }
@@ -86,6 +94,8 @@ pub struct Found {
     pub ip: String,
     pub node: String,
     pub slot: Option<u32>,
+    /// How often its container has begun anew.
+    pub restarts: u32,
 }
 
 /// A lease that was decided.
@@ -105,8 +115,10 @@ pub struct Held {
     pub deadline: i64,
     /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
     pub used_at: i64,
-    /// Commands that run now. While there is one the lease is in use.
+    /// Calls that are under way. While there is one the lease is in use.
     pub running: u32,
+    /// sandboxd is being asked whether something runs that nobody waits for.
+    pub asked: bool,
 }
 
 impl Held {
@@ -122,6 +134,7 @@ impl Held {
             deadline: now,
             used_at: now,
             running: 0,
+            asked: false,
             entry,
         }
     }
@@ -174,6 +187,13 @@ pub enum Action {
     Delete {
         name: String,
     },
+    /// Tell sandboxd to end under this lease, then [`Index::anew`]; if it does not hear, [`Index::discard`].
+    Reset {
+        name: String,
+        ip: String,
+        lease: String,
+        epoch: u64,
+    },
     /// Commit to the ledger, bind, then [`Index::promise`].
     Promise {
         lease: String,
@@ -183,6 +203,11 @@ pub enum Action {
         lease: String,
         epoch: u64,
         cause: Option<SandboxCause>,
+    },
+    /// Ask sandboxd whether something runs that nobody waits for, then [`Index::told_whether_idle`].
+    Ask {
+        lease: String,
+        epoch: u64,
     },
     /// Tell the waiters of this lease that it will not be.
     Refuse {

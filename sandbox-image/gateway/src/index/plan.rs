@@ -18,21 +18,22 @@ const DELETE_AGAIN_MAX: i64 = 30_000;
 const DEMAND_LASTS: i64 = 600_000;
 
 impl Held {
-    /// When the lease ends by itself, if nothing happens.
-    fn ends_at(&self, idle_millis: i64) -> i64 {
-        match self.running {
-            0 => self.entry.expires_at.min(self.used_at + idle_millis),
-            _ => self.entry.expires_at,
+    /// When the lease ends by itself, or seems to be idle, if nothing happens.
+    fn looked_at(&self, idle_millis: i64) -> i64 {
+        match self.running == 0 && !self.asked {
+            true => self.entry.expires_at.min(self.used_at + idle_millis),
+            false => self.entry.expires_at,
         }
     }
 }
 
 impl Sandbox {
-    /// When a pod that was created but never shown is given up.
+    /// When a pod that was created but never shown is given up, or one that does not answer anew.
     fn given_up_at(&self) -> Option<i64> {
         self.created
             .filter(|_| self.uid.is_empty())
             .map(|created| created.at + UNSEEN)
+            .or(self.anew_until)
     }
 }
 
@@ -54,11 +55,15 @@ impl Index {
         let leases = self.leases.values().filter(|held| held.promised);
         let deletions = self.ending.values().filter(|ending| !ending.unanswered);
         leases
-            .map(|held| held.ends_at(idle))
+            .map(|held| held.looked_at(idle))
             .chain(self.queue.iter().map(|waiter| waiter.deadline))
             .chain(deletions.map(|ending| ending.again_at))
             .chain(self.sandboxes.values().filter_map(Sandbox::given_up_at))
-            .chain(self.demand.values().map(|wanted| wanted.heard + DEMAND_LASTS))
+            .chain(
+                self.demand
+                    .values()
+                    .map(|wanted| wanted.heard.saturating_add(DEMAND_LASTS)),
+            )
             .chain(self.next_shrink())
             .chain(self.pulls.next_try(now))
             .min()
@@ -66,19 +71,49 @@ impl Index {
 
     fn expire(&mut self, now: i64) -> Vec<Action> {
         let idle = self.bounds.idle_millis;
-        let over: Vec<String> = self
+        let is_due = |held: &Held| held.promised && held.looked_at(idle) <= now;
+        let due: Vec<String> = self
             .leases
             .iter()
-            .filter(|(_, held)| held.promised && held.ends_at(idle) <= now)
+            .filter(|(_, held)| is_due(held))
             .map(|(lease, _)| lease.clone())
             .collect();
         self.queue.retain(|waiter| waiter.deadline > now);
-        over.iter()
-            .flat_map(|lease| {
-                self.remember(lease, SandboxCause::Expired);
-                self.take_back(lease, Some(SandboxCause::Expired), now)
-            })
-            .collect()
+        due.iter().flat_map(|lease| self.end_or_ask(lease, now)).collect()
+    }
+
+    /// A lease whose time is over ends. One that only seems to be idle may have work that nobody waits for.
+    fn end_or_ask(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        match self.leases.get_mut(lease) {
+            Some(held) if held.entry.expires_at > now => {
+                held.asked = true;
+                let (lease, epoch) = (lease.to_owned(), held.entry.epoch);
+                vec![Action::Ask { lease, epoch }]
+            }
+            _ => self.expired(lease, now),
+        }
+    }
+
+    fn expired(&mut self, lease: &str, now: i64) -> Vec<Action> {
+        self.remember(lease, SandboxCause::Expired);
+        self.take_back(lease, Some(SandboxCause::Expired), now)
+    }
+
+    /// sandboxd has said whether something runs, or did not answer, which is no reason to keep it.
+    pub fn told_whether_idle(&mut self, lease: &str, epoch: u64, is_at_work: bool, now: i64) -> Vec<Action> {
+        let idle = self.bounds.idle_millis;
+        let Some(held) = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch) else {
+            return Vec::new();
+        };
+        held.asked = false;
+        if is_at_work {
+            self.used(lease, now);
+            return Vec::new();
+        }
+        match held.running == 0 && held.used_at + idle <= now {
+            true => self.expired(lease, now),
+            false => Vec::new(),
+        }
     }
 
     fn give_up_unseen(&mut self, now: i64) -> Vec<Action> {
@@ -108,7 +143,8 @@ impl Index {
     }
 
     fn forget_demand(&mut self, now: i64) {
-        self.demand.retain(|_, wanted| wanted.heard + DEMAND_LASTS > now);
+        self.demand
+            .retain(|_, wanted| wanted.heard.saturating_add(DEMAND_LASTS) > now);
     }
 
     /// Gives the ready pods to those who wait, in turn.
@@ -165,7 +201,8 @@ impl Index {
             false => self.cold_leases += 1,
         }
         self.last_epoch = (self.last_epoch + 1).max(now.unsigned_abs());
-        let ttl = (request.ttl_seconds as i64)
+        let ttl = i64::try_from(request.ttl_seconds)
+            .unwrap_or(i64::MAX)
             .saturating_mul(1000)
             .clamp(1_000, self.bounds.max_ttl_millis);
         let held = Held {
@@ -178,11 +215,13 @@ impl Index {
             deadline: waiter.deadline,
             used_at: now,
             running: 0,
+            asked: false,
             entry: LedgerEntry {
                 lease: request.id.clone(),
                 run: request.run,
                 sandbox: name.to_owned(),
                 pod_uid: sandbox.uid.clone(),
+                restarts: sandbox.restarts,
                 image: request.image,
                 epoch: self.last_epoch,
                 expires_at: now + ttl,

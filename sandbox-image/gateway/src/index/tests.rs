@@ -246,7 +246,7 @@ fn a_lease_nobody_renews_expires_and_its_pod_is_deleted() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_with_a_running_command_is_not() {
+fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_in_which_something_runs_is_not() {
     let idle = Bounds {
         idle_millis: 10_000,
         ..bounds(2, 0)
@@ -264,7 +264,28 @@ fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_with_a_running_com
     index.renew("a", 100_000, 70_999);
     assert_eq!(index.next_deadline(70_999), Some(71_000));
     assert_eq!(plan(&mut index, 70_999, &mut next), []);
-    assert!(plan(&mut index, 71_000, &mut next).contains(&delete("p1")));
+    let ask = Action::Ask {
+        lease: "a".into(),
+        epoch,
+    };
+    assert_eq!(plan(&mut index, 71_000, &mut next), [ask.clone()]);
+    assert_eq!(plan(&mut index, 72_000, &mut next), [], "asked once");
+    assert_eq!(
+        index.told_whether_idle("a", epoch, true, 73_000),
+        [],
+        "a command in the background"
+    );
+    assert_eq!(plan(&mut index, 82_999, &mut next), []);
+    assert_eq!(plan(&mut index, 83_000, &mut next), [ask.clone()]);
+    index.used("a", 83_500);
+    assert_eq!(index.told_whether_idle("a", epoch, false, 84_000), [], "used meanwhile");
+    assert_eq!(plan(&mut index, 93_500, &mut next), [ask]);
+    assert_eq!(index.told_whether_idle("a", epoch + 1, false, 94_000), []);
+    assert!(
+        index
+            .told_whether_idle("a", epoch, false, 94_000)
+            .contains(&delete("p1"))
+    );
     assert_eq!(index.cause_of("a"), Some(SandboxCause::Expired));
 }
 

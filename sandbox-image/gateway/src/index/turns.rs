@@ -89,6 +89,7 @@ mod tests {
             run: run.into(),
             sandbox: "s".into(),
             pod_uid: "u".into(),
+            restarts: 0,
             image: "x".into(),
             epoch: 1,
             expires_at: 1,

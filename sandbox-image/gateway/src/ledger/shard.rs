@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use grpo_sandbox_protocol::LedgerEntry;
+use grpo_sandbox_protocol::{LedgerEntry, PoolReport, REPORT_ANNOTATION};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ObjectMeta, PostParams};
 use sha2::{Digest, Sha256};
@@ -51,6 +51,8 @@ pub struct Shard {
     /// Without its data.
     current: ConfigMap,
     entries: BTreeMap<String, String>,
+    /// What is to be told of the pool, in the first shard.
+    report: Option<String>,
 }
 
 impl Shard {
@@ -78,12 +80,30 @@ impl Shard {
 
     fn of(name: &str, mut current: ConfigMap) -> Self {
         let entries = current.data.take().unwrap_or_default();
+        let report = current.metadata.annotations.as_ref();
+        let report = report
+            .and_then(|annotations| annotations.get(REPORT_ANNOTATION))
+            .cloned();
         Self {
             number: 0,
             name: name.to_owned(),
             current,
             entries,
+            report,
         }
+    }
+
+    /// What was told of the pool last. What cannot be read was nothing.
+    pub fn report(&self) -> PoolReport {
+        let read = |text: &String| serde_json::from_str(text).ok();
+        self.report.as_ref().and_then(read).unwrap_or_default()
+    }
+
+    /// What is to be told with the next update; whether that is anything new.
+    pub fn tell(&mut self, report: String) -> bool {
+        let is_new = self.report.as_ref() != Some(&report);
+        self.report = Some(report);
+        is_new
     }
 
     pub fn number(&self) -> usize {
@@ -126,6 +146,10 @@ impl Shard {
         loop {
             let mut next = self.current.clone();
             next.data = Some(wanted.clone());
+            if let Some(report) = &self.report {
+                let annotations = next.metadata.annotations.get_or_insert_default();
+                annotations.insert(REPORT_ANNOTATION.to_owned(), report.clone());
+            }
             match api.replace(&self.name, &PostParams::default(), &next).await {
                 Ok(mut written) => {
                     counters.writes.inc();
@@ -139,7 +163,7 @@ impl Shard {
                     if let Ok(found) = api.get(&self.name).await {
                         let is_ours = Mark::of(&found.metadata).as_ref() == Some(mark);
                         let found = Self::of(&self.name, found);
-                        if is_ours && found.entries == wanted {
+                        if is_ours && found.entries == wanted && found.report == self.report {
                             // Our own update, whose answer was lost.
                             counters.writes.inc();
                             (self.current, self.entries) = (found.current, wanted);

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use grpo_gateway::core::{Core, now};
+use grpo_gateway::core::{Core, Watched, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Counters, Ledger};
 use grpo_gateway::pod::{Template, template_digest};
@@ -186,7 +186,7 @@ impl Gateway {
     /// Begins as the process does: with what the ledger and the pods say.
     pub async fn begin(server: &Server, bounds: Bounds, spec: &str) -> Self {
         let maps = Api::namespaced(server.client.clone(), "n");
-        let (ledger, entries) = Ledger::open(maps, &server.ledgers, "holder").await.unwrap();
+        let (ledger, entries, report) = Ledger::open(maps, &server.ledgers, "holder").await.unwrap();
         let counters = ledger.counters();
         let signer = Signer::from_seed(&SEED);
         let template = Template {
@@ -199,7 +199,7 @@ impl Gateway {
             term: ledger.term(),
         };
         let pods = Api::namespaced(server.client.clone(), "n");
-        let listed = Core::list(&pods, "p").await.unwrap();
+        let (watched, listed) = Watched::begin(server.client.clone(), "n", "p").await.unwrap();
         let made_from = template_digest(&template).unwrap();
         let mut index = Index::new(bounds);
         let (changes, receiver) = ledger::channel();
@@ -207,10 +207,11 @@ impl Gateway {
             changes.try_send(change).unwrap();
         }
         let sandboxes = Sandboxes::new(signer);
-        let core = Core::new(index, pods, changes, sandboxes, template, counters.clone());
+        let core = Core::new(index, pods, changes, sandboxes, template, counters.clone(), report);
+        core.take_in(listed);
         let tasks = vec![
             tokio::spawn(async move { drop(ledger.run(receiver).await) }),
-            tokio::spawn(core.clone().follow()),
+            tokio::spawn(core.clone().follow(watched)),
             tokio::spawn(core.clone().schedule()),
         ];
         Self { core, counters, tasks }

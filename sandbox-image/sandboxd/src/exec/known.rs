@@ -73,6 +73,11 @@ impl Known {
         self.entries.get(id)
     }
 
+    /// How many have begun and not ended.
+    pub fn running(&self) -> u32 {
+        (self.entries.len() - self.ended.len()) as u32
+    }
+
     pub fn begins(&mut self, run: Arc<Run>) {
         self.entries.insert(run.id.clone(), Entry::Kept(run));
     }

@@ -70,13 +70,13 @@ pub async fn kill_all_of(target: &Target) {
     kill_until_none(|all| belonging(target, myself, all)).await;
 }
 
-/// Kills all that descends from this process.
-pub async fn kill_everything() {
+/// Kills all that descends from this process. False if something is left.
+pub async fn kill_everything() -> bool {
     let myself = getpid().as_raw();
-    kill_until_none(|all| descendants(HashSet::from([myself]), all)).await;
+    kill_until_none(|all| descendants(HashSet::from([myself]), all)).await
 }
 
-async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) {
+async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) -> bool {
     let myself = getpid().as_raw();
     for _ in 0..ROUNDS {
         let all = every_process();
@@ -84,7 +84,7 @@ async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) {
         let mut left = find(&all);
         left.retain(|pid| *pid != myself && !zombies.contains(pid));
         if left.is_empty() {
-            return;
+            return true;
         }
         // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What is gone by now is as
         // good as killed.
@@ -96,6 +96,7 @@ async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) {
         tokio::time::sleep(PAUSE).await;
     }
     let _ = writeln!(io::stderr(), "sandboxd: some processes do not die");
+    false
 }
 
 fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {

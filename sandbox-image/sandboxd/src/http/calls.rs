@@ -1,20 +1,26 @@
 //! What each call does, once it is known to be the gateway's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{
-    Bind, CloseRequest, ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_POLL, RenewRequest,
-    SessionInput, SessionRequest,
+    Activity, Bind, CloseRequest, ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_POLL,
+    ProbeRequest, RELAY_PROTOCOL, RenewRequest, Room, SessionInput, SessionRequest, Share,
 };
+use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 
 use super::{Answer, BODY_WITHIN, Claim, Sandbox, bad_request, done, json, plain, wrong_lease};
 use crate::exec::ExecError;
 use crate::files::{self, FileError, Links};
-use crate::room::{Room, Share};
+use crate::places::Place;
+use crate::probe;
+use crate::relay::{self, RelayError};
 
 /// Of an output, when the caller does not say.
 const PART: usize = 1 << 20;
@@ -32,6 +38,10 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
             let renew: RenewRequest = parse(&body)?;
             let bound = sandbox.binding.bind(claim.lease, claim.epoch, renew.ttl_seconds);
             bound.map_err(wrong_lease).map(|()| done())
+        }
+        (&Method::POST, "/reset") => {
+            let ended = sandbox.binding.end(claim.lease, claim.epoch);
+            ended.map_err(wrong_lease).map(|()| done())
         }
         (&Method::POST, "/exec") => {
             let request: ExecRequest = parse(&body)?;
@@ -78,6 +88,14 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
             sandbox.sessions.close(&request).await;
             Ok(done())
         }
+        (&Method::GET, "/activity") => {
+            let running = sandbox.executor.running() + sandbox.sessions.busy();
+            Ok(json(ok, &Activity { running }))
+        }
+        (&Method::POST, "/probe") => {
+            let request: ProbeRequest = parse(&body)?;
+            Ok(json(ok, &probe::probe(&request).await))
+        }
         (&Method::PUT, "/files") => {
             let path = query("path").unwrap_or_default();
             let put = files::put(&path, query("mode").as_deref(), links(query("links"))?, body).await;
@@ -100,6 +118,40 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
         }
         (method, path) => Err(bad_request(format!("{method} {path} is nothing that sandboxd does"))),
     }
+}
+
+/// Answers with the next connection to the port: from then on this one carries what that one says.
+pub async fn relay(
+    sandbox: &Sandbox,
+    head: &Parts,
+    upgrade: Option<OnUpgrade>,
+    place: &Arc<Place>,
+) -> Result<Answer, ErrorBody> {
+    let query = |name: &str| query(head.uri.query().unwrap_or_default(), name);
+    let (Some(upgrade), true) = (upgrade, head.method == Method::POST) else {
+        return Err(bad_request(format!(
+            "/relay is a POST that upgrades to {RELAY_PROTOCOL}"
+        )));
+    };
+    let port = number(query("port"), 0)?;
+    let port = u16::try_from(port).map_err(|_| bad_request(format!("{port} is no port")))?;
+    let wait = seconds(query("waitSeconds"))?;
+    let Some(inside) = sandbox.relays.next(port, wait).await.map_err(relay_error)? else {
+        return Ok(done());
+    };
+    // The connection goes on after its last answer, and with it its place among those that there may be.
+    let place = place.clone();
+    tokio::spawn(async move {
+        if let Ok(gateway) = upgrade.await {
+            relay::join(inside, TokioIo::new(gateway)).await;
+        }
+        drop(place);
+    });
+    let mut answer = plain(StatusCode::SWITCHING_PROTOCOLS, Bytes::new());
+    let headers = answer.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(RELAY_PROTOCOL));
+    Ok(answer)
 }
 
 async fn room_for_a_file(room: &Room) -> Result<Share, ErrorBody> {
@@ -160,6 +212,16 @@ fn exec_error(error: ExecError) -> ErrorBody {
         ExecError::NoProgram | ExecError::NoSignal(_) | ExecError::BadPrompt(_) => bad_request(error.to_string()),
         ExecError::Unknown(_) => ErrorBody::new(ErrorCode::NoSuchExec, Fault::Client, error.to_string()),
         ExecError::TooMany | ExecError::Setup(_) => {
+            ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
+        }
+    }
+}
+
+fn relay_error(error: RelayError) -> ErrorBody {
+    match error {
+        RelayError::BadPort(_) => bad_request(error.to_string()),
+        // The policy may have taken the port.
+        RelayError::TooMany | RelayError::Listen { .. } => {
             ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
         }
     }

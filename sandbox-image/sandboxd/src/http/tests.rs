@@ -16,7 +16,8 @@ async fn connected() -> (TcpStream, Signer) {
         binding: Binding::default(),
         sessions: Sessions::new(executor.clone(), reaper),
         executor,
-        room: Room::default(),
+        relays: Relays::default(),
+        room: Room::of_files(2),
     };
     sandbox.binding.bind("l1", 1, 24 * 3600).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

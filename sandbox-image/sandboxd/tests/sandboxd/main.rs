@@ -4,6 +4,7 @@
 
 mod background;
 mod garbage;
+mod relays;
 mod sandbox;
 mod sessions;
 mod surroundings;
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Killed};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Killed, RESET_EXIT};
 use reqwest::Method;
 
 use sandbox::{Sandbox, is_alive, shell};
@@ -254,6 +255,30 @@ async fn what_runs_in_the_sandbox_is_not_let_in() {
     let sandbox = Sandbox::started_with(&[]);
     let healthz = format!("http://{}/healthz", sandbox.address);
     assert!(sandbox.http.get(healthz).send().await.is_err());
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_given_back_ends_with_the_code_by_which_its_container_begins_anew() {
+    let mut sandbox = Sandbox::bound().await;
+    let left = sandbox
+        .shell("e1", "env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!")
+        .await
+        .output;
+    assert_eq!(
+        sandbox
+            .send_as("l2", 2, Method::POST, "/reset", Vec::new())
+            .await
+            .status(),
+        409
+    );
+    assert_eq!(sandbox.send(Method::POST, "/reset", Vec::new()).await.status(), 204);
+    let ended = tokio::task::spawn_blocking(move || sandbox.process.wait().unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(20), ended)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(ended.code(), Some(RESET_EXIT.into()));
+    assert!(!is_alive(&left));
 }
 
 #[tokio::test]

@@ -8,10 +8,10 @@ use std::{
 };
 
 use grpo_sandbox_protocol::{
-    ExecRequest, ExecResult, KEY_ENV, Signed, Signer,
+    ExecRequest, ExecResult, KEY_ENV, RELAY_PROTOCOL, Signed, Signer,
     signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER},
 };
-use reqwest::{Method, Response};
+use reqwest::{Method, RequestBuilder, Response};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
@@ -38,7 +38,9 @@ impl Sandbox {
 
     pub fn started_with(arguments: &[&str]) -> Self {
         let signer = Signer::from_seed(&[7; 32]);
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+        // Tests that are run in the background of a shell ignore SIGINT, and everything that they start does. Containers do not.
+        let mut process = Command::new("env")
+            .args(["--default-signal", env!("CARGO_BIN_EXE_sandboxd")])
             .args(arguments)
             .env(KEY_ENV, signer.public_key())
             .env("GRPO_SANDBOXD_LISTEN", "127.0.0.1:0")
@@ -75,7 +77,21 @@ impl Sandbox {
         self.send_as("l1", 1, method, target, body).await
     }
 
+    /// A call that asks for the connection itself.
+    pub async fn upgrade(&self, target: &str, lease: &str) -> Response {
+        let request = self.request_as(lease, 1, Method::POST, target, &[]);
+        let request = request
+            .header("connection", "upgrade")
+            .header("upgrade", RELAY_PROTOCOL);
+        request.send().await.unwrap()
+    }
+
     pub async fn send_as(&self, lease: &str, epoch: u64, method: Method, target: &str, body: Vec<u8>) -> Response {
+        let request = self.request_as(lease, epoch, method, target, &body);
+        request.body(body).send().await.unwrap()
+    }
+
+    fn request_as(&self, lease: &str, epoch: u64, method: Method, target: &str, body: &[u8]) -> RequestBuilder {
         let unix_millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
         let signed = Signed {
             method: method.as_str(),
@@ -83,16 +99,15 @@ impl Sandbox {
             lease,
             epoch,
             unix_millis,
-            body: &body,
+            body,
         };
         let signature = self.signer.sign(&signed);
         let request = self.http.request(method, format!("http://{}{target}", self.address));
-        let request = request
+        request
             .header(SIGNATURE_HEADER, signature)
             .header(LEASE_HEADER, lease)
             .header(EPOCH_HEADER, epoch.to_string())
-            .header(TIME_HEADER, unix_millis.to_string());
-        request.body(body).send().await.unwrap()
+            .header(TIME_HEADER, unix_millis.to_string())
     }
 
     pub async fn exec(&self, request: &ExecRequest) -> ExecResult {

@@ -1,4 +1,4 @@
-//! How much memory the bodies of all calls may take together: that of two of the largest files.
+//! How much memory the bodies of all calls may take together, at sandboxd and at the gateway.
 //!
 //! A body has its share before it is read, and gives it back when its last byte is dropped. Small ones need none, so that a command does not wait for
 //! files to arrive.
@@ -6,18 +6,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use grpo_sandbox_protocol::MAX_FILE_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::MAX_FILE_BYTES;
 
 /// What is counted: one permit is so many bytes.
 const UNIT: usize = 1 << 10;
-const UNITS: usize = 2 * MAX_FILE_BYTES / UNIT;
-/// Up to here nothing is counted: with every connection in use that is 8 MiB.
+/// Up to here nothing is counted: with every connection of a sandboxd in use that is 8 MiB.
 const SMALL: usize = 64 << 10;
 
 /// The room there is. Cloning is cheap.
 #[derive(Clone)]
-pub struct Room(Arc<Semaphore>);
+pub struct Room {
+    free: Arc<Semaphore>,
+    units: usize,
+}
 
 /// Part of it.
 pub struct Share(Option<OwnedSemaphorePermit>);
@@ -34,19 +37,23 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-impl Default for Room {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(UNITS)))
-    }
-}
-
 impl Room {
+    /// Room for so many of the largest files.
+    pub fn of_files(count: usize) -> Self {
+        let units = count * MAX_FILE_BYTES / UNIT;
+        Self {
+            free: Arc::new(Semaphore::new(units)),
+            units,
+        }
+    }
+
     /// Waits until there is room for so many bytes. First come, first served.
     pub async fn take(&self, bytes: usize) -> Share {
         if bytes <= SMALL {
             return Share(None);
         }
-        Share(self.0.clone().acquire_many_owned(units(bytes)).await.ok())
+        let wanted = units(bytes).min(self.units as u32);
+        Share(self.free.clone().acquire_many_owned(wanted).await.ok())
     }
 }
 
@@ -62,7 +69,7 @@ impl Share {
 }
 
 fn units(bytes: usize) -> u32 {
-    bytes.div_ceil(UNIT).min(UNITS) as u32
+    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -72,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_third_large_body_waits_until_one_of_two_is_dropped_and_a_small_one_does_not() {
-        let room = Room::default();
+        let room = Room::of_files(2);
         let take = |bytes| room.take(bytes).now_or_never();
         let first = take(MAX_FILE_BYTES).unwrap().hold(vec![0; MAX_FILE_BYTES]);
         let _second = take(MAX_FILE_BYTES).unwrap();
@@ -87,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_turns_out_smaller_gives_the_rest_back() {
-        let room = Room::default();
+        let room = Room::of_files(2);
         let take = |bytes| room.take(bytes).now_or_never();
         let _bytes: Vec<Bytes> = (0..10)
             .map(|_| take(MAX_FILE_BYTES).unwrap().hold(vec![0; 2 * SMALL]))

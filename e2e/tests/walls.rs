@@ -1,0 +1,127 @@
+//! What stands around sandboxes on a real cluster: a gateway finds out by trying, says so on its pool, and leases accordingly.
+//!
+//! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
+
+mod support;
+
+use grpo_crds::SandboxPool;
+use grpo_e2e::cluster::wait;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+use support::gateway::Gateway;
+use support::{Result, SOON, Scene, repository};
+
+/// A probe that showed nothing good is made again after 10, 20 and 40 s.
+const PROBED_AGAIN: Duration = Duration::from_secs(120);
+
+fn condition<'a>(pool: &'a SandboxPool, type_: &str) -> Option<&'a Condition> {
+    let status = pool.status.as_ref()?;
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+async fn until_shown(scene: &Scene, type_: &str, status: &str, limit: Duration) -> Result<Condition> {
+    let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    let what = format!("condition {type_} of SandboxPool walls to be {status}");
+    let found = |there: &wait::Objects<SandboxPool>| {
+        let found = condition(there.get("walls")?, type_)?;
+        (found.status == status).then(|| found.clone())
+    };
+    Ok(wait::until(pools, wait::named("walls"), limit, &what, found).await?)
+}
+
+/// Lets nothing out of pods that come from now on, as a network plugin would that enforces the pool's NetworkPolicy. Taken away when dropped.
+struct Walls;
+
+const TABLE: &str = "grpo_e2e_walls";
+/// Of this cluster's pods.
+const PODS: &str = "10.112.0.0/16";
+
+impl Walls {
+    async fn around_new_pods(scene: &Scene) -> Result<Self> {
+        let pods: Api<Pod> = Api::all(scene.client.clone());
+        let pods = pods.list(&ListParams::default()).await?;
+        let known = pods.items.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone());
+        let known = known.collect::<Vec<_>>().join(", ");
+        let walls = Self;
+        let drop = format!("ct state new ip saddr {PODS} ip saddr != {{ {known} }} drop;");
+        let chain = |name: &str| format!("chain {name} {{ type filter hook {name} priority -10; {drop} }}");
+        let table = format!("table ip {TABLE} {{ {} {} }}", chain("forward"), chain("input"));
+        enter(&["nft", &table])?;
+        Ok(walls)
+    }
+}
+
+impl Drop for Walls {
+    fn drop(&mut self) {
+        let _ = enter(&["nft", "delete", "table", "ip", TABLE]);
+    }
+}
+
+fn enter(command: &[&str]) -> Result<()> {
+    let ran = Command::new(repository().join("e2e/cluster/enter.sh"))
+        .args(command)
+        .output()?;
+    match ran.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&ran.stderr)).into()),
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() -> Result<()> {
+    let scene = Scene::new("walls").await?;
+    let pool = json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "walls"},
+        "spec": {"max": 4, "resources": {"limits": {"memory": "256Mi", "cpu": "500m"}}},
+    });
+    let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    pools
+        .create(&PostParams::default(), &serde_json::from_value(pool)?)
+        .await?;
+    let limits = until_shown(&scene, "LimitsEnforced", "False", SOON).await?;
+    scene.say(&limits.message);
+    for part in ["memory 256 MiB", "CPU 500m", "root inside is nobody outside"] {
+        assert!(limits.message.contains(part), "{part} in {}", limits.message);
+    }
+    let gateway = Gateway::of(&scene, "walls");
+    let lease = json!({"id": "l", "run": "r", "image": "grpo.dev/base:bookworm", "ttlSeconds": 60, "waitSeconds": 60, "priority": "Agent"});
+    let found = pools.get("walls").await?;
+    let egress = condition(&found, "EgressBlocked")
+        .ok_or("no condition EgressBlocked")?
+        .clone();
+    scene.say(&egress.message);
+    // A cluster whose network plugin enforces policies shows it at once; elsewhere one is played.
+    let _walls = match egress.status.as_str() {
+        "True" => None,
+        _ => {
+            assert!(egress.message.contains("reached the API server"), "{}", egress.message);
+            assert!(egress.message.contains("another sandbox"), "{}", egress.message);
+            let (status, refusal) = gateway.post("leases", &lease).await?;
+            assert_eq!((status, &refusal["code"]), (403, &json!("EgressUnproven")), "{refusal}");
+            let walls = Walls::around_new_pods(&scene).await?;
+            let shown = until_shown(&scene, "EgressBlocked", "True", PROBED_AGAIN).await?;
+            scene.say(&shown.message);
+            Some(walls)
+        }
+    };
+    let (status, leased) = gateway.post("leases", &lease).await?;
+    assert_eq!(status, 200, "{leased}");
+    let (_, done) = gateway
+        .post(
+            "leases/l/exec",
+            &json!({"id": "e", "argv": ["id", "-u"], "timeoutSeconds": 10}),
+        )
+        .await?;
+    assert_eq!(
+        (&done["exitCode"], &done["output"]),
+        (&json!(0), &json!("0\n")),
+        "{done}"
+    );
+    pools.delete("walls", &DeleteParams::default()).await?;
+    scene.clear().await
+}

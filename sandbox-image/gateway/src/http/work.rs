@@ -1,0 +1,270 @@
+//! What a holder does in its sandbox: each call is signed and passed on to sandboxd, and what sandboxd answers is passed back as it comes.
+//!
+//! While a call is under way its lease is in use. Bodies have a share of the gateway's memory before they are read ([`Room`]); answers are not kept
+//! at all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use grpo_sandbox_protocol::{
+    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest,
+    SessionInput,
+};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+
+use super::{MARGIN, MAX_NAME, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
+use crate::core::{Core, now};
+use crate::index::Held;
+use crate::sandbox::Holder;
+
+/// Longest a command may take, seconds.
+const MAX_EXEC: u64 = 24 * 3600;
+/// A file has arrived, at the gateway and then at sandboxd, after so long.
+const FILE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Below `/v1/leases/{id}`.
+pub fn router() -> Router<Arc<Core>> {
+    let file = DefaultBodyLimit::max(MAX_FILE_BYTES);
+    Router::new()
+        .route("/exec", post(exec).get(look))
+        .route("/exec/start", post(start))
+        .route("/exec/output", get(output))
+        .route("/exec/kill", post(kill))
+        .route("/sessions", post(begin_session))
+        .route("/sessions/input", post(session_input))
+        .route("/sessions/close", post(close_session))
+        .route("/files", put(files).get(files).layer(file))
+        .route("/tree", put(tree).get(tree).layer(file))
+        .route("/relay", put(relay))
+}
+
+async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    let request = command(&mut body)?;
+    let held = held(&core, &id)?;
+    let timeout = Duration::from_secs(request.timeout_seconds);
+    let began = Instant::now();
+    let answer = work(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
+    let is_done = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
+    core.metrics.executed(is_done, began.elapsed());
+    answer
+}
+
+async fn start(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    command(&mut body)?;
+    work(&core, &held(&core, &id)?, Method::POST, "/exec/start", body, MARGIN).await
+}
+
+async fn look(State(core): Shared, Path(id): Path<String>, query: RawQuery) -> Result<Response, Refused> {
+    let target = target("/exec", query);
+    work(
+        &core,
+        &held(&core, &id)?,
+        Method::GET,
+        &target,
+        Bytes::new(),
+        MAX_POLL + MARGIN,
+    )
+    .await
+}
+
+async fn output(State(core): Shared, Path(id): Path<String>, query: RawQuery) -> Result<Response, Refused> {
+    let target = target("/exec/output", query);
+    work(
+        &core,
+        &held(&core, &id)?,
+        Method::GET,
+        &target,
+        Bytes::new(),
+        MAX_POLL + MARGIN,
+    )
+    .await
+}
+
+async fn kill(State(core): Shared, Path(id): Path<String>, mut body: Bytes) -> Result<Response, Refused> {
+    parse_and_mend::<KillRequest>(&mut body)?;
+    work(&core, &held(&core, &id)?, Method::POST, "/exec/kill", body, MARGIN).await
+}
+
+async fn begin_session(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
+    let body = read(&core, body, MAX_JSON_BYTES).await?;
+    // Its environment may have to be set up first.
+    let timeout = FILE_WITHIN + MARGIN;
+    work(&core, &held(&core, &id)?, Method::POST, "/sessions", body, timeout).await
+}
+
+async fn session_input(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    let input: SessionInput = parse_and_mend(&mut body)?;
+    let timeout = Duration::from_millis(input.timeout_millis).min(Duration::from_secs(MAX_EXEC));
+    let held = held(&core, &id)?;
+    work(&core, &held, Method::POST, "/sessions/input", body, timeout + MARGIN).await
+}
+
+async fn close_session(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+    work(&core, &held(&core, &id)?, Method::POST, "/sessions/close", body, MARGIN).await
+}
+
+async fn files(
+    State(core): Shared,
+    Path(id): Path<String>,
+    method: Method,
+    query: RawQuery,
+    body: Body,
+) -> Result<Response, Refused> {
+    move_bytes(&core, &id, method, target("/files", query), body).await
+}
+
+async fn tree(
+    State(core): Shared,
+    Path(id): Path<String>,
+    method: Method,
+    query: RawQuery,
+    body: Body,
+) -> Result<Response, Refused> {
+    move_bytes(&core, &id, method, target("/tree", query), body).await
+}
+
+async fn move_bytes(core: &Core, id: &str, method: Method, target: String, body: Body) -> Result<Response, Refused> {
+    // Before its body is read: a lease that has ended makes nobody wait for that.
+    held(core, id)?;
+    let body = read(core, body, MAX_FILE_BYTES).await?;
+    let mut answer = work(core, &held(core, id)?, method, &target, body, FILE_WITHIN).await?;
+    if answer.status() == StatusCode::OK {
+        let bytes = HeaderValue::from_static("application/octet-stream");
+        answer.headers_mut().entry(header::CONTENT_TYPE).or_insert(bytes);
+    }
+    Ok(answer)
+}
+
+async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<StatusCode, Refused> {
+    let request: RelayRequest = parse(&body)?;
+    let held = held(&core, &id)?;
+    core.look(|index| index.used(&id, now()));
+    core.relay(&held, &request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A command that may be passed on.
+fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
+    let request: ExecRequest = parse_and_mend(body)?;
+    if !is_name(&request.id) {
+        let message = format!("id must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end");
+        return Err(bad(message));
+    }
+    if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
+        return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));
+    }
+    Ok(request)
+}
+
+fn target(path: &str, RawQuery(query): RawQuery) -> String {
+    match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    }
+}
+
+/// The whole body, once there is room for it.
+async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
+    use hyper::body::Body as _;
+    let too_large = || {
+        let message = format!("the body has more than {limit} bytes");
+        Refused(ErrorBody::new(ErrorCode::TooLarge, Fault::Client, message))
+    };
+    let declared = body.size_hint().exact();
+    if declared.is_some_and(|bytes| bytes > limit as u64) {
+        return Err(too_large());
+    }
+    let declared = declared.map(|bytes| bytes as usize);
+    let whole = async {
+        let share = core.room.take(declared.unwrap_or(limit)).await;
+        let (mut body, mut bytes) = (Limited::new(body, limit), Vec::with_capacity(declared.unwrap_or(0)));
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+                true => too_large(),
+                false => bad(format!("reading the body: {error}")),
+            })?;
+            if let Some(data) = frame.data_ref() {
+                bytes.extend_from_slice(data);
+            }
+        }
+        Ok(share.hold(bytes))
+    };
+    tokio::time::timeout(FILE_WITHIN, whole).await.map_err(|_| {
+        let message = format!("the body did not arrive within {FILE_WITHIN:?}, or others took all the room; ask again");
+        Refused(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message))
+    })?
+}
+
+/// A call for a holder: its lease is in use until sandboxd has answered.
+async fn work(
+    core: &Core,
+    held: &Held,
+    method: Method,
+    target: &str,
+    body: Bytes,
+    timeout: Duration,
+) -> Result<Response, Refused> {
+    let _running = Running::begin(core, held);
+    pass_on(core, held, method, target, body, timeout).await
+}
+
+/// Something that runs: its lease is in use until this is dropped, however the call ends.
+struct Running<'a> {
+    core: &'a Core,
+    lease: &'a str,
+    epoch: u64,
+}
+
+impl<'a> Running<'a> {
+    fn begin(core: &'a Core, held: &'a Held) -> Self {
+        let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
+        core.look(|index| index.command_begins(lease, now()));
+        Self { core, lease, epoch }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.core
+            .look(|index| index.command_ends(self.lease, self.epoch, now()));
+    }
+}
+
+/// sandboxd's answer, or whose fault it is that there is none.
+pub async fn pass_on(
+    core: &Core,
+    held: &Held,
+    method: Method,
+    target: &str,
+    body: Bytes,
+    timeout: Duration,
+) -> Result<Response, Refused> {
+    match core
+        .sandboxes
+        .pass(Holder::of(held), method, target, body, timeout)
+        .await
+    {
+        Ok((head, body)) => Ok((head.status, kind(&head.headers), body).into_response()),
+        Err(error) => Err(Refused(core.why_unreachable(&held.entry.lease, &error))),
+    }
+}
+
+/// Of what sandboxd says about its answer only the kind is passed on; its length is the connection's to say.
+fn kind(from: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {
+        if let Some(value) = from.get(&name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    headers
+}

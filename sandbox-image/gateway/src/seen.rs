@@ -1,0 +1,204 @@
+//! A sandbox's pod as far as the gateway looks at it. A pool has ten thousand; of what the API server tells of each, most is left unread.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as full;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::{Deserialize, Deserializer};
+
+use crate::pod::{IMAGE_ANNOTATION, SLOT_LABEL, TEMPLATE_ANNOTATION, TERM_ANNOTATION};
+
+/// What of a pod is read. Its fields have the names that they have in Kubernetes.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Pod {
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    pub spec: Option<Spec>,
+    pub status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    pub node_name: Option<String>,
+    pub containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    pub image: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    pub phase: Option<String>,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
+    #[serde(deserialize_with = "disruptions")]
+    pub conditions: Option<Vec<Condition>>,
+    pub container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub type_: String,
+    pub status: String,
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    pub state: Option<ContainerState>,
+    pub last_state: Option<ContainerState>,
+    pub restart_count: i32,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    pub terminated: Option<Terminated>,
+    pub waiting: Option<Waiting>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    pub exit_code: i32,
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+/// The condition that says why a pod was ended.
+pub const DISRUPTION: &str = "DisruptionTarget";
+
+/// Every pod has four conditions that say how it starts.
+fn disruptions<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Condition>>, D::Error> {
+    let conditions: Option<Vec<Condition>> = Deserialize::deserialize(from)?;
+    let disruptions = conditions
+        .into_iter()
+        .flatten()
+        .filter(|condition| condition.type_ == DISRUPTION);
+    let disruptions: Vec<Condition> = disruptions.collect();
+    Ok((!disruptions.is_empty()).then_some(disruptions))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// Without who set which field, which is a third of a pod, and with the labels and annotations that we read.
+fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
+    let found = Metadata::deserialize(from)?;
+    let some = |mut all: BTreeMap<String, String>, wanted: &[&str]| {
+        all.retain(|key, _| wanted.contains(&key.as_str()));
+        (!all.is_empty()).then_some(all)
+    };
+    Ok(ObjectMeta {
+        name: found.name,
+        namespace: found.namespace,
+        uid: found.uid,
+        resource_version: found.resource_version,
+        deletion_timestamp: found.deletion_timestamp,
+        labels: some(found.labels, &[SLOT_LABEL]),
+        annotations: some(
+            found.annotations,
+            &[IMAGE_ANNOTATION, TERM_ANNOTATION, TEMPLATE_ANNOTATION],
+        ),
+        ..ObjectMeta::default()
+    })
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = <full::Pod as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        full::Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        full::Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        full::Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        full::Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_pod_as_the_api_server_tells_it_what_the_gateway_looks_at_is_kept() {
+        let text = r#"{"kind": "Pod", "apiVersion": "v1",
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"grpo.dev/sandbox-pool": "p", "grpo.dev/sandbox-slot": "2"},
+                "annotations": {"grpo.dev/image": "x\n", "grpo.dev/gateway-term": "3", "other": "y"},
+                "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]},
+            "spec": {"nodeName": "node", "containers": [{"name": "sandbox", "image": "x", "env": [{"name": "A"}]}], "volumes": [{"name": "v"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}],
+                "containerStatuses": [{"name": "sandbox", "restartCount": 3, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}}"#;
+        let pod: Pod = serde_json::from_str(text).unwrap();
+        let metadata = &pod.metadata;
+        assert_eq!(
+            (metadata.name.as_deref(), metadata.resource_version.as_deref()),
+            (Some("a"), Some("7"))
+        );
+        assert_eq!(metadata.labels.as_ref().unwrap().len(), 1);
+        assert_eq!(metadata.annotations.as_ref().unwrap()[IMAGE_ANNOTATION], "x\n");
+        assert_eq!((crate::pod::slot(&pod), crate::pod::term(&pod)), (Some(2), Some(3)));
+        assert!(metadata.deletion_timestamp.is_none());
+        let (spec, status) = (pod.spec.unwrap(), pod.status.unwrap());
+        assert_eq!((spec.node_name.as_deref(), spec.containers.len()), (Some("node"), 1));
+        assert_eq!(
+            (status.phase.as_deref(), status.pod_ip.as_deref()),
+            (Some("Running"), Some("10.0.0.1"))
+        );
+        assert_eq!(status.conditions.unwrap().len(), 1);
+        assert_eq!(status.container_statuses.unwrap()[0].restart_count, 3);
+        // A watch's bookmark has no more than this.
+        let bookmark: Pod =
+            serde_json::from_str(r#"{"metadata": {"resourceVersion": "9"}, "spec": {"containers": []}}"#).unwrap();
+        assert_eq!(bookmark.metadata.resource_version.as_deref(), Some("9"));
+    }
+}

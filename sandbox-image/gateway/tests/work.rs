@@ -1,0 +1,362 @@
+//! What a holder does in its sandbox, through the gateway's door and a real sandboxd.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use futures::StreamExt as _;
+use grpo_gateway::core::{Core, now};
+use grpo_gateway::index::{Bounds, Found, Held, Index};
+use grpo_gateway::ledger;
+use grpo_gateway::pod::Template;
+use grpo_gateway::sandbox::{Holder, Sandboxes};
+use grpo_sandbox_protocol::{KEY_ENV, LedgerEntry, MAX_FILE_BYTES, Priority, SANDBOXD_PORT, Signer};
+use kube::api::Api;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// A gateway with one lease, in whose sandbox sandboxd runs.
+struct Leased {
+    core: Arc<Core>,
+    sandboxd: Child,
+    url: String,
+    http: reqwest::Client,
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        let _ = self.sandboxd.kill();
+        let _ = self.sandboxd.wait();
+    }
+}
+
+/// Beside this test's own folder; `cargo test` of the workspace builds it.
+fn sandboxd() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let path = own.parent().unwrap().parent().unwrap().join("sandboxd");
+    assert!(
+        path.exists(),
+        "{} is not there; cargo build --bin sandboxd",
+        path.display()
+    );
+    path
+}
+
+impl Leased {
+    async fn begin() -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(1);
+        let ip = format!("127.88.1.{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let signer = Signer::from_seed(&[7; 32]);
+        let mut sandboxd = Command::new(sandboxd())
+            .arg("--allow-local")
+            .env(KEY_ENV, signer.public_key())
+            .env("GRPO_SANDBOXD_LISTEN", format!("{ip}:{SANDBOXD_PORT}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(sandboxd.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.contains("listens"), "{line}");
+        let bounds = Bounds {
+            max: 2,
+            reserved: 0,
+            warm_max: 2,
+            orders: 2,
+            waiting: 100,
+            per_node: None,
+            max_ttl_millis: 100_000,
+            idle_millis: 100_000,
+        };
+        let template = Template {
+            pool: "p".into(),
+            pool_uid: "u".into(),
+            namespace: "n".into(),
+            sandboxd_image: "sandboxd:1".into(),
+            public_key: "key".into(),
+            spec: serde_yaml_ng::from_str("max: 2").unwrap(),
+            term: 1,
+        };
+        let nobody = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let pods = Api::namespaced(kube::Client::try_from(nobody).unwrap(), "n");
+        let (changes, mut receiver) = ledger::channel();
+        tokio::spawn(async move { while receiver.recv().await.is_some() {} });
+        let (index, sandboxes) = (Index::new(bounds), Sandboxes::new(signer));
+        let core = Core::new(
+            index,
+            pods,
+            changes,
+            sandboxes,
+            template,
+            Default::default(),
+            Default::default(),
+        );
+        let entry = LedgerEntry {
+            lease: "l/1".into(),
+            run: "r".into(),
+            sandbox: "s".into(),
+            pod_uid: "u".into(),
+            image: "x".into(),
+            epoch: 7,
+            expires_at: now() + 100_000,
+            ttl_millis: 100_000,
+            priority: Priority::Agent,
+        };
+        let found = Found { ip, ..Found::default() };
+        let held = Held::restored(entry, found, now());
+        core.sandboxes.bind(Holder::of(&held), 100).await.unwrap();
+        core.look(|index| index.leases.insert("l/1".into(), held));
+        let url = serve(grpo_gateway::http::router(core.clone())).await;
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self {
+            core,
+            sandboxd,
+            url,
+            http,
+        }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}/v1/leases/l%2F1/{path}", self.url)
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
+        told(self.http.post(self.at(path)).json(&body)).await
+    }
+
+    async fn put(&self, path: &str, body: Value) -> (StatusCode, Value) {
+        told(self.http.put(self.at(path)).json(&body)).await
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        told(self.http.get(self.at(path))).await
+    }
+
+    fn running(&self) -> u32 {
+        self.core.look(|index| index.leases["l/1"].running)
+    }
+}
+
+async fn told(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let text = answer.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+async fn serve(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn shell(id: &str, script: &str) -> Value {
+    json!({"id": id, "argv": ["sh", "-c", script], "timeoutSeconds": 30})
+}
+
+#[tokio::test]
+async fn a_command_in_the_background_is_started_read_killed_and_asked_for_through_the_gateway() {
+    let leased = Leased::begin().await;
+    let (status, state) = leased.post("exec/start", shell("b", "echo one; sleep 1000")).await;
+    assert_eq!((status, state["result"].is_null()), (StatusCode::OK, true));
+    let (_, part) = leased.get("exec/output?id=b&waitSeconds=20").await;
+    assert_eq!((&part["data"], &part["next"]), (&json!("b25lCg=="), &json!(4)));
+    let (_, state) = leased.post("exec/kill", json!({"id": "b"})).await;
+    assert_eq!(state["result"]["killed"], "Request");
+    let (_, again) = leased.get("exec?id=b").await;
+    assert_eq!(again, state);
+    assert_eq!(leased.running(), 0);
+    let (status, error) = leased.get("exec?id=never").await;
+    assert_eq!((status, &error["code"]), (StatusCode::NOT_FOUND, &json!("NoSuchExec")));
+    let (status, error) = leased
+        .post("exec/start", json!({"id": "", "argv": ["x"], "timeoutSeconds": 1}))
+        .await;
+    assert_eq!(
+        (status, &error["code"]),
+        (StatusCode::BAD_REQUEST, &json!("BadRequest"))
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_in_use_while_somebody_waits_for_a_command_and_no_longer() {
+    let leased = Leased::begin().await;
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+    let waiting = leased.post("exec", shell("e", &script));
+    let (_, ()) = tokio::join!(waiting, async {
+        while leased.running() == 0 {
+            tokio::task::yield_now().await;
+        }
+        std::fs::write(&go, "").unwrap();
+    });
+    assert_eq!(leased.running(), 0);
+}
+
+#[tokio::test]
+async fn a_session_is_talked_to_through_the_gateway() {
+    let leased = Leased::begin().await;
+    let session = json!({"id": "s", "argv": ["bash", "--norc"], "env": {"PS1": "$ "}});
+    assert_eq!(leased.post("sessions", session).await.0, StatusCode::NO_CONTENT);
+    let input = |id: &str, text: &str| json!({"session": "s", "id": id, "text": text, "prompt": "\\$ ", "timeoutMillis": 20_000});
+    leased.post("sessions/input", input("0", "")).await;
+    let (_, reply) = leased
+        .post("sessions/input", input("1", "cd /tmp; x=5; echo $x$x\n"))
+        .await;
+    assert_eq!(
+        (&reply["output"], &reply["until"]),
+        (&json!("55\n$ "), &json!("Prompt"))
+    );
+    assert_eq!(
+        leased.post("sessions/close", json!({"id": "s"})).await.0,
+        StatusCode::NO_CONTENT
+    );
+}
+
+#[tokio::test]
+async fn files_and_trees_go_in_and_out_and_what_is_too_large_is_refused_before_it_is_read() {
+    let leased = Leased::begin().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let large = vec![b'x'; 20 << 20];
+    let put = leased.http.put(leased.at(&format!("files?path={}", path("in/large"))));
+    let (status, said) = told(put.body(large.clone())).await;
+    assert_eq!(status, StatusCode::NO_CONTENT, "{said}");
+    let got = leased.http.get(leased.at(&format!("files?path={}", path("in/large"))));
+    assert_eq!(got.send().await.unwrap().bytes().await.unwrap(), large);
+    let tree = leased.http.get(leased.at(&format!("tree?path={}", path("in"))));
+    let tree = tree.send().await.unwrap().bytes().await.unwrap();
+    let put = leased.http.put(leased.at(&format!("tree?path={}", path("copy"))));
+    assert_eq!(told(put.body(tree)).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(std::fs::read(path("copy/large")).unwrap(), large);
+    let put = leased.http.put(leased.at("files?path=/no/matter"));
+    let never = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+    let declared = put
+        .header("content-length", MAX_FILE_BYTES + 1)
+        .body(reqwest::Body::wrap_stream(never));
+    let answer = tokio::time::timeout(Duration::from_secs(20), declared.send())
+        .await
+        .unwrap();
+    assert_eq!(answer.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// Says what was asked, and by which lease; streams when it is told to.
+async fn service(request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    if head.uri.path().ends_with("/stream") {
+        let first = futures::stream::once(async { Ok::<_, std::io::Error>("data: 1\n\n".to_owned()) });
+        // Never ends, so only what is passed on at once arrives.
+        return Body::from_stream(first.chain(futures::stream::pending())).into_response();
+    }
+    let of = |name: &str| {
+        let values = head.headers.get_all(name).iter();
+        values
+            .map(|value| value.to_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let asked = json!({"path": head.uri.to_string(), "lease": of("x-grpo-lease"), "epoch": of("x-grpo-epoch")});
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    Json(json!({"asked": asked, "body": String::from_utf8_lossy(&body)})).into_response()
+}
+
+#[tokio::test]
+async fn what_runs_in_a_sandbox_reaches_the_named_service_as_its_lease_and_nothing_beside_it() {
+    let leased = Leased::begin().await;
+    let (port, to) = (free_port(), serve(Router::new().fallback(service)).await);
+    let relay = json!({"port": port, "to": format!("{to}/episode")});
+    for _ in 0..2 {
+        assert_eq!(
+            leased.put("relay", relay.clone()).await,
+            (StatusCode::NO_CONTENT, json!(""))
+        );
+    }
+    let inside = format!("http://127.0.0.1:{port}");
+    let asked = leased
+        .http
+        .post(format!("{inside}/v1/chat?x=1"))
+        .header("x-grpo-lease", "another");
+    let (status, said) = told(asked.header("x-grpo-epoch", "9").body("question")).await;
+    assert_eq!(status, StatusCode::OK);
+    let wanted = json!({"path": "/episode/v1/chat?x=1", "lease": ["l/1"], "epoch": []});
+    assert_eq!((&said["asked"], &said["body"]), (&wanted, &json!("question")));
+
+    let streamed = leased.http.get(format!("{inside}/stream")).send().await.unwrap();
+    let first = tokio::time::timeout(Duration::from_secs(20), streamed.bytes_stream().next())
+        .await
+        .unwrap();
+    assert_eq!(first.unwrap().unwrap(), "data: 1\n\n");
+
+    // Many at once, each on a connection of its own.
+    let many = (0..50).map(|nth| {
+        let asked = reqwest::Client::builder()
+            .no_proxy()
+            .build()
+            .unwrap()
+            .post(&inside)
+            .body(nth.to_string());
+        async move { told(asked).await.1["body"].clone() }
+    });
+    let answers = futures::future::join_all(many).await;
+    assert_eq!(answers, (0..50).map(|nth| json!(nth.to_string())).collect::<Vec<_>>());
+
+    let elsewhere = serve(Router::new().fallback(|| async { "elsewhere" })).await;
+    leased.put("relay", json!({"port": port, "to": elsewhere})).await;
+    assert_eq!(told(leased.http.get(&inside)).await.1, "elsewhere");
+    leased
+        .put("relay", json!({"port": port, "to": "http://127.0.0.1:1"}))
+        .await;
+    let (status, error) = told(leased.http.get(&inside)).await;
+    assert_eq!(
+        (status, &error["error"]["type"]),
+        (StatusCode::BAD_GATEWAY, &json!("relay_error"))
+    );
+    let (status, error) = leased.put("relay", json!({"port": port, "to": "ftp://x"})).await;
+    assert_eq!(
+        (status, &error["code"]),
+        (StatusCode::BAD_REQUEST, &json!("BadRequest"))
+    );
+}
+
+#[tokio::test]
+async fn a_relay_ends_with_its_lease() {
+    let leased = Leased::begin().await;
+    let (port, to) = (free_port(), serve(Router::new().fallback(service)).await);
+    leased.put("relay", json!({"port": port, "to": to})).await;
+    let streamed = leased
+        .http
+        .get(format!("http://127.0.0.1:{port}/stream"))
+        .send()
+        .await
+        .unwrap();
+    let mut frames = streamed.bytes_stream();
+    assert!(frames.next().await.unwrap().is_ok());
+    assert_eq!(leased.core.relays.count(), 1);
+    leased.core.look(|index| index.leases.remove("l/1"));
+    let end = tokio::time::timeout(Duration::from_secs(20), frames.next())
+        .await
+        .unwrap();
+    assert!(end.is_none_or(|frame| frame.is_err()), "the connection is cut");
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while leased.core.relays.count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+}

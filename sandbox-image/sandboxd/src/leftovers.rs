@@ -1,0 +1,219 @@
+//! What of a pod outlives its container: shared memory, message queues, and the three files in `/etc` that the cluster puts there. Before the
+//! container ends to begin anew, all of it is as it was when sandboxd began.
+//!
+//! What cannot be put back is a reason not to begin anew: the pod then ends, and another takes its place.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// What the cluster mounts into every container of the pod from one place.
+const SHARED_FILES: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
+const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
+/// Made for each container alone, so that nothing of it is left.
+const OWN: [&str; 4] = ["/", "/dev", "/dev/pts", "/dev/termination-log"];
+/// Of the kernel, and masked or read-only where it matters.
+const KERNEL: [&str; 2] = ["/proc", "/sys"];
+/// System V memory, semaphores and queues.
+const SYSTEM_V: [&str; 3] = ["/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Left {
+    #[error("processes that do not die")]
+    Processes,
+    #[error("{0} is mounted, and may be written to")]
+    Mount(PathBuf),
+    #[error("System V objects, as {0} says")]
+    SystemV(&'static str),
+    #[error("{doing} {path}: {source}")]
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Left {
+    let path = path.to_owned();
+    move |source| Left::Io { doing, path, source }
+}
+
+/// A file or folder as it was.
+struct Kept {
+    path: PathBuf,
+    /// Of a file.
+    bytes: Option<Vec<u8>>,
+    meta: Metadata,
+}
+
+/// What is put back.
+pub struct Surroundings(Vec<Kept>);
+
+impl Surroundings {
+    /// Looks at everything, before anything runs that could change it. What is not there was not put there by the cluster.
+    pub fn remember() -> Self {
+        Self::of(&SHARED_FILES, &SHARED_FOLDERS)
+    }
+
+    fn of(files: &[&str], folders: &[&str]) -> Self {
+        let keep = |path: &str, is_file: bool| {
+            let path = PathBuf::from(path);
+            let meta = fs::symlink_metadata(&path).ok()?;
+            let bytes = match is_file {
+                true => Some(fs::read(&path).ok()?),
+                false => None,
+            };
+            Some(Kept { path, bytes, meta })
+        };
+        let files = files.iter().filter_map(|path| keep(path, true));
+        let folders = folders.iter().filter_map(|path| keep(path, false));
+        Self(files.chain(folders).collect())
+    }
+
+    /// Puts everything back. Nothing else may run any more.
+    pub fn put_back(&self) -> Result<(), Left> {
+        for objects in SYSTEM_V {
+            // The first line is a heading. Without the file the kernel has no such objects.
+            if fs::read_to_string(objects).is_ok_and(|text| text.lines().count() > 1) {
+                return Err(Left::SystemV(objects));
+            }
+        }
+        let mounts = Path::new("/proc/self/mountinfo");
+        let mounts = fs::read_to_string(mounts).map_err(failed("reading", mounts))?;
+        if let Some(path) = unknown_mount(&mounts) {
+            return Err(Left::Mount(path));
+        }
+        self.0.iter().try_for_each(Kept::put_back)
+    }
+}
+
+impl Kept {
+    fn put_back(&self) -> Result<(), Left> {
+        let path = &self.path;
+        // What could not be changed need not be put back, and often cannot: it may belong to a user that this user namespace does not have.
+        let now = fs::symlink_metadata(path).map_err(failed("looking at", path))?;
+        if (now.uid(), now.gid()) != (self.meta.uid(), self.meta.gid()) {
+            chown(path, Some(self.meta.uid()), Some(self.meta.gid())).map_err(failed("changing the owner of", path))?;
+        }
+        // Before the bytes: without it even an owner cannot write, if it lacks the right to override.
+        if now.mode() != self.meta.mode() {
+            let mode = Permissions::from_mode(self.meta.mode() & 0o7777);
+            fs::set_permissions(path, mode).map_err(failed("changing the mode of", path))?;
+        }
+        strip(path)?;
+        match &self.bytes {
+            Some(bytes) if fs::read(path).is_ok_and(|now| now == *bytes) => {}
+            Some(bytes) => fs::write(path, bytes).map_err(failed("writing", path))?,
+            None => empty(path)?,
+        }
+        let modified = self.meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let times = fs::FileTimes::new().set_modified(modified).set_accessed(modified);
+        let file = fs::File::open(path).map_err(failed("opening", path))?;
+        // Not every file system of the kernel's keeps them.
+        let _ = file.set_times(times);
+        Ok(())
+    }
+}
+
+/// Takes everything out of a folder.
+fn empty(folder: &Path) -> Result<(), Left> {
+    for entry in fs::read_dir(folder).map_err(failed("reading", folder))? {
+        let entry = entry.map_err(failed("reading", folder))?;
+        let path = entry.path();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = match is_folder {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
+        removed.map_err(failed("removing", &path))?;
+    }
+    Ok(())
+}
+
+/// Takes the extended attributes off, as far as there are any that a sandbox can set.
+fn strip(path: &Path) -> Result<(), Left> {
+    let failed = |error: rustix::io::Errno| failed("taking attributes off", path)(error.into());
+    let mut names = vec![0; 64 << 10];
+    let length = match rustix::fs::llistxattr(path, &mut names[..]) {
+        Ok(length) => length,
+        Err(rustix::io::Errno::NOTSUP) => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let names = names[..length].split(|byte| *byte == 0);
+    // The others are the kernel's own, such as a security module's label.
+    for name in names.filter(|name| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl")) {
+        rustix::fs::lremovexattr(path, name).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A mount that may be written to, and of which it is not known that nothing in it stays.
+fn unknown_mount(mountinfo: &str) -> Option<PathBuf> {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(4);
+        Some((fields.next()?, fields.next()?))
+    });
+    let writable = mounts.filter(|(_, options)| !options.split(',').any(|option| option == "ro"));
+    let is_known = |place: &str| {
+        let all = SHARED_FILES.iter().chain(&SHARED_FOLDERS).chain(&OWN);
+        let below_kernel = KERNEL.iter().any(|kernel| Path::new(place).starts_with(kernel));
+        below_kernel || all.clone().any(|known| *known == place)
+    };
+    // `/dev/null` and its like are bind mounts where the runtime may make no devices.
+    let is_device = |place: &str| Path::new(place).parent() == Some(Path::new("/dev"));
+    let mut unknown = writable.filter(|(place, _)| !is_known(place) && !is_device(place));
+    unknown.next().map(|(place, _)| place.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_where_the_pod_keeps_it_is_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, shared) = (folder.path().join("hosts"), folder.path().join("shm"));
+        fs::write(&file, "127.0.0.1 localhost\n").unwrap();
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+        let before = fs::metadata(&file).unwrap();
+        let kept = Surroundings::of(&[file.to_str().unwrap()], &[shared.to_str().unwrap(), "/no/such"]);
+        fs::write(&file, "6.6.6.6 pypi.org\n").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir_all(shared.join("a/b")).unwrap();
+        fs::write(shared.join("a/b/c"), "left").unwrap();
+        std::os::unix::fs::symlink("/", shared.join("link")).unwrap();
+        fs::set_permissions(&shared, Permissions::from_mode(0o700)).unwrap();
+        let _ = rustix::fs::lsetxattr(&file, "user.left", b"x", rustix::fs::XattrFlags::empty());
+        for kept in &kept.0 {
+            kept.put_back().unwrap();
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"127.0.0.1 localhost\n");
+        let after = fs::metadata(&file).unwrap();
+        assert_eq!(
+            (after.mode(), after.modified().unwrap()),
+            (before.mode(), before.modified().unwrap())
+        );
+        let mut names = [0; 1024];
+        let attributes = rustix::fs::llistxattr(&file, &mut names[..]).unwrap_or(0);
+        assert!(!String::from_utf8_lossy(&names[..attributes]).contains("user.left"));
+        assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+        assert_eq!(fs::metadata(&shared).unwrap().mode() & 0o7777, 0o1777);
+    }
+
+    #[test]
+    fn a_mount_that_nobody_knows_is_not_trusted_to_keep_nothing() {
+        let known = "1 0 0:1 / / rw,relatime - overlay o rw
+2 1 0:2 / /proc rw,nosuid - proc proc rw
+3 1 0:3 / /dev/shm rw,nosuid - tmpfs shm rw
+4 1 0:4 / /grpo ro,relatime - overlay o ro
+5 1 0:4 /x /etc/hosts rw,relatime - ext4 /dev/vda rw
+6 1 0:4 /x /dev/null rw,relatime - devtmpfs d rw
+";
+        assert_eq!(unknown_mount(known), None);
+        let cache = format!("{known}7 1 0:4 /y /cache rw,relatime - ext4 /dev/vda rw\n");
+        assert_eq!(unknown_mount(&cache), Some("/cache".into()));
+    }
+}

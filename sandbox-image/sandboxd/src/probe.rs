@@ -1,0 +1,112 @@
+//! What can be reached from here, and what the kernel bounds.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use grpo_sandbox_protocol::{Limits, MAX_PROBED, ProbeReply, ProbeRequest};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// Version 1 has no word for none: its largest number, rounded to pages, is.
+const NO_BOUND: u64 = 1 << 60;
+/// Longest probe.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Tries all at once. Only a connection that came about counts: a refusal may come from whoever keeps the sandbox in.
+pub async fn probe(request: &ProbeRequest) -> ProbeReply {
+    let within = Duration::from_millis(request.timeout_millis).min(LONGEST);
+    let mut tries = JoinSet::new();
+    for address in request.addresses.iter().copied().take(MAX_PROBED) {
+        tries.spawn(async move { reaches(address, within).await.then_some(address) });
+    }
+    let mut reached: Vec<SocketAddr> = tries.join_all().await.into_iter().flatten().collect();
+    reached.sort();
+    ProbeReply {
+        reached,
+        limits: limits(Path::new(CGROUPS), Path::new("/proc/self/uid_map")),
+    }
+}
+
+async fn reaches(address: SocketAddr, within: Duration) -> bool {
+    let connected = tokio::time::timeout(within, TcpStream::connect(address)).await;
+    matches!(connected, Ok(Ok(_)))
+}
+
+/// Version 2 of control groups, then version 1.
+fn limits(root: &Path, uids: &Path) -> Limits {
+    let read = |file: &str| fs::read_to_string(root.join(file)).ok();
+    let number = |file: &str| {
+        read(file)?
+            .trim()
+            .parse::<u64>()
+            .ok()
+            .filter(|number| *number < NO_BOUND)
+    };
+    let quota = read("cpu.max").or_else(|| {
+        let (quota, period) = (read("cpu/cpu.cfs_quota_us")?, read("cpu/cpu.cfs_period_us")?);
+        Some(format!("{} {}", quota.trim(), period.trim()))
+    });
+    let cpu_millis = quota.and_then(|quota| {
+        let (quota, period) = quota.trim().split_once(' ')?;
+        (quota.parse::<u64>().ok()? * 1000).checked_div(period.parse().ok()?)
+    });
+    // The first namespace maps everything to itself.
+    let map = fs::read_to_string(uids).unwrap_or_default();
+    let first: Vec<&str> = map.split_whitespace().take(3).collect();
+    Limits {
+        memory_bytes: number("memory.max").or_else(|| number("memory/memory.limit_in_bytes")),
+        cpu_millis,
+        processes: number("pids.max").or_else(|| number("pids/pids.max")),
+        user_namespace: !first.is_empty() && first != ["0", "0", "4294967295"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bounds_of_both_versions_of_control_groups_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let uids = root.join("uid_map");
+        let write = |file: &str, text: &str| {
+            let file = root.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        assert_eq!(limits(root, &uids), Limits::default());
+        write("uid_map", "         0          0 4294967295\n");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("cpu/cpu.cfs_quota_us", "-1\n");
+        write("cpu/cpu.cfs_period_us", "100000\n");
+        write("pids/pids.max", "max\n");
+        assert_eq!(limits(root, &uids), Limits::default(), "nothing is bounded");
+        write("memory/memory.limit_in_bytes", "1073741824\n");
+        write("cpu/cpu.cfs_quota_us", "50000\n");
+        write("pids/pids.max", "512\n");
+        let bounded = Limits {
+            memory_bytes: Some(1 << 30),
+            cpu_millis: Some(500),
+            processes: Some(512),
+            user_namespace: false,
+        };
+        assert_eq!(limits(root, &uids), bounded);
+        write("memory.max", "2147483648\n");
+        write("cpu.max", "150000 100000\n");
+        write("pids.max", "1024\n");
+        write("uid_map", "0 65536 65536\n");
+        let later = Limits {
+            memory_bytes: Some(2 << 30),
+            cpu_millis: Some(1500),
+            processes: Some(1024),
+            user_namespace: true,
+        };
+        assert_eq!(limits(root, &uids), later);
+        write("cpu.max", "max 100000\n");
+        assert_eq!(limits(root, &uids).cpu_millis, None);
+    }
+}
