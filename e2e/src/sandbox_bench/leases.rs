@@ -414,6 +414,7 @@ fn entry(number: usize) -> (String, String) {
         run: RUN.into(),
         sandbox: format!("pool-sbx-{number:010x}"),
         pod_uid: "00000000-0000-4000-8000-000000000000".into(),
+        restarts: 0,
         image: IMAGE.into(),
         epoch: 1_700_000_000_000,
         expires_at: 1_700_000_000_000,

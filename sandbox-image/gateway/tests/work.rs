@@ -106,6 +106,7 @@ impl Leased {
             run: "r".into(),
             sandbox: "s".into(),
             pod_uid: "u".into(),
+            restarts: 0,
             image: "x".into(),
             epoch: 7,
             expires_at: now() + 100_000,

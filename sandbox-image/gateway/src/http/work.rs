@@ -136,10 +136,11 @@ async fn move_bytes(core: &Core, id: &str, method: Method, target: String, body:
     // Before its body is read: a lease that has ended makes nobody wait for that.
     held(core, id)?;
     let body = read(core, body, MAX_FILE_BYTES).await?;
+    let is_read = method == Method::GET;
     let mut answer = work(core, &held(core, id)?, method, &target, body, FILE_WITHIN).await?;
-    if answer.status() == StatusCode::OK {
-        let bytes = HeaderValue::from_static("application/octet-stream");
-        answer.headers_mut().entry(header::CONTENT_TYPE).or_insert(bytes);
+    if is_read && answer.status().is_success() {
+        let kind = HeaderValue::from_static("application/octet-stream");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
     }
     Ok(answer)
 }
