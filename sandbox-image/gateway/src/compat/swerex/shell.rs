@@ -327,9 +327,7 @@ pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
         let message = format!("session {:?} does not exist", asked.session);
         return Err(Kind::NoSession.fault(message));
     }
-    let _: Value = runtime
-        .call("/sessions/close", &json!({"id": shell.id()}), MARGIN)
-        .await?;
+    let _: Value = runtime.call("/sessions/close", &json!({"id": shell.id()})).await?;
     Ok(Json(json!({"session_type": "bash"})))
 }
 
