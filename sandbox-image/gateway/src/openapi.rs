@@ -15,7 +15,6 @@ pub const PATH: &str = "/openapi.json";
 
 const JSON: &str = "application/json";
 const BYTES: &str = "application/octet-stream";
-const TAR: &str = "application/x-tar";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 pub fn router() -> Router {
@@ -234,8 +233,11 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
             "releaseLease",
             "renewLease",
             "runCommand",
+            "startCommand",
+            "beginSession",
             "getFile",
             "putFile",
+            "getTree",
         ])
         .refuses(&[
             ErrorCode::EgressUnproven,
@@ -394,7 +396,7 @@ fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
         false => [
             located(Operation::new("put", path, "putFile", "Put a file in place at once."))
                 .query("mode", false, mode, "Permissions, octal; 0644 unless given.")
-                .raw_body(BYTES)
+                .raw_body()
                 .done("It is there."),
             located(Operation::new("get", path, "getFile", "A whole file.")).gives(
                 200,
@@ -404,7 +406,7 @@ fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
         ],
         true => [
             located(Operation::new("put", path, "putTree", "Unpack a tar below a folder."))
-                .raw_body(TAR)
+                .raw_body()
                 .done("It is there."),
             located(Operation::new("get", path, "getTree", "A folder as a tar.")).gives(
                 200,
@@ -416,8 +418,8 @@ fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
 }
 
 impl Operation {
-    fn raw_body(mut self, kind: &str) -> Self {
-        self.body = Some(json!({"required": true, "content": {kind: {}}}));
+    fn raw_body(mut self) -> Self {
+        self.body = Some(json!({"required": true, "content": {BYTES: {}}}));
         self
     }
 }

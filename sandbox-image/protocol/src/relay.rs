@@ -20,5 +20,9 @@ pub struct RelayRequest {
     #[cfg_attr(feature = "schema", schemars(range(min = 1024)))]
     pub port: u16,
     /// `http://host[:port][/path]`: the path is put before that of each request.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = "^http://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$"))
+    )]
     pub to: String,
 }
