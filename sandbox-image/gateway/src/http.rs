@@ -14,6 +14,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, Fault, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::core::{Core, lease, now};
 use crate::index::Held;
@@ -103,14 +104,51 @@ fn bad(message: impl Into<String>) -> Refused {
 }
 
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|e| bad(format!("reading the body: {e}")))
+    parse_and_mend(&mut body.clone())
+}
+
+/// In JSON `5.0` is as whole a number as `5`, and some write it so. A body that had such is one without, afterwards.
+fn parse_and_mend<T: DeserializeOwned>(body: &mut Bytes) -> Result<T, Refused> {
+    let error = match serde_json::from_slice(body) {
+        Ok(read) => return Ok(read),
+        Err(error) => error,
+    };
+    let wrong = || bad(format!("reading the body: {error}"));
+    let mut value: Value = serde_json::from_slice(body).map_err(|_| wrong())?;
+    make_whole(&mut value);
+    *body = value.to_string().into();
+    serde_json::from_slice(body).map_err(|_| wrong())
+}
+
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|n| number.is_f64() && n.fract() == 0.0);
+            // What is beyond that is no exact number any more.
+            if let Some(whole) = whole.filter(|n| n.abs() <= 2f64.powi(53)) {
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(fields) => fields.values_mut().for_each(make_whole),
+        _ => {}
+    }
+}
+
+/// Whether a name can stand in the header of a signed call: printable ASCII, with no blank at either end.
+fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && text.trim() == text
 }
 
 async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
     let mut request: LeaseRequest = parse(&body)?;
     for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
-        if text.is_empty() || text.len() > MAX_NAME {
-            return Err(bad(format!("{field} must have 1 to {MAX_NAME} bytes")));
+        if !is_name(text) {
+            let message =
+                format!("{field} must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end");
+            return Err(bad(message));
         }
     }
     request.wait_seconds = request.wait_seconds.min(MAX_WAIT);
@@ -144,7 +182,8 @@ async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
 async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
     let renew: RenewRequest = parse(&body)?;
     held(&core, &id)?;
-    let renewed = core.renew(&id, (renew.ttl_seconds as i64).saturating_mul(1000)).await;
+    let ttl = i64::try_from(renew.ttl_seconds).unwrap_or(i64::MAX);
+    let renewed = core.renew(&id, ttl.saturating_mul(1000)).await;
     let Some(renewed) = renewed else {
         let message = "the lease ended, or this gateway does, while it was renewed; ask again";
         return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());

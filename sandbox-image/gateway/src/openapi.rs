@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::{Json, Router, routing::get};
 use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, ImageTrouble, Lease, LeaseRequest, PoolState, RenewRequest,
+    CloseRequest, Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, ExecState, ImageTrouble, KillRequest, Lease,
+    LeaseRequest, OutputPart, PoolState, RelayRequest, RenewRequest, SessionInput, SessionReply, SessionRequest,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -182,10 +183,43 @@ impl Operation {
     }
 }
 
+/// An absolute path without `..` that names something.
+const ABSOLUTE: &str = {
+    r"^/(\.?/)*([^/.\x00][^/\x00]*|\.[^/.\x00][^/\x00]*|\.\.[^/\x00]+)(/([^/.\x00][^/\x00]*|\.[^/.\x00][^/\x00]*|\.\.[^/\x00]+|\.)?)*$"
+};
+
 fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
-    let absolute = json!({"type": "string", "minLength": 2, "pattern": "^/"});
     let mut operations = about_the_process();
+    operations.extend(about_leases(types));
+    operations.extend(commands(types));
+    operations.extend(sessions(types));
+    for (path, what) in [("/v1/leases/{id}/files", "File"), ("/v1/leases/{id}/tree", "Tree")] {
+        operations.extend(bytes(path, what == "Tree"));
+    }
     operations.extend([
+        Operation::new(
+            "put",
+            "/v1/demand",
+            "want",
+            "Sandboxes that a run wants warm from now on; replaces what it wanted.",
+        )
+        .reads::<Demand>(types)
+        .done("It is known."),
+        Operation::new("get", "/v1/pool", "lookAtPool", "The pool in numbers.")
+            .answers::<PoolState>(types, "The numbers."),
+        Operation::new(
+            "get",
+            "/v1/pool/troubles",
+            "lookAtTroubles",
+            "Images that could not be pulled and are left alone for a while.",
+        )
+        .answers::<Vec<ImageTrouble>>(types, "The images."),
+    ]);
+    operations
+}
+
+fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
+    vec![
         Operation::new(
             "post",
             "/v1/leases",
@@ -199,8 +233,11 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
             "releaseLease",
             "renewLease",
             "runCommand",
+            "startCommand",
+            "beginSession",
             "getFile",
             "putFile",
+            "getTree",
         ])
         .refuses(&[
             ErrorCode::EgressUnproven,
@@ -233,6 +270,32 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
         .answers::<Lease>(types, "The lease as it is then. The pool caps the time.")
         .refuses(&IN_A_LEASE),
         Operation::new(
+            "put",
+            "/v1/leases/{id}/relay",
+            "relay",
+            "Open a loopback port of the sandbox to a service.",
+        )
+        .reads::<RelayRequest>(types)
+        .done("It is open.")
+        .refuses(&IN_A_LEASE),
+    ]
+}
+
+fn number() -> Value {
+    json!({"type": "integer", "format": "uint64", "minimum": 0})
+}
+
+fn commands(types: &mut SchemaGenerator) -> Vec<Operation> {
+    let named = |operation: Operation| {
+        let id = json!({"type": "string"});
+        let operation = operation.query("id", true, id, "Of the command.");
+        operation
+            .query("waitSeconds", false, number(), "How long to wait, at most 50.")
+            .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchExec])
+            .refuses(&IN_A_LEASE)
+    };
+    vec![
+        Operation::new(
             "post",
             "/v1/leases/{id}/exec",
             "runCommand",
@@ -241,59 +304,117 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
         .reads::<ExecRequest>(types)
         .answers::<ExecResult>(types, "How it ended.")
         .refuses(&IN_A_LEASE),
+        named(Operation::new(
+            "get",
+            "/v1/leases/{id}/exec",
+            "lookAtCommand",
+            "Where a command is.",
+        ))
+        .answers::<ExecState>(types, "With its result, if it has ended."),
         Operation::new(
-            "put",
-            "/v1/leases/{id}/files",
-            "putFile",
-            "Put a file in place at once.",
+            "post",
+            "/v1/leases/{id}/exec/start",
+            "startCommand",
+            "Begin a command. The same id begins nothing again.",
         )
-        .query("path", true, absolute.clone(), "Absolute, without `..`.")
-        .query(
-            "mode",
-            false,
-            json!({"type": "string", "pattern": "^[0-7]{1,4}$"}),
-            "Permissions, octal; 0644 unless given.",
-        )
-        .query(
-            "links",
-            false,
-            json!({"enum": ["follow", "refuse"]}),
-            "Whether a part of the path may be a symbolic link.",
-        )
-        .raw_body()
-        .done("It is there.")
-        .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchFile, ErrorCode::TooLarge])
+        .reads::<ExecRequest>(types)
+        .answers::<ExecState>(types, "Where it is.")
         .refuses(&IN_A_LEASE),
-        Operation::new("get", "/v1/leases/{id}/files", "getFile", "A whole file.")
+        named(Operation::new(
+            "get",
+            "/v1/leases/{id}/exec/output",
+            "readOutput",
+            "Part of what a command has printed.",
+        ))
+        .query("from", false, number(), "Where the part begins, bytes.")
+        .query("limit", false, number(), "How many bytes at most; at most 4 MiB.")
+        .answers::<OutputPart>(types, "The part."),
+        Operation::new(
+            "post",
+            "/v1/leases/{id}/exec/kill",
+            "killCommand",
+            "End a command, or send it a signal.",
+        )
+        .reads::<KillRequest>(types)
+        .answers::<ExecState>(types, "Where it is.")
+        .refuses(&[ErrorCode::NoSuchExec])
+        .refuses(&IN_A_LEASE),
+    ]
+}
+
+fn sessions(types: &mut SchemaGenerator) -> Vec<Operation> {
+    vec![
+        Operation::new(
+            "post",
+            "/v1/leases/{id}/sessions",
+            "beginSession",
+            "Begin a program behind a terminal.",
+        )
+        .reads::<SessionRequest>(types)
+        .done("It is there.")
+        .refuses(&IN_A_LEASE),
+        Operation::new(
+            "post",
+            "/v1/leases/{id}/sessions/input",
+            "typeInSession",
+            "Type, and wait for what comes of it. The same id is typed once.",
+        )
+        .reads::<SessionInput>(types)
+        .answers::<SessionReply>(types, "What was printed since the last reply.")
+        .refuses(&[ErrorCode::NoSuchExec])
+        .refuses(&IN_A_LEASE),
+        Operation::new(
+            "post",
+            "/v1/leases/{id}/sessions/close",
+            "closeSession",
+            "End a session and all that it started.",
+        )
+        .reads::<CloseRequest>(types)
+        .done("It has ended, or was not there.")
+        .refuses(&IN_A_LEASE),
+    ]
+}
+
+/// Files, and folders as tars.
+fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
+    let located = |operation: Operation| {
+        let absolute = json!({"type": "string", "pattern": ABSOLUTE});
+        let links = json!({"type": "string", "enum": ["follow", "refuse"]});
+        operation
             .query("path", true, absolute, "Absolute, without `..`.")
             .query(
                 "links",
                 false,
-                json!({"enum": ["follow", "refuse"]}),
+                links,
                 "Whether a part of the path may be a symbolic link.",
             )
-            .gives(200, "Its bytes.", json!({BYTES: {}}))
             .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchFile, ErrorCode::TooLarge])
-            .refuses(&IN_A_LEASE),
-        Operation::new(
-            "put",
-            "/v1/demand",
-            "want",
-            "Sandboxes that a run wants warm from now on; replaces what it wanted.",
-        )
-        .reads::<Demand>(types)
-        .done("It is known."),
-        Operation::new("get", "/v1/pool", "lookAtPool", "The pool in numbers.")
-            .answers::<PoolState>(types, "The numbers."),
-        Operation::new(
-            "get",
-            "/v1/pool/troubles",
-            "lookAtTroubles",
-            "Images that could not be pulled and are left alone for a while.",
-        )
-        .answers::<Vec<ImageTrouble>>(types, "The images."),
-    ]);
-    operations
+            .refuses(&IN_A_LEASE)
+    };
+    let mode = json!({"type": "string", "pattern": "^[0-7]{1,4}$"});
+    match is_tree {
+        false => [
+            located(Operation::new("put", path, "putFile", "Put a file in place at once."))
+                .query("mode", false, mode, "Permissions, octal; 0644 unless given.")
+                .raw_body()
+                .done("It is there."),
+            located(Operation::new("get", path, "getFile", "A whole file.")).gives(
+                200,
+                "Its bytes.",
+                json!({BYTES: {}}),
+            ),
+        ],
+        true => [
+            located(Operation::new("put", path, "putTree", "Unpack a tar below a folder."))
+                .raw_body()
+                .done("It is there."),
+            located(Operation::new("get", path, "getTree", "A folder as a tar.")).gives(
+                200,
+                "The tar.",
+                json!({BYTES: {}}),
+            ),
+        ],
+    }
 }
 
 impl Operation {

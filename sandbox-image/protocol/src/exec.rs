@@ -12,7 +12,15 @@ use crate::bytes_as_base64;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExecRequest {
     /// Chosen by the caller, unique within the lease.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub id: String,
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1), extend("prefixItems" = [{"type": "string", "minLength": 1}]))
+    )]
     pub argv: Vec<String>,
     /// Default: the image's working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +97,7 @@ pub struct KillRequest {
     pub id: String,
     /// For the command's process group. Default: the whole process tree is killed, what an ended command left running too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 31)))]
     pub signal: Option<i32>,
 }
 

@@ -16,9 +16,21 @@ pub enum Priority {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
     /// Chosen by the caller: asking again with it gets the same lease.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub id: String,
     /// Name of the GrpoRun.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub run: String,
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+    )]
     pub image: String,
     pub ttl_seconds: u64,
     /// How long the caller will wait in the queue.
@@ -75,7 +87,9 @@ fn is_zero(number: &u32) -> bool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Demand {
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 512)))]
     pub run: String,
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
     pub images: Vec<ImageDemand>,
 }
 

@@ -13,10 +13,16 @@ pub const RELAY_LEASE_HEADER: &str = "x-grpo-lease";
 
 /// Open a port of the sandbox to a service. Said again it changes nothing, or where the port leads; a gateway that was restarted has to be told again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RelayRequest {
     /// On the sandbox's loopback address; at least 1024.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1024)))]
     pub port: u16,
     /// `http://host[:port][/path]`: the path is put before that of each request.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = "^http://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$"))
+    )]
     pub to: String,
 }

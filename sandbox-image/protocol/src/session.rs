@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 pub struct SessionRequest {
     /// Chosen by the caller, unique within the lease.
     pub id: String,
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1), extend("prefixItems" = [{"type": "string", "minLength": 1}]))
+    )]
     pub argv: Vec<String>,
     /// As for a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,6 @@ use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
 use crate::core::{Core, now};
-use crate::sandbox::Holder;
 
 /// What an answer of ours may have: a file, or JSON about one.
 const MAX_ANSWER: usize = MAX_FILE_BYTES + (1 << 20);
@@ -60,13 +59,11 @@ impl Own {
 
     /// Runs a command to its end.
     pub async fn exec(&self, lease: &str, ttl: Duration, request: &ExecRequest) -> Result<ExecResult, ErrorBody> {
-        let target = path(lease, "/exec");
-        let running = self.call(Method::POST, &target, request);
-        self.while_renewing(lease, ttl, running).await
+        self.in_lease(lease, ttl, "/exec", request).await
     }
 
     /// Keeps a lease for as long as something in it takes: the caller does not renew while it waits.
-    pub async fn while_renewing<T>(
+    async fn while_renewing<T>(
         &self,
         lease: &str,
         ttl: Duration,
@@ -99,50 +96,23 @@ impl Own {
         self.send(Method::GET, &target, Bytes::new()).await
     }
 
-    /// What only sandboxd itself can do. While it does, the lease is in use.
-    pub async fn sandboxd(
+    pub async fn put_tree(&self, lease: &str, folder: &str, tar: Bytes) -> Result<(), ErrorBody> {
+        let folder = utf8_percent_encode(folder, NON_ALPHANUMERIC);
+        let target = path(lease, &format!("/tree?path={folder}"));
+        self.send(Method::PUT, &target, tar).await.map(|_| ())
+    }
+
+    /// A call in a lease, below its path. The lease is kept meanwhile.
+    pub async fn in_lease<T: DeserializeOwned>(
         &self,
         lease: &str,
-        method: Method,
-        target: &str,
-        body: Bytes,
-        within: Duration,
-    ) -> Result<Bytes, ErrorBody> {
-        // Also says why there is no such lease.
-        self.look(lease).await?;
-        let gone = || {
-            ErrorBody::new(
-                ErrorCode::NoSuchLease,
-                Fault::Client,
-                format!("there is no lease {lease}"),
-            )
-        };
-        let held = self
-            .core
-            .look(|index| index.leases.get(lease).cloned())
-            .ok_or_else(gone)?;
-        let _used = Used::begin(&self.core, lease, held.entry.epoch);
-        let holder = Holder {
-            ip: &held.ip,
-            lease,
-            epoch: held.entry.epoch,
-        };
-        let (status, body) = match self.core.sandboxes.send(holder, method, target, body, within).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.look(lease).await?;
-                let message = error.to_string();
-                return Err(ErrorBody::new(
-                    ErrorCode::SandboxUnreachable,
-                    Fault::Infrastructure,
-                    message,
-                ));
-            }
-        };
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(refused(target, status, &body)),
-        }
+        ttl: Duration,
+        rest: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ErrorBody> {
+        let target = path(lease, rest);
+        self.while_renewing(lease, ttl, self.call(Method::POST, &target, body))
+            .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -190,28 +160,9 @@ fn refused(target: &str, status: StatusCode, body: &[u8]) -> ErrorBody {
     })
 }
 
-/// A lease is in use until this is dropped.
-struct Used<'a> {
-    core: &'a Core,
-    lease: &'a str,
-    epoch: u64,
-}
-
-impl<'a> Used<'a> {
-    fn begin(core: &'a Core, lease: &'a str, epoch: u64) -> Self {
-        core.look(|index| index.command_begins(lease, now()));
-        Self { core, lease, epoch }
-    }
-}
-
-impl Drop for Used<'_> {
-    fn drop(&mut self) {
-        self.core
-            .look(|index| index.command_ends(self.lease, self.epoch, now()));
-    }
-}
-
 fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
+    // Of what answers nothing.
+    let body = if body.is_empty() { b"null" } else { body };
     serde_json::from_slice(body).map_err(|error| internal("reading an answer", &error))
 }
 

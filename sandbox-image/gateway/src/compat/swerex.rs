@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, RawPathParams};
-use axum::http::Method;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, ExecRequest, ExecResult, MAX_FILE_BYTES};
+use grpo_sandbox_protocol::{ErrorBody, ExecRequest, ExecResult, MAX_FILE_BYTES};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -129,24 +128,8 @@ impl Runtime {
         }
     }
 
-    /// A call of sandboxd that the gateway's own API does not have.
-    async fn sandboxd(&self, method: Method, target: &str, body: Bytes, within: Duration) -> Result<Bytes, ErrorBody> {
-        let asked = self.compat.own.sandboxd(&self.lease, method, target, body, within);
-        self.compat.own.while_renewing(&self.lease, TTL, asked).await
-    }
-
-    async fn call<T: DeserializeOwned>(&self, target: &str, body: &Value, within: Duration) -> Result<T, ErrorBody> {
-        let bytes = body.to_string().into_bytes().into();
-        let answer = self.sandboxd(Method::POST, target, bytes, within).await?;
-        let answer: &[u8] = if answer.is_empty() { b"null" } else { &answer };
-        serde_json::from_slice(answer).map_err(|error| {
-            let message = format!("reading sandboxd's answer: {error}");
-            ErrorBody::new(
-                ErrorCode::Internal,
-                grpo_sandbox_protocol::Fault::Infrastructure,
-                message,
-            )
-        })
+    async fn call<T: DeserializeOwned>(&self, rest: &str, body: &Value) -> Result<T, ErrorBody> {
+        self.compat.own.in_lease(&self.lease, TTL, rest, body).await
     }
 }
 

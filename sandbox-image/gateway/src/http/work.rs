@@ -13,11 +13,12 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, Fault, MAX_FILE_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest, SessionInput,
+    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest,
+    SessionInput,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
-use super::{MARGIN, MAX_NAME, Refused, Shared, bad, held, parse};
+use super::{MARGIN, MAX_NAME, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::core::{Core, now};
 use crate::index::Held;
 use crate::sandbox::Holder;
@@ -44,8 +45,8 @@ pub fn router() -> Router<Arc<Core>> {
 }
 
 async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let body = read(&core, body, MAX_JSON_BYTES).await?;
-    let request = command(&body)?;
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    let request = command(&mut body)?;
     let held = held(&core, &id)?;
     let timeout = Duration::from_secs(request.timeout_seconds);
     let began = Instant::now();
@@ -56,8 +57,8 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result
 }
 
 async fn start(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let body = read(&core, body, MAX_JSON_BYTES).await?;
-    command(&body)?;
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    command(&mut body)?;
     work(&core, &held(&core, &id)?, Method::POST, "/exec/start", body, MARGIN).await
 }
 
@@ -87,7 +88,8 @@ async fn output(State(core): Shared, Path(id): Path<String>, query: RawQuery) ->
     .await
 }
 
-async fn kill(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+async fn kill(State(core): Shared, Path(id): Path<String>, mut body: Bytes) -> Result<Response, Refused> {
+    parse_and_mend::<KillRequest>(&mut body)?;
     work(&core, &held(&core, &id)?, Method::POST, "/exec/kill", body, MARGIN).await
 }
 
@@ -99,8 +101,8 @@ async fn begin_session(State(core): Shared, Path(id): Path<String>, body: Body) 
 }
 
 async fn session_input(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let body = read(&core, body, MAX_JSON_BYTES).await?;
-    let input: SessionInput = parse(&body)?;
+    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+    let input: SessionInput = parse_and_mend(&mut body)?;
     let timeout = Duration::from_millis(input.timeout_millis).min(Duration::from_secs(MAX_EXEC));
     let held = held(&core, &id)?;
     work(&core, &held, Method::POST, "/sessions/input", body, timeout + MARGIN).await
@@ -152,10 +154,11 @@ async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
 }
 
 /// A command that may be passed on.
-fn command(body: &Bytes) -> Result<ExecRequest, Refused> {
-    let request: ExecRequest = parse(body)?;
-    if request.id.is_empty() || request.id.len() > MAX_NAME {
-        return Err(bad(format!("id must have 1 to {MAX_NAME} bytes")));
+fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
+    let request: ExecRequest = parse_and_mend(body)?;
+    if !is_name(&request.id) {
+        let message = format!("id must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end");
+        return Err(bad(message));
     }
     if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
         return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));

@@ -201,7 +201,8 @@ impl Index {
             false => self.cold_leases += 1,
         }
         self.last_epoch = (self.last_epoch + 1).max(now.unsigned_abs());
-        let ttl = (request.ttl_seconds as i64)
+        let ttl = i64::try_from(request.ttl_seconds)
+            .unwrap_or(i64::MAX)
             .saturating_mul(1000)
             .clamp(1_000, self.bounds.max_ttl_millis);
         let held = Held {

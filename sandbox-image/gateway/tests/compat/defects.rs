@@ -225,7 +225,8 @@ async fn a_sandbox_has_limits_and_no_token_and_obeys_its_gateway_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_is_not_shown_to_be_cut_off_leases_to_nobody() {
     let world = World::with(bounds(1), "").await;
-    let (status, body) = world.post("/compat/pool/allocate", json!({"image": "task:1"})).await;
+    let body = json!({"image": "task:1", "timeout": 1});
+    let (status, body) = world.post("/compat/exec/container/create", body).await;
     assert_eq!(
         (status.as_u16(), &body["code"]),
         (500, &json!("EgressUnproven")),

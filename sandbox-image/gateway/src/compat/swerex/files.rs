@@ -4,9 +4,8 @@ use std::io::{Cursor, Read};
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, header};
 use grpo_sandbox_protocol::MAX_FILE_BYTES;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -88,16 +87,17 @@ pub(super) async fn upload(runtime: Runtime, headers: HeaderMap, body: Bytes) ->
     let form = Form::read(body, boundary).await?;
     if form.unzip {
         let tar = retarred(&form.file).map_err(|error| Kind::Value.fault(format!("reading the zip: {error}")))?;
-        let path = utf8_percent_encode(&form.target_path, NON_ALPHANUMERIC);
-        let target = format!("/tree?path={path}");
-        runtime.sandboxd(Method::PUT, &target, tar.into(), WITHIN).await?;
+        runtime.compat.own.renew(&runtime.lease, TTL).await?;
+        runtime
+            .compat
+            .own
+            .put_tree(&runtime.lease, &form.target_path, tar.into())
+            .await?;
     } else {
         put(&runtime, &form.target_path, form.file).await?;
     }
     Ok(Json(json!({})))
 }
-
-const WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[derive(Default)]
 struct Form {

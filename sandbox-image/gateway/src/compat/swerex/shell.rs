@@ -17,8 +17,6 @@ use super::faults::{Fault, Kind};
 use super::{Answer, OWN_SECONDS, Runtime, TTL, prefixed, read, seconds};
 use crate::compat::retries::{hex, random_hex, said};
 
-/// Added to the time that a reply may take.
-const MARGIN: Duration = Duration::from_secs(20);
 /// Beginning a shell takes longer on a busy node than the client thinks.
 const BEGINNING: f64 = 10.0;
 const DEFAULT: &str = "default";
@@ -110,8 +108,7 @@ impl<'a> Shell<'a> {
             Some(prompt) => input["prompt"] = json!(prompt),
             None => input["idleMillis"] = json!(0),
         }
-        let reply: Result<SessionReply, ErrorBody> =
-            self.runtime.call("/sessions/input", &input, within + MARGIN).await;
+        let reply: Result<SessionReply, ErrorBody> = self.runtime.call("/sessions/input", &input).await;
         reply.map_err(|error| match error.code {
             ErrorCode::NoSuchExec => Kind::NoSession.fault(format!("session {:?} does not exist", self.session)),
             _ => error.into(),
@@ -166,7 +163,7 @@ impl<'a> Shell<'a> {
     async fn exists(&self) -> Result<bool, Fault> {
         let input =
             json!({"session": self.id(), "id": random_hex(32), "text": "", "idleMillis": 0, "timeoutMillis": 0});
-        let reply: Result<Value, ErrorBody> = self.runtime.call("/sessions/input", &input, MARGIN).await;
+        let reply: Result<Value, ErrorBody> = self.runtime.call("/sessions/input", &input).await;
         match reply {
             Ok(_) => Ok(true),
             Err(error) if error.code == ErrorCode::NoSuchExec => Ok(false),
@@ -194,7 +191,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
     // Line editing would print more than was asked for.
     let request = json!({"id": shell.id(), "argv": ["/usr/bin/env", "bash", "--noediting"],
         "env": {"PS1": shell.prompt, "PS2": "", "PS0": ""}});
-    let _: Value = runtime.call("/sessions", &request, MARGIN * 4).await?;
+    let _: Value = runtime.call("/sessions", &request).await?;
     let within = Duration::from_secs_f64(asked.startup_timeout.unwrap_or(1.0).clamp(0.0, 3600.0) + BEGINNING);
     let mark = random_hex(32);
     // What the shell reads when it begins may have changed the prompt.
@@ -330,9 +327,7 @@ pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
         let message = format!("session {:?} does not exist", asked.session);
         return Err(Kind::NoSession.fault(message));
     }
-    let _: Value = runtime
-        .call("/sessions/close", &json!({"id": shell.id()}), MARGIN)
-        .await?;
+    let _: Value = runtime.call("/sessions/close", &json!({"id": shell.id()})).await?;
     Ok(Json(json!({"session_type": "bash"})))
 }
 
