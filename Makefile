@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandbox-faults test-sandbox-resets
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -62,7 +62,7 @@ test-operator: ## the operator on a control plane without nodes: bad input, faul
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator
-	cargo test $(PLAIN) --test bad_input --test rest --test faults -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
 	# Each of these waits most of the time.
 	cargo test $(PLAIN) --test operator -- --ignored --test-threads=3 --nocapture
 
@@ -74,12 +74,25 @@ test-e2e: ## tests on a real cluster
 	e2e/setup/kubernetes.sh control-plane
 	e2e/demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test tools --test cluster --test walls --test examples -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test tools --test cluster --test walls --test sandboxes --test examples -- --ignored --test-threads=1 --nocapture
 
 test-chaos: ## the same cluster, with parts taken away
 	@e2e/demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test chaos -- --ignored --test-threads=1 --nocapture
+
+test-sandbox-faults: ## over 200 faults of sandboxes, played to a gateway and made on the real cluster, the API server away for a minute
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	e2e/demo/prepare.sh
+	$(ENV)
+	GRPO_FAULT_ROUNDS=8 GRPO_OUTAGE_SECONDS=60 cargo test $(PLAIN) --test sandbox_faults -- --ignored --nocapture
+	GRPO_LOSS_ROUNDS=4 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture whoever_loses
+
+test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on the real cluster
+	@e2e/demo/prepare.sh
+	$(ENV)
+	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture after_a_reset
 
 demo: ## a policy learns to fix bugs, before your eyes
 	@e2e/demo/demo.sh

@@ -127,7 +127,7 @@ impl World {
     /// Leases a sandbox; answers its pod.
     async fn lease(&self, id: &str, image: &str) -> Result<std::result::Result<String, ErrorBody>> {
         let request =
-            json!({"id": id, "run": "r", "image": image, "ttlSeconds": 600, "waitSeconds": 60, "priority": "Agent"});
+            json!({"id": id, "run": "r", "image": image, "ttlSeconds": 600, "waitSeconds": 300, "priority": "Agent"});
         let answer = self
             .http
             .post(format!("{}/v1/leases", self.url))
@@ -249,13 +249,13 @@ impl World {
 async fn under_every_fault_the_holder_hears_the_right_cause_and_no_pod_is_left_over() -> Result<()> {
     let mut control_plane = ControlPlane::start(Options::default()).await?;
     let client = control_plane.admin().await?;
-    let world = World::new(&client).await?;
+    let world = &World::new(&client).await?;
     let node = Node::start(world.pods.clone()).await?;
     let (faults, rounds) = (faults(), number("GRPO_FAULT_ROUNDS", 2));
     let began = Instant::now();
     let (mut injected, mut wrong) = (BTreeMap::<String, u32>::new(), Vec::new());
     for round in 0..rounds {
-        let injections = faults.iter().enumerate().map(async |(nth, fault)| {
+        let injections = faults.iter().enumerate().map(|(nth, fault)| async move {
             let id = format!("lease-{round}-{nth}");
             let heard = world.inject(&id, fault).await;
             heard.unwrap_or_else(|error| Some(format!("{}: {error}", fault["fault"])))

@@ -19,6 +19,7 @@ use crate::support::{Result, SOON, Scene, rows};
 pub const NAME: &str = "pool";
 pub const SANDBOXES: &str = "grpo.dev/role=sandbox";
 const PATIENCE: Duration = Duration::from_secs(60);
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A pool whose gateway serves.
 pub struct Pool {
@@ -84,9 +85,7 @@ impl Pool {
                     code: ErrorCode::SandboxUnreachable,
                     ..
                 }) if tokio::time::Instant::now() < until => {
-                    tokio::time::timeout(Duration::from_millis(200), std::future::pending::<()>())
-                        .await
-                        .ok();
+                    tokio::time::sleep(ASK_AGAIN).await;
                 }
                 _ => return Err(format!("under lease {lease}: {answer}").into()),
             }

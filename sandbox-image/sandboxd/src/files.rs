@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::MAX_FILE_BYTES;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use folder::Folder;
 pub use folder::Links;
@@ -144,7 +145,9 @@ fn read(path: &str, target: &Path, links: Links) -> Result<Vec<u8>, FileError> {
         _ => doing("opening")(error),
     })?;
     let about = file.metadata().map_err(doing("looking at"))?;
-    if !about.is_file() {
+    // A link may lead to what the kernel shows of this process, which nobody else may read.
+    let is_of_proc = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC);
+    if !about.is_file() || is_of_proc {
         return Err(FileError::NotAFile(path.to_owned()));
     }
     let too_large = |bytes| FileError::TooLarge {
@@ -244,6 +247,19 @@ mod tests {
         put(&path("link"), None, Links::Refused, new()).await.unwrap();
         assert_eq!(fs::read_to_string(path("real/file")).unwrap(), "real");
         assert_eq!(fs::read_to_string(path("link")).unwrap(), "new");
+    }
+
+    #[tokio::test]
+    async fn what_the_kernel_shows_of_sandboxd_is_not_given_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("patch.diff");
+        symlink("/proc/self/environ", &link).unwrap();
+        for path in [link.to_str().unwrap(), "/proc/self/environ"] {
+            assert!(
+                matches!(get(path, FOLLOWED).await, Err(FileError::NotAFile(_))),
+                "{path}"
+            );
+        }
     }
 
     #[tokio::test]
