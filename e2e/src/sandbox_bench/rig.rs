@@ -16,7 +16,7 @@ use kube::{
     Client,
     api::{Api, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{SandboxBenchError, caller::Caller, played::Played};
 use crate::{
@@ -88,10 +88,18 @@ impl Rig {
             max,
         };
         rig.make_maps(&shards("ledger", max)).await?;
-        let spec = json!({"max": max, "allowUnenforced": true});
-        std::fs::write(rig.file("pool.json"), spec.to_string())?;
+        rig.write_spec(&json!({}))?;
         std::fs::write(rig.file("seed"), SEED)?;
         Ok(rig)
+    }
+
+    /// The pool's spec for the next gateway: as small as can be, with what is given.
+    pub fn write_spec(&self, more: &Value) -> Result<(), SandboxBenchError> {
+        let mut spec = json!({"max": self.max, "allowUnenforced": true});
+        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+            spec.extend(more.clone());
+        }
+        Ok(std::fs::write(self.file("pool.json"), spec.to_string())?)
     }
 
     fn file(&self, name: &str) -> PathBuf {
