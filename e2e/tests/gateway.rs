@@ -14,14 +14,19 @@ fn judge(rows: Result<Vec<Row>, SandboxBenchError>) -> Result<(), SandboxBenchEr
         eprintln!("{:<110} {value:>9.2} {} {bar}", row.figure, row.unit);
     }
     let is_counted = |row: &&Row| matches!(row.unit.as_str(), "writes" | "MiB" | "pods");
-    let missed: Vec<&Row> = rows.iter().filter(is_counted).filter(|row| !row.meets_its_bar()).collect();
+    let missed: Vec<&Row> = rows
+        .iter()
+        .filter(is_counted)
+        .filter(|row| !row.meets_its_bar())
+        .collect();
     assert!(missed.is_empty(), "{missed:?}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane: make test-operator"]
-async fn leases_that_come_together_share_their_writes_and_one_alone_takes_three_at_most() -> Result<(), SandboxBenchError> {
+async fn leases_that_come_together_share_their_writes_and_one_alone_takes_three_at_most()
+-> Result<(), SandboxBenchError> {
     judge(leases::measure(leases::Scale::SHORT).await)
 }
 
