@@ -9,12 +9,12 @@ use std::{
 use futures::{StreamExt, TryStreamExt, stream};
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, Signer};
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Client,
-    api::{Api, PostParams},
+    api::{Api, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -78,7 +78,14 @@ impl Rig {
         let bare = plane.user(BARE)?.client().await?;
         prepare(&admin).await?;
         for number in 0..max.div_ceil(1000).max(2) {
-            node(&admin, &format!("node-{number}"), 0, &json!({}), &json!([])).await?;
+            let name = format!("node-{number}");
+            node(&admin, &name, 0, &json!({}), &json!([])).await?;
+            // Without it the scheduler leaves pods alone whose containers may begin anew.
+            let features = json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
+            Api::<Node>::all(admin.clone())
+                .patch_status(&name, &PatchParams::default(), &Patch::Merge(features))
+                .await
+                .map_err(api("declaring features of node", name))?;
         }
         let rig = Self {
             sandboxes,
