@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandbox-faults test-sandbox-resets
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandbox-faults test-sandbox-resets bench-sandbox
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -61,10 +61,10 @@ test-operator: ## the operator on a control plane without nodes: bad input, faul
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
-	cargo build $(PLAIN) --bin grpo-operator
+	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
 	# Each of these waits most of the time.
-	cargo test $(PLAIN) --test operator -- --ignored --test-threads=3 --nocapture
+	cargo test $(PLAIN) --test operator --test gateway -- --ignored --test-threads=3 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
@@ -109,6 +109,14 @@ bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacit
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-bench-operator
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-operator"
+
+bench-sandbox: ## leases, commands, refills and restarts of the sandbox gateway, beside bare clients and swe-rex; 30 minutes
+	@e2e/demo/prepare.sh
+	e2e/setup/kubernetes.sh control-plane
+	e2e/setup/swerex.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-gateway --bin sandboxd --bin grpo-bench-sandbox
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-sandbox"
 
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8

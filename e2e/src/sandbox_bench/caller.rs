@@ -137,7 +137,8 @@ impl Caller {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, SandboxBenchError> {
+/// A JSON answer.
+pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, SandboxBenchError> {
     serde_json::from_slice(body).map_err(|error| SandboxBenchError::Call {
         doing: "reading an answer of the gateway".into(),
         what: error.to_string(),

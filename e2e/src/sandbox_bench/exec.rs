@@ -225,14 +225,16 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
         (Found::default(), Found::default(), Found::default(), Found::default());
     let (mut nothing, mut nothing_through) = (Found::default(), Found::default());
     let mut bare = Vec::new();
-    straight.run("again").await?;
-    through.run("again").await?;
-    for _ in 0..scale.rounds {
+    for round in 0..scale.rounds {
         let window = scale.window;
         one.add(&straight, 1, window, None).await?;
         one_through.add(&through, 1, window, None).await?;
-        nothing.add(&straight, ASKERS, window, Some("again")).await?;
-        nothing_through.add(&through, ASKERS, window, Some("again")).await?;
+        // Only the last results are kept.
+        let again = format!("again-{round}");
+        straight.run(&again).await?;
+        through.run(&again).await?;
+        nothing.add(&straight, ASKERS, window, Some(&again)).await?;
+        nothing_through.add(&through, ASKERS, window, Some(&again)).await?;
         many.add(&straight, SPAWNERS, window, None).await?;
         bare.push(spawned(SPAWNERS, window).await?);
         many_through.add(&through, SPAWNERS, window, None).await?;
@@ -241,9 +243,6 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
             swerex.session.add(&swerex.in_session, 1, window, None).await?;
             swerex.many.add(&swerex.execute, SPAWNERS, window, None).await?;
         }
-        // Only the last results are kept, and this one is asked for in the next round too.
-        straight.run("again").await?;
-        through.run("again").await?;
     }
     let beside = |row: Row, what: &str, value: Option<f64>| Row {
         peer: value.map(|_| format!("{SWEREX}, {what}")),

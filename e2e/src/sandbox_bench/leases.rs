@@ -1,7 +1,7 @@
 //! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in writes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,6 +9,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use grpo_sandbox_protocol::{LedgerEntry, Priority};
 use kube::api::PostParams;
+use serde_json::json;
 
 use super::{
     SandboxBenchError,
@@ -36,11 +37,14 @@ pub struct Scale {
     pub sandboxes: usize,
     /// Callers that ask again as soon as they are answered.
     pub callers: usize,
+    /// Rounds of as many callers, and of these.
     pub rounds: usize,
+    pub fewer_callers: &'static [usize],
     /// Leases that nobody else's go along with.
     pub alone: usize,
-    /// How long leases are taken and given back without a pause.
+    /// How long leases are taken and given back without a pause, in windows beside which the bare client is measured.
     pub churn: Duration,
+    pub windows: usize,
 }
 
 impl Scale {
@@ -48,15 +52,19 @@ impl Scale {
         sandboxes: 2000,
         callers: 256,
         rounds: 5,
+        fewer_callers: &[64, 16],
         alone: 20,
         churn: Duration::from_secs(60),
+        windows: 6,
     };
     pub const SHORT: Self = Self {
-        sandboxes: 400,
+        sandboxes: 300,
         callers: 128,
         rounds: 1,
-        alone: 3,
+        fewer_callers: &[],
+        alone: 2,
         churn: Duration::from_secs(3),
+        windows: 1,
     };
 }
 
@@ -80,66 +88,79 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     gateway.until_ready(scale.sandboxes).await?;
     let at_once = all_at_once(&mut gateway, scale).await?;
     let mut rounds = Vec::new();
-    for number in 0..scale.rounds {
-        gateway.until_ready(scale.sandboxes).await?;
-        rounds.push(round(&rig, &mut gateway, &mut audit, scale, number).await?);
+    let mut number = 0;
+    for callers in [scale.callers].iter().chain(scale.fewer_callers) {
+        let mut of_so_many = Vec::new();
+        for _ in 0..scale.rounds {
+            gateway.until_ready(scale.sandboxes).await?;
+            of_so_many.push(round(&rig, &gateway, &mut audit, scale.sandboxes, *callers, number).await?);
+            number += 1;
+        }
+        rounds.push((*callers, of_so_many));
     }
     gateway.until_ready(scale.sandboxes).await?;
     gone(&rig, scale.sandboxes).await?;
     let alone = alone(&rig, &gateway, &mut audit, scale.alone).await?;
+    let made_anew = churned(&rig, &mut gateway, &mut audit, scale, 0).await?;
+    gateway.part.stop().await?;
+    rig.write_spec(&json!({"reset": "ContainerRestart"}))?;
+    let mut gateway = rig.gateway()?;
+    gateway.serves().await?;
+    gateway.caller.want(scale.sandboxes).await?;
     gateway.until_ready(scale.sandboxes).await?;
-    audit.fresh()?;
-    let (churned, mut waits) = churn(&gateway.caller, scale).await?;
-    emptied(&rig).await?;
-    let churn_writes = writes(&audit.fresh()?, "configmaps");
+    gone(&rig, scale.sandboxes).await?;
+    let used_again = churned(&rig, &mut gateway, &mut audit, scale, 1).await?;
     let (believed, refused) = rig.binds();
     if refused > 0 {
-        return Err(SandboxBenchError::Wrong(format!(
-            "{refused} binds of {} were wrong",
-            believed + refused
-        )));
+        let what = format!("{refused} binds of {} were wrong", believed + refused);
+        return Err(SandboxBenchError::Wrong(what));
     }
-    Ok(rows(
-        scale,
-        &at_once,
-        &rounds,
-        &alone,
-        Churned {
-            leases: churned,
-            wait: percentile(&mut waits, 50.0),
-            slowest: percentile(&mut waits, 99.0),
-            ledger: churn_writes as f64 / churned as f64,
-        },
-    ))
+    let mut rows = vec![Row::new(
+        format!("3: {AT_ONCE} leases asked for at once, all there after"),
+        median(at_once),
+        "ms",
+        Some("<= 300"),
+    )];
+    for (callers, rounds) in &rounds {
+        rows.extend(burst_rows(scale, *callers, rounds));
+    }
+    rows.extend(churn_rows(scale, &made_anew, &used_again));
+    rows.push(Row::new(
+        "4: ledger writes of a lease alone and its end, at most",
+        Some(alone.ledger),
+        "writes",
+        Some("<= 3"),
+    ));
+    rows.push(Row::new(
+        "4: writes of a pod's life by the gateway, per lease alone",
+        Some(alone.pods),
+        "writes",
+        None,
+    ));
+    Ok(rows)
 }
 
-struct Churned {
-    leases: usize,
-    wait: Option<f64>,
-    slowest: Option<f64>,
-    ledger: f64,
-}
-
-fn rows(scale: Scale, at_once: &[f64], rounds: &[Round], alone: &Alone, churned: Churned) -> Vec<Row> {
+fn burst_rows(scale: Scale, callers: usize, rounds: &[Round]) -> Vec<Row> {
     let of = |value: fn(&Round) -> Option<f64>| median(rounds.iter().filter_map(value).collect());
-    let (count, callers) = (scale.sandboxes, scale.callers);
-    let burst = format!("3: {count} warm sandboxes leased, durable, by {callers} callers");
-    let mut leased = Row::new(burst.clone(), of(|r| Some(r.leases)), "leases/s", Some(">= 1000"));
-    leased.peer = Some(format!("bare client, the same ledger writes, {WRITERS} at a time"));
-    leased.peer_value = of(|r| Some(r.bare.round()));
-    let churn = format!(
-        "3: leased and given back by {callers} callers for {} s, a pod made and deleted for each",
-        scale.churn.as_secs()
+    let is_main = callers == scale.callers;
+    let bar = |bar: &'static str| is_main.then_some(bar);
+    let what = format!(
+        "{} warm sandboxes leased, durable, by {callers} callers",
+        scale.sandboxes
     );
-    let per_second = churned.leases as f64 / scale.churn.as_secs_f64();
-    let ended = alone.ledger;
+    let burst = format!("3: {what}");
+    let mut leased = Row::new(burst.clone(), of(|r| Some(r.leases)), "leases/s", bar(">= 1000"));
+    leased.peer = Some(format!(
+        "bare client, the same leases in as many ledger writes, {WRITERS} at a time"
+    ));
+    leased.peer_value = of(|r| Some(r.bare.round()));
     vec![
         leased,
         Row::new(
-            format!("{burst}, of the bare client"),
+            format!("{burst}: of the bare client"),
             of(|r| Some(100.0 * r.leases / r.bare)),
             "%",
-            Some(">= 90"),
+            None,
         ),
         Row::new(
             format!("{burst}: the gateway's processor time per lease"),
@@ -150,39 +171,135 @@ fn rows(scale: Scale, at_once: &[f64], rounds: &[Round], alone: &Alone, churned:
         Row::new(format!("{burst}: p50"), of(|r| r.wait), "ms", None),
         Row::new(format!("{burst}: p99"), of(|r| r.slowest), "ms", None),
         Row::new(
-            format!("3: {AT_ONCE} leases asked for at once, all there after"),
-            median(at_once.to_vec()),
-            "ms",
-            Some("<= 300"),
-        ),
-        Row::new(churn.clone(), Some(per_second), "leases/s", None),
-        Row::new(format!("{churn}: p50"), churned.wait, "ms", None),
-        Row::new(format!("{churn}: p99"), churned.slowest, "ms", None),
-        Row::new(
-            format!("4: ledger writes per lease and its end, {count} leases by {callers} callers"),
+            format!("4: ledger writes per lease and its end, {what}"),
             of(|r| Some(r.writes_per_lease)),
             "writes",
-            Some("<= 1"),
-        ),
-        Row::new(
-            "4: ledger writes per lease and its end, while pods come and go",
-            Some(churned.ledger),
-            "writes",
-            Some("<= 1"),
-        ),
-        Row::new(
-            "4: ledger writes of a lease alone and its end, at most",
-            Some(ended),
-            "writes",
-            Some("<= 3"),
-        ),
-        Row::new(
-            "4: writes of a pod's life by the gateway, per lease alone",
-            Some(alone.pods),
-            "writes",
-            None,
+            bar("<= 1"),
         ),
     ]
+}
+
+/// What leases that come and go came to, window by window.
+#[derive(Default)]
+struct Churned {
+    rates: Vec<f64>,
+    shares: Vec<f64>,
+    bare: Vec<f64>,
+    waits: Vec<Duration>,
+    leases: usize,
+    ledger_writes: usize,
+    pods_made: usize,
+    processor: f64,
+}
+
+impl Churned {
+    /// Whether sandboxes were used again, and not another pod made for each lease.
+    fn is_used_again(&self) -> bool {
+        self.pods_made * 4 < self.leases
+    }
+}
+
+fn churn_rows(scale: Scale, made_anew: &Churned, used_again: &Churned) -> Vec<Row> {
+    let seconds = scale.churn.as_secs();
+    let callers = format!("leases that come and go for {seconds} s, {} callers", scale.callers);
+    let mut rows = Vec::new();
+    for (churned, how, is_reset) in [
+        (used_again, "sandboxes reset and used again", true),
+        (made_anew, "a pod made and deleted for each", false),
+    ] {
+        let what = format!("3: {callers}, {how}");
+        let bar = |bar: &'static str| is_reset.then_some(bar);
+        // A gateway that cannot reset makes pods here too.
+        let is_it = churned.is_used_again() || !is_reset;
+        let value = |value: Option<f64>| value.filter(|_| is_it);
+        let mut waits = churned.waits.clone();
+        let mut rate = Row::new(
+            what.clone(),
+            value(median(churned.rates.clone())),
+            "leases/s",
+            bar(">= 1000"),
+        );
+        rate.peer = Some("bare client, the same ledger writes".to_owned());
+        rate.peer_value = value(median(churned.bare.clone())).map(f64::round);
+        let leases = churned.leases as f64;
+        rows.extend([
+            rate,
+            Row::new(
+                format!("{what}: of the bare client"),
+                value(median(churned.shares.clone())),
+                "%",
+                bar(">= 90"),
+            ),
+            Row::new(
+                format!("{what}: the gateway's processor time per lease"),
+                value(Some(churned.processor * 1e3 / leases)),
+                "ms",
+                None,
+            ),
+            Row::new(format!("{what}: p50"), value(percentile(&mut waits, 50.0)), "ms", None),
+            Row::new(format!("{what}: p99"), value(percentile(&mut waits, 99.0)), "ms", None),
+            Row::new(
+                format!("4: ledger writes per lease and its end, {how}"),
+                value(Some(churned.ledger_writes as f64 / leases)),
+                "writes",
+                Some("<= 1").filter(|_| is_it),
+            ),
+            Row::new(
+                format!("4: pods made per lease, {how}"),
+                value(Some(churned.pods_made as f64 / leases)),
+                "pods",
+                None,
+            ),
+        ]);
+    }
+    rows
+}
+
+/// Leases that come and go, and in turns with them the bare client's writes.
+async fn churned(
+    rig: &Rig,
+    gateway: &mut Gateway,
+    audit: &mut Audit,
+    scale: Scale,
+    which: usize,
+) -> Result<Churned, SandboxBenchError> {
+    let mut all = Churned::default();
+    for window in 0..scale.windows {
+        gateway.until_ready(scale.sandboxes).await?;
+        audit.fresh()?;
+        let before = gateway.part.processor_seconds();
+        let length = scale.churn / scale.windows as u32;
+        let waits = churn(&gateway.caller, scale.callers, length, &format!("c{which}-{window}")).await?;
+        all.processor += gateway
+            .part
+            .processor_seconds()
+            .zip(before)
+            .map_or(0.0, |(now, before)| now - before);
+        emptied(rig).await?;
+        let requests = audit.fresh()?;
+        let ledger = writes(&requests, "configmaps");
+        let made = requests
+            .iter()
+            .filter(|request| request.by == GATEWAY && request.verb == "create");
+        all.pods_made += made.filter(|request| request.resource == "pods").count();
+        let leases = waits.len();
+        let rate = leases as f64 / length.as_secs_f64();
+        let bare = bare_churn(
+            rig,
+            leases.div_ceil(ledger.max(1)),
+            scale.callers,
+            length / 2,
+            which * 100 + window,
+        )
+        .await?;
+        all.rates.push(rate);
+        all.bare.push(bare);
+        all.shares.push(100.0 * rate / bare);
+        all.leases += leases;
+        all.ledger_writes += ledger;
+        all.waits.extend(waits);
+    }
+    Ok(all)
 }
 
 fn name(round: &str, number: usize) -> String {
@@ -232,15 +349,14 @@ async fn release(caller: &Caller, names: &[String]) -> Result<(), SandboxBenchEr
 /// All sandboxes are leased as fast as that goes, and then given back.
 async fn round(
     rig: &Rig,
-    gateway: &mut Gateway,
+    gateway: &Gateway,
     audit: &mut Audit,
-    scale: Scale,
+    sandboxes: usize,
+    callers: usize,
     number: usize,
 ) -> Result<Round, SandboxBenchError> {
     audit.fresh()?;
-    let names: Vec<String> = (0..scale.sandboxes)
-        .map(|lease| name(&format!("r{number}"), lease))
-        .collect();
+    let names: Vec<String> = (0..sandboxes).map(|lease| name(&format!("r{number}"), lease)).collect();
     let caller = &gateway.caller;
     let (began, processor) = (Instant::now(), gateway.part.processor_seconds());
     let mut waits: Vec<Duration> = stream::iter(names.iter().enumerate())
@@ -248,7 +364,7 @@ async fn round(
             let asked = Instant::now();
             caller.lease(name, priority(number)).await.map(|_| asked.elapsed())
         })
-        .buffer_unordered(scale.callers)
+        .buffer_unordered(callers)
         .try_collect()
         .await?;
     let leases = names.len() as f64 / began.elapsed().as_secs_f64();
@@ -337,15 +453,20 @@ async fn alone(rig: &Rig, gateway: &Gateway, audit: &mut Audit, count: usize) ->
     })
 }
 
-/// Callers that take a lease, give it back, and take another.
-async fn churn(caller: &Caller, scale: Scale) -> Result<(usize, Vec<Duration>), SandboxBenchError> {
+/// Callers that take a lease, give it back, and take another: how long each waited.
+async fn churn(
+    caller: &Caller,
+    callers: usize,
+    length: Duration,
+    round: &str,
+) -> Result<Vec<Duration>, SandboxBenchError> {
     let began = Instant::now();
-    let callers = (0..scale.callers).map(|number| {
-        let caller = caller.clone();
+    let callers = (0..callers).map(|number| {
+        let (caller, round) = (caller.clone(), format!("{round}-{number}"));
         tokio::spawn(async move {
             let mut waits = Vec::new();
-            while began.elapsed() < scale.churn {
-                let name = name(&format!("c{number}"), waits.len());
+            while began.elapsed() < length {
+                let name = name(&round, waits.len());
                 let asked = Instant::now();
                 caller.lease(&name, priority(number)).await?;
                 waits.push(asked.elapsed());
@@ -358,7 +479,44 @@ async fn churn(caller: &Caller, scale: Scale) -> Result<(usize, Vec<Duration>), 
     for caller in try_join_all(callers).await? {
         waits.extend(caller?);
     }
-    Ok((waits.len(), waits))
+    Ok(waits)
+}
+
+/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at a time as the gateway has it
+/// while fewer than 128 leases wait: leases a second.
+async fn bare_churn(
+    rig: &Rig,
+    batch: usize,
+    live: usize,
+    length: Duration,
+    round: usize,
+) -> Result<f64, SandboxBenchError> {
+    let names = [format!("bare-churn-{round}")];
+    rig.make_maps(&names).await?;
+    let maps = rig.maps(&rig.bare);
+    let [name] = &names;
+    let mut shard = maps.get(name).await.map_err(api("reading ConfigMap", name))?;
+    let mut entries: VecDeque<(String, String)> = (0..live.min(SHARD_LEASES)).map(entry).collect();
+    let (mut next, began) = (entries.len(), Instant::now());
+    let mut leases = 0;
+    while began.elapsed() < length {
+        entries.drain(..batch.min(entries.len()));
+        entries.extend((next..next + batch).map(entry));
+        next += batch;
+        shard.data = Some(entries.iter().cloned().collect());
+        let mut written = maps
+            .replace(name, &PostParams::default(), &shard)
+            .await
+            .map_err(api("replacing ConfigMap", name))?;
+        written.data = None;
+        shard = written;
+        leases += batch;
+    }
+    let rate = leases as f64 / began.elapsed().as_secs_f64();
+    maps.delete(name, &Default::default())
+        .await
+        .map_err(api("deleting ConfigMap", name))?;
+    Ok(rate)
 }
 
 /// The same leases into as many writes, by a client that does nothing else: leases a second.

@@ -5,6 +5,7 @@
 //!                                                                        ├► refill: pods made a second        (figure 5)
 //!                                                                        └► restart: killed, and its memory   (figure 7)
 //! rig with one sandboxd's process ──────────────────────────────────────► exec: commands, beside swe-rex    (figure 2)
+//! the real cluster, with the operator ──────────────────────────────────► warm: lease to first output       (figure 1)
 //! ```
 //!
 //! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at a pod's address is this
@@ -17,6 +18,7 @@ mod played;
 pub mod refill;
 pub mod restart;
 pub mod rig;
+pub mod warm;
 
 use std::{path::PathBuf, time::Duration};
 

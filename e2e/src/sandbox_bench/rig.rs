@@ -9,14 +9,14 @@ use std::{
 use futures::{StreamExt, TryStreamExt, stream};
 use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, Signer};
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Client,
-    api::{Api, PostParams},
+    api::{Api, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{SandboxBenchError, caller::Caller, played::Played};
 use crate::{
@@ -78,7 +78,14 @@ impl Rig {
         let bare = plane.user(BARE)?.client().await?;
         prepare(&admin).await?;
         for number in 0..max.div_ceil(1000).max(2) {
-            node(&admin, &format!("node-{number}"), 0, &json!({}), &json!([])).await?;
+            let name = format!("node-{number}");
+            node(&admin, &name, 0, &json!({}), &json!([])).await?;
+            // Without it the scheduler leaves pods alone whose containers may begin anew.
+            let features = json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
+            Api::<Node>::all(admin.clone())
+                .patch_status(&name, &PatchParams::default(), &Patch::Merge(features))
+                .await
+                .map_err(api("declaring features of node", name))?;
         }
         let rig = Self {
             sandboxes,
@@ -88,10 +95,18 @@ impl Rig {
             max,
         };
         rig.make_maps(&shards("ledger", max)).await?;
-        let spec = json!({"max": max, "allowUnenforced": true});
-        std::fs::write(rig.file("pool.json"), spec.to_string())?;
+        rig.write_spec(&json!({}))?;
         std::fs::write(rig.file("seed"), SEED)?;
         Ok(rig)
+    }
+
+    /// The pool's spec for the next gateway: as small as can be, with what is given.
+    pub fn write_spec(&self, more: &Value) -> Result<(), SandboxBenchError> {
+        let mut spec = json!({"max": self.max, "allowUnenforced": true});
+        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+            spec.extend(more.clone());
+        }
+        Ok(std::fs::write(self.file("pool.json"), spec.to_string())?)
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -4,6 +4,7 @@ mod watch;
 
 pub use watch::Watched;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,6 +44,8 @@ const ACTIVITY_WITHIN: Duration = Duration::from_secs(10);
 const TROUBLES_REPORTED: usize = 8;
 /// Looks are this far apart at most, though nothing happens: a command's end is not announced.
 const LONGEST_SLEEP: i64 = 1_000;
+/// A plan that took longer is followed by a pause as long as itself: the index is locked meanwhile, and whoever came is planned for together.
+const QUICK_PLAN: Duration = Duration::from_millis(1);
 
 /// The gateway's working parts. Shared by reference.
 pub struct Core {
@@ -51,6 +54,8 @@ pub struct Core {
     changed: Notify,
     pods: Api<Pod>,
     deletions: Semaphore,
+    /// Pods whose deletion waits for its turn or for an answer: to order it again would only make that longer.
+    deleting: Mutex<HashSet<String>>,
     /// Creations that were refused since one was not.
     refusals: AtomicU32,
     /// A pod of a later gateway was seen.
@@ -90,6 +95,7 @@ impl Core {
             changed: Notify::new(),
             pods,
             deletions: Semaphore::new(DELETIONS),
+            deleting: Mutex::default(),
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
@@ -182,6 +188,7 @@ impl Core {
         let mut told = Vec::new();
         loop {
             let prefix = self.template.pool.clone();
+            let began = Instant::now();
             let (actions, next, troubles) = {
                 let (mut index, now) = (self.lock(), now());
                 let actions = index.plan(now, || {
@@ -189,6 +196,7 @@ impl Core {
                 });
                 (actions, index.next_deadline(now), index.troubles(now))
             };
+            let took = began.elapsed();
             for action in actions {
                 self.act(action);
             }
@@ -201,6 +209,11 @@ impl Core {
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(sleep) => {}
+            }
+            match took > QUICK_PLAN {
+                true => tokio::time::sleep(took).await,
+                // Others that came at the same moment are planned for at the same time.
+                false => tokio::task::yield_now().await,
             }
         }
     }
@@ -341,15 +354,23 @@ impl Core {
 
     /// Once: the index orders it again until the pod is seen to be gone.
     async fn delete(self: Arc<Self>, name: String) {
+        let deleting = || self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
+        if deleting().insert(name.clone()) {
+            self.delete_now(&name).await;
+            deleting().remove(&name);
+        }
+    }
+
+    async fn delete_now(&self, name: &str) {
         let Ok(_permit) = self.deletions.acquire().await else {
             return;
         };
-        match self.pods.delete(&name, &DeleteParams::default().grace_period(0)).await {
+        match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
             Ok(_) => {
                 self.metrics.wrote("delete");
-                self.with(|index| index.deleting(&name));
+                self.with(|index| index.deleting(name));
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(&name)),
+            Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(name)),
             Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again"),
         }
     }
