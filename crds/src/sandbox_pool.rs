@@ -69,7 +69,8 @@ pub struct SandboxPoolSpec {
     /// the baseline Pod Security level.
     #[serde(default = "yes")]
     pub user_namespaces: bool,
-    /// What becomes of a sandbox that is given back.
+    /// What becomes of a sandbox that is given back. Never: its pod is deleted. ContainerRestart: its container begins anew from the image, in the
+    /// same pod, and may be leased again; needs Kubernetes 1.36, and on an older cluster the pod is deleted.
     #[serde(default, skip_serializing_if = "Reset::is_never")]
     pub reset: Reset,
     /// Laid over the sandbox pods.
@@ -154,11 +155,8 @@ pub enum Network {
 /// What becomes of a sandbox that is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Reset {
-    /// Its pod is deleted.
     #[default]
     Never,
-    /// Its container ends and begins anew from the image, in the same pod, and may be leased again. Needs Kubernetes 1.36; on an older cluster
-    /// the pod is deleted.
     ContainerRestart,
 }
 

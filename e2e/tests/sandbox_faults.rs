@@ -26,7 +26,7 @@ use grpo_gateway::sandbox::Sandboxes;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, SandboxCause, Signer};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use played::{CUT, MISSING, Node, REJECTED};
 use serde_json::{Value, json};
 

@@ -95,9 +95,8 @@ async fn kubelet(pods: Api<Pod>) {
 
 async fn run(pods: Api<Pod>, name: String, image: String, nth: u8, is_rejected: bool) -> Option<()> {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": "node"}});
-    let bytes = serde_json::to_vec(&binding).ok()?;
     let bound: kube::Result<Value> = pods
-        .create_subresource("binding", &name, &PostParams::default(), bytes)
+        .create_subresource("binding", &name, &PostParams::default(), &binding)
         .await;
     bound.ok()?;
     let address = format!("127.78.0.{nth}");

@@ -20,7 +20,9 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         .find_map(|state| state.as_ref()?.terminated.as_ref());
     let message = status.message.as_deref().unwrap_or_default();
     if status.reason.as_deref() == Some("Evicted") {
-        if message.contains("ephemeral local storage") || message.contains("emptyDir volume") {
+        // The kubelet's words for the limits of a pod, a container and a volume.
+        let of_disk = ["ephemeral local storage", "local ephemeral storage", "EmptyDir volume"];
+        if of_disk.iter().any(|words| message.contains(words)) {
             return SandboxCause::DiskFull;
         }
         if message.contains("exceeds") || message.contains("exceeded") {
