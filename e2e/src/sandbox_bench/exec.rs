@@ -32,9 +32,9 @@ use crate::{
 const LEASE: &str = "direct";
 const EPOCH: u64 = 1;
 const SWEREX: &str = "swe-rex 1.4.0";
-/// Where there is a lot to do at a time: no more than sandboxd runs.
+/// At a time: sandboxd runs 32 commands, and takes 16 new connections of one address.
 const SPAWNERS: usize = 8;
-const ASKERS: usize = 32;
+const ASKERS: usize = 16;
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// How much is measured.
