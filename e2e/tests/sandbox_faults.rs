@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
 use grpo_e2e::control_plane::{ControlPlane, Options};
-use grpo_gateway::core::Core;
+use grpo_gateway::core::{Core, Watched};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::{self, Ledger};
 use grpo_gateway::pod::Template;
@@ -81,7 +81,7 @@ impl World {
         make("ServiceAccount", "serviceaccounts", "default", json!({})).await?;
         make("ConfigMap", "configmaps", "ledger", json!({"data": {}})).await?;
         let maps = Api::namespaced(client.clone(), NAMESPACE);
-        let (ledger, _) = Ledger::open(maps, &["ledger".to_owned()], "holder").await?;
+        let (ledger, _, report) = Ledger::open(maps, &["ledger".to_owned()], "holder").await?;
         let signer = Signer::from_seed(&[7; 32]);
         let template = Template {
             pool: "p".into(),
@@ -112,9 +112,12 @@ impl World {
             Sandboxes::new(signer),
             template,
             counters,
+            report,
         );
+        let (watched, listed) = Watched::begin(client.clone(), NAMESPACE, "p").await?;
         tokio::spawn(ledger.run(receiver));
-        tokio::spawn(core.clone().follow());
+        core.take_in(listed);
+        tokio::spawn(core.clone().follow(watched));
         tokio::spawn(core.clone().schedule());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
