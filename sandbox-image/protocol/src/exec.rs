@@ -14,7 +14,7 @@ pub struct ExecRequest {
     /// Chosen by the caller, unique within the lease.
     #[cfg_attr(
         feature = "schema",
-        schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
+        schemars(length(min = 1, max = 256), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
     )]
     pub id: String,
     #[cfg_attr(

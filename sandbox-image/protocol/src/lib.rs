@@ -39,6 +39,8 @@ pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
 /// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may begin anew.
 pub const RESET_EXIT: u8 = 75;
+/// Longest id of a command, a session or an input, bytes.
+pub const MAX_ID_BYTES: usize = 256;
 /// Largest file that goes in or out in one call, bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
 /// Largest JSON body of a call, bytes.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
     /// Chosen by the caller, unique within the lease.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
     pub id: String,
     #[cfg_attr(
         feature = "schema",

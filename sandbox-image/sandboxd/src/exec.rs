@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use grpo_sandbox_protocol::{
-    DEFAULT_OUTPUT_BYTES, ExecRequest, ExecResult, ExecState, KillRequest, Killed, MAX_OUTPUT_BYTES, MAX_PART_BYTES,
-    OutputPart,
+    DEFAULT_OUTPUT_BYTES, ExecRequest, ExecResult, ExecState, KillRequest, Killed, MAX_ID_BYTES, MAX_OUTPUT_BYTES,
+    MAX_PART_BYTES, OutputPart,
 };
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -39,7 +39,6 @@ pub use activation::{PRINT_ENVIRONMENT, print_environment};
 pub use launch::{Surroundings, User, Variables};
 pub use tree::{Target, kill_all_of, kill_everything};
 
-const MAX_ID_BYTES: usize = 256;
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Commands and sessions at the same time.
 const MAX_RUNNING: usize = 32;

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Compat;
-use super::retries::random_hex;
+use super::retries::{hex, random_hex, said};
 use faults::{Fault, Kind};
 
 /// Every call gives the lease so long again.
@@ -83,7 +83,7 @@ impl FromRequestParts<Compat> for Runtime {
         Ok(Self {
             compat: compat.clone(),
             lease,
-            call: call.unwrap_or_else(|| random_hex(32)),
+            call: call.map_or_else(|| random_hex(32), |name| hex(&said(&[name.as_bytes()]), 32)),
         })
     }
 }

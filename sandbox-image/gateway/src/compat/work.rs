@@ -165,7 +165,7 @@ impl Body {
         all.extend(parts.iter().map(|part| part.as_bytes()));
         compat.retries.begin(said(&all), || match named {
             "" => random_hex(32),
-            name => format!("{what}-{name}"),
+            name => hex(&said(&[what.as_bytes(), name.as_bytes()]), 64),
         })
     }
 }

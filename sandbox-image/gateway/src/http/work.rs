@@ -13,12 +13,12 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest,
-    SessionInput,
+    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL,
+    RelayRequest, SessionInput,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
-use super::{MARGIN, MAX_NAME, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
+use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::core::{Core, now};
 use crate::index::Held;
 use crate::sandbox::Holder;
@@ -156,8 +156,9 @@ async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
 /// A command that may be passed on.
 fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
     let request: ExecRequest = parse_and_mend(body)?;
-    if !is_name(&request.id) {
-        let message = format!("id must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end");
+    if !is_name(&request.id) || request.id.len() > MAX_ID_BYTES {
+        let message =
+            format!("id must have 1 to {MAX_ID_BYTES} printable ASCII characters, and no blank at either end");
         return Err(bad(message));
     }
     if request.timeout_seconds == 0 || request.timeout_seconds > MAX_EXEC {
