@@ -64,7 +64,7 @@ test-operator: ## the operator on a control plane without nodes: bad input, faul
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
 	# Each of these waits most of the time.
-	cargo test $(PLAIN) --test operator --test gateway -- --ignored --test-threads=3 --nocapture
+	cargo test $(PLAIN) --test operator -- --ignored --test-threads=3 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
