@@ -57,11 +57,11 @@ test-api: ## rules, bounds and chart on an API server without nodes
 	$(ENV)
 	cargo test $(PLAIN) --test judges --test chart -- --ignored --test-threads=1 --nocapture
 
-test-operator: ## the operator on a control plane without nodes: bad input, faults, faults, requests at rest, outages, capacity; in small
+test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
-	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
+	cargo build $(PLAIN) --bin grpo-operator
 	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
 	# Each of these waits most of the time.
 	cargo test $(PLAIN) --test operator -- --ignored --test-threads=3 --nocapture

@@ -1,6 +1,6 @@
 //! Real sandboxes under hostile work, under faults, and after a reset.
 //!
-//! Needs a cluster with images, chart and the demo's tasks: `make test-e2e`. Without one only the book's table of attacks is compared with what is tried.
+//! Needs a cluster with images, chart and the demo's tasks: `make test-sandboxes`. Without one only the book's table of attacks is compared with what is tried.
 
 #![allow(clippy::unwrap_used)]
 

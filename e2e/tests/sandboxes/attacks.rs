@@ -278,7 +278,7 @@ impl Range {
 
 /// Figure 11.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a cluster: make test-e2e"]
+#[ignore = "needs a cluster: make test-sandboxes"]
 async fn whatever_a_policy_tries_in_its_sandbox_is_contained_or_reported() -> Result<()> {
     let mut range = Range::new().await?;
     let neighbour = range.lease("neighbour").await?;

@@ -69,7 +69,7 @@ async fn cause_of(pool: &Pool, fault: &str, id: &str) -> Result<Option<SandboxCa
 
 /// Figure 8, as far as a node can be made to bring it about.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a cluster: make test-e2e"]
+#[ignore = "needs a cluster: make test-sandboxes"]
 async fn whoever_loses_a_sandbox_hears_why_and_none_is_left_over() -> Result<()> {
     let limits = json!({"cpu": "2", "memory": "512Mi", "ephemeral-storage": "256Mi"});
     let spec = json!({"max": 16, "allowUnenforced": true, "resources": {"limits": limits}});

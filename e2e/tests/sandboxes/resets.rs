@@ -100,7 +100,7 @@ async fn one_after_another(pool: &Pool, worker: usize, count: usize, clean: &str
 
 /// Figure 9.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a cluster: make test-e2e"]
+#[ignore = "needs a cluster: make test-sandboxes"]
 async fn after_a_reset_nothing_of_a_hostile_workload_is_left() -> Result<()> {
     let limits = json!({"cpu": "2", "memory": "512Mi", "ephemeral-storage": "1Gi"});
     let spec = json!({"max": AT_ONCE + 2, "allowUnenforced": true, "reset": "ContainerRestart", "resources": {"limits": limits}});
