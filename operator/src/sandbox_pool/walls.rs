@@ -100,7 +100,8 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
     }
     match found.processes {
         Some(count) => bounds.push(format!("{count} processes")),
-        None => missing.push("processes (the kubelet's podPidsLimit)"),
+        // The kubelet bounds the pod's, which a container does not see.
+        None => bounds.push("processes as the kubelet's podPidsLimit says".to_owned()),
     }
     let disk = spec.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     match disk.and_then(|limits| limits.get("ephemeral-storage")) {
@@ -217,8 +218,8 @@ mod tests {
         assert_eq!(bare.holds, Holds::No);
         assert_eq!(
             bare.message,
-            "a sandbox has no bound on processes (the kubelet's podPidsLimit), disk (set resources.limits.ephemeral-storage); it has: \
-             memory 2048 MiB, CPU 1500m, root inside is nobody outside"
+            "a sandbox has no bound on disk (set resources.limits.ephemeral-storage); it has: \
+             memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, root inside is nobody outside"
         );
         let whole = Limits {
             processes: Some(512),
