@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets bench-sandbox
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets fuzz-sandboxes bench-sandbox
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -57,14 +57,14 @@ test-api: ## rules, bounds and chart on an API server without nodes
 	$(ENV)
 	cargo test $(PLAIN) --test judges --test chart -- --ignored --test-threads=1 --nocapture
 
-test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity; in small
+test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
-	cargo build $(PLAIN) --bin grpo-operator
+	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
 	# Each of these waits most of the time.
-	cargo test $(PLAIN) --test operator -- --ignored --test-threads=3 --nocapture
+	cargo test $(PLAIN) --test operator --test gateway -- --ignored --test-threads=3 --nocapture
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
@@ -98,6 +98,12 @@ test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on t
 	@e2e/demo/prepare.sh
 	$(ENV)
 	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture after_a_reset
+
+fuzz-sandboxes: ## spoilt requests at every door of sandboxd and of its gateway, ten minutes each
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin sandboxd
+	GRPO_FUZZ_SECONDS=600 cargo test $(PLAIN) --test sandboxd --test compat -- garbage:: --nocapture --test-threads=4
 
 demo: ## a policy learns to fix bugs, before your eyes
 	@e2e/demo/demo.sh

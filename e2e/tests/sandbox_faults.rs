@@ -13,16 +13,13 @@ mod played;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
 use grpo_e2e::control_plane::{ControlPlane, Options};
-use grpo_gateway::core::{Core, Watched};
-use grpo_gateway::index::{Bounds, Index};
-use grpo_gateway::ledger::{self, Ledger};
+use grpo_gateway::begin::Beginning;
+use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
-use grpo_gateway::sandbox::Sandboxes;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, SandboxCause, Signer};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -80,48 +77,37 @@ impl World {
         make("Namespace", "", NAMESPACE, json!({})).await?;
         make("ServiceAccount", "serviceaccounts", "default", json!({})).await?;
         make("ConfigMap", "configmaps", "ledger", json!({"data": {}})).await?;
-        let maps = Api::namespaced(client.clone(), NAMESPACE);
-        let (ledger, _, report) = Ledger::open(maps, &["ledger".to_owned()], "holder").await?;
         let signer = Signer::from_seed(&[7; 32]);
-        let template = Template {
-            pool: "p".into(),
-            pool_uid: "u".into(),
-            namespace: NAMESPACE.into(),
-            sandboxd_image: "grpo.dev/sandboxd:dev".into(),
-            public_key: signer.public_key(),
-            spec: serde_json::from_value(json!({"max": MAX, "allowUnenforced": true}))?,
-            term: ledger.term(),
+        let beginning = Beginning {
+            client: client.clone(),
+            template: Template {
+                pool: "p".into(),
+                pool_uid: "u".into(),
+                namespace: NAMESPACE.into(),
+                sandboxd_image: "grpo.dev/sandboxd:dev".into(),
+                public_key: signer.public_key(),
+                spec: serde_json::from_value(json!({"max": MAX, "allowUnenforced": true}))?,
+                term: 0,
+            },
+            signer,
+            bounds: Bounds {
+                max: MAX,
+                reserved: 0,
+                warm_max: MAX,
+                orders: 32,
+                waiting: 1000,
+                per_node: None,
+                max_ttl_millis: 600_000,
+                idle_millis: 600_000,
+            },
+            ledgers: vec!["ledger".to_owned()],
+            holder: "holder".into(),
         };
-        let bounds = Bounds {
-            max: MAX,
-            reserved: 0,
-            warm_max: MAX,
-            orders: 32,
-            waiting: 1000,
-            per_node: None,
-            max_ttl_millis: 600_000,
-            idle_millis: 600_000,
-        };
+        let core = beginning.begin().await?.core;
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        let (changes, receiver) = ledger::channel();
-        let counters = ledger.counters();
-        let core = Core::new(
-            Index::new(bounds),
-            pods.clone(),
-            changes,
-            Sandboxes::new(signer),
-            template,
-            counters,
-            report,
-        );
-        let (watched, listed) = Watched::begin(client.clone(), NAMESPACE, "p").await?;
-        tokio::spawn(ledger.run(receiver));
-        core.take_in(listed);
-        tokio::spawn(core.clone().follow(watched));
-        tokio::spawn(core.clone().schedule());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let router = grpo_gateway::http::router(Arc::clone(&core));
+        let router = grpo_gateway::http::router(core);
         tokio::spawn(async move { axum::serve(listener, router).await });
         let http = reqwest::Client::builder().no_proxy().build()?;
         Ok(Self { pods, url, http })

@@ -288,14 +288,13 @@ pub fn note_of(error: &Error) -> Note {
 mod tests {
     use super::*;
 
+    fn panicking() -> String {
+        panic!("called `Option::unwrap()` on a `None` value")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_panic_and_a_reconcile_without_end_are_errors_of_their_object() {
-        let panics = contained(async {
-            Err::<(), _>(Error::Nameless {
-                what: format!("{:?}", None::<u8>.unwrap()),
-            })
-        })
-        .await;
+        let panics = contained(async { Err::<(), _>(Error::Nameless { what: panicking() }) }).await;
         let Err(error @ Error::Panicked { .. }) = panics else {
             panic!("{panics:?}");
         };

@@ -4,7 +4,7 @@ use clap::Parser;
 use grpo_e2e::{
     bench::{Bench, Row},
     cluster::cache,
-    sandbox_bench::{SandboxBenchError, exec, leases, refill, restart, warm},
+    sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart, warm},
 };
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 #[derive(Parser)]
 struct Flags {
     /// Of the figures, only these.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,7")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6,7")]
     figures: Vec<u8>,
     /// Small and quick, as `make test` has it.
     #[arg(long)]
@@ -130,6 +130,14 @@ async fn measure(figure: u8, flags: &Flags) -> Result<Vec<Row>, SandboxBenchErro
             scale.rounds = flags.rounds.unwrap_or(scale.rounds);
             refill::measure(scale).await
         }
+        6 => {
+            chaos::measure(if flags.short {
+                chaos::Scale::SHORT
+            } else {
+                chaos::Scale::FULL
+            })
+            .await
+        }
         7 => {
             let mut scale = if flags.short {
                 restart::Scale::SHORT
@@ -141,7 +149,7 @@ async fn measure(figure: u8, flags: &Flags) -> Result<Vec<Row>, SandboxBenchErro
             restart::measure(scale).await
         }
         _ => Err(SandboxBenchError::Wrong(format!(
-            "there is no figure {figure} here: 1, 2, 3, 4, 5 and 7 are"
+            "there is no figure {figure} here: 1 to 7 are"
         ))),
     }
 }

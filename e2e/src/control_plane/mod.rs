@@ -13,11 +13,17 @@ mod part;
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
+use grpo_sandbox_protocol::SANDBOXD_PORT;
 use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
@@ -32,6 +38,10 @@ const STAGES: &str = include_str!("config/stages.yaml");
 const AUDIT_POLICY: &str = include_str!("config/audit.yaml");
 /// The first start reads binaries of 100 MB from disk.
 const BOOT: Duration = Duration::from_secs(120);
+/// Second bytes of the addresses that pods may say they have.
+const SECOND_BYTES: Range<u8> = 64..128;
+/// Below those that the kernel takes for connections.
+const PORTS: Range<u16> = 11_000..30_000;
 /// The controllers that what we make depends on.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
      namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller";
@@ -102,6 +112,8 @@ pub struct ControlPlane {
     options: Options,
     port: u16,
     pod_ip: Ipv4Addr,
+    /// Held for as long as the addresses are this control plane's.
+    _claim: TcpListener,
     http: Client,
 }
 
@@ -154,13 +166,7 @@ impl ControlPlane {
             apiserver_flags(at, client_port, port, options.audit),
             at,
         )?;
-        // Addresses of 127/8 are this machine's; another for every control plane, so that several can be answered for at a time.
-        let pod_ip = Ipv4Addr::new(
-            127,
-            rand::random_range(64..128),
-            rand::random(),
-            rand::random_range(1..255),
-        );
+        let (pod_ip, claim) = claim_addresses()?;
         let http = user(at, port, ADMIN)?;
         let mut started = Self {
             parts: Vec::new(),
@@ -169,6 +175,7 @@ impl ControlPlane {
             options,
             port,
             pod_ip,
+            _claim: claim,
             http: http.client().await?,
             folder,
         };
@@ -328,22 +335,47 @@ fn program(name: &str) -> Result<PathBuf, ControlPlaneError> {
     }
 }
 
+/// Addresses of 127/8 are this machine's. Every control plane has a second byte of its own, so that several can be answered for at a time: whoever
+/// listens at the first address of a byte has it. Drawn without a claim, one run of the tests in twenty had two that met.
+fn claim_addresses() -> Result<(Ipv4Addr, TcpListener), ControlPlaneError> {
+    let first = rand::random_range(0..SECOND_BYTES.len());
+    let mut last = None;
+    for turn in 0..SECOND_BYTES.len() {
+        let second = SECOND_BYTES.start + ((first + turn) % SECOND_BYTES.len()) as u8;
+        match TcpListener::bind((Ipv4Addr::new(127, second, 0, 1), SANDBOXD_PORT)) {
+            Ok(claim) => {
+                let pod_ip = Ipv4Addr::new(127, second, rand::random_range(1..255), rand::random_range(1..255));
+                return Ok((pod_ip, claim));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let what = last.map_or_else(String::new, |error| error.to_string());
+    Err(ControlPlaneError::Prepare {
+        doing: "looking for addresses that no other control plane has",
+        what,
+    })
+}
+
 /// A port that nobody listens on.
 pub fn free_port() -> Result<u16, ControlPlaneError> {
     free_ports().map(|[port]| port)
 }
 
-/// Ports that nobody listens on. All are held until the last is known, so that they differ.
+/// Ports that nobody listens on, and that the kernel gives to no connection: one of its own choice may belong to a client by the time the server that it
+/// was for has started.
 fn free_ports<const N: usize>() -> Result<[u16; N], ControlPlaneError> {
-    let mut held = Vec::new();
+    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
+    let next = NEXT.get_or_init(|| AtomicU16::new(rand::random()));
     let mut ports = [0; N];
     for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(unprepared("looking for a free port"))?;
-        *port = listener
-            .local_addr()
-            .map_err(unprepared("looking for a free port"))?
-            .port();
-        held.push(listener);
+        *port = (0..PORTS.len())
+            .map(|_| PORTS.start + next.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start))
+            .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+            .ok_or_else(|| ControlPlaneError::Prepare {
+                doing: "looking for a free port",
+                what: format!("all of {PORTS:?} are taken"),
+            })?;
     }
     Ok(ports)
 }

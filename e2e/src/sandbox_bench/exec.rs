@@ -64,7 +64,7 @@ impl Scale {
 enum Server {
     Sandboxd {
         caller: Caller,
-        signer: Signer,
+        signer: Box<Signer>,
     },
     Gateway {
         caller: Caller,
@@ -76,6 +76,8 @@ enum Server {
     },
 }
 
+/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no such thing.
+pub const OURS: (&str, &str) = ("LD_LIBRARY_PATH", "");
 const TOKEN: &str = "of-the-bench";
 
 impl Server {
@@ -224,7 +226,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     let (mut one, mut one_through, mut many, mut many_through) =
         (Found::default(), Found::default(), Found::default(), Found::default());
     let (mut nothing, mut nothing_through) = (Found::default(), Found::default());
-    let mut bare = Vec::new();
+    let (mut bare, mut bare_one) = (Vec::new(), Found::default());
     for round in 0..scale.rounds {
         let window = scale.window;
         one.add(&straight, 1, window, None).await?;
@@ -236,7 +238,8 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
         nothing.add(&straight, ASKERS, window, Some(&again)).await?;
         nothing_through.add(&through, ASKERS, window, Some(&again)).await?;
         many.add(&straight, SPAWNERS, window, None).await?;
-        bare.push(spawned(SPAWNERS, window).await?);
+        bare.push(spawned(SPAWNERS, window).await?.len() as f64 / window.as_secs_f64());
+        bare_one.p50.extend(percentile(&mut spawned(1, window).await?, 50.0));
         many_through.add(&through, SPAWNERS, window, None).await?;
         if let Some(swerex) = &mut swerex {
             swerex.one.add(&swerex.execute, 1, window, None).await?;
@@ -267,6 +270,12 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
             Row::new("2: `true` straight to sandboxd, 1 caller: p99", one.p99(), "ms", None),
             "/execute",
             peer(|s| s.one.p99()),
+        ),
+        Row::new(
+            "2: a process started by a loop that does nothing else, one after the other: p50",
+            bare_one.p50(),
+            "ms",
+            None,
         ),
         beside(
             Row::new(
@@ -339,7 +348,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
 
 /// A sandboxd that obeys us.
 async fn bound(address: SocketAddr) -> Result<Server, SandboxBenchError> {
-    let (caller, signer) = (Caller::new(format!("http://{address}")), signer());
+    let (caller, signer) = (Caller::new(format!("http://{address}")), Box::new(signer()));
     answers(&caller, "/healthz", &[]).await?;
     let bind = Bind {
         lease: LEASE.to_owned(),
@@ -367,26 +376,27 @@ async fn answers(caller: &Caller, path: &str, headers: &[(&str, String)]) -> Res
     }
 }
 
-/// Processes a second that can be started and waited for at all.
-async fn spawned(at_a_time: usize, window: Duration) -> Result<f64, SandboxBenchError> {
+/// Starts processes and waits for them, for a while: how long each took.
+async fn spawned(at_a_time: usize, window: Duration) -> Result<Vec<Duration>, SandboxBenchError> {
     let began = Instant::now();
     let loops = (0..at_a_time).map(|_| {
         tokio::spawn(async move {
-            let mut count = 0usize;
+            let mut took = Vec::new();
             while began.elapsed() < window {
+                let started = Instant::now();
                 let mut command = tokio::process::Command::new("/bin/true");
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-                command.status().await?;
-                count += 1;
+                command.env_remove(OURS.0).status().await?;
+                took.push(started.elapsed());
             }
-            Ok::<_, SandboxBenchError>(count)
+            Ok::<_, SandboxBenchError>(took)
         })
     });
-    let mut all = 0;
-    for count in try_join_all(loops).await? {
-        all += count?;
+    let mut all = Vec::new();
+    for took in try_join_all(loops).await? {
+        all.extend(took?);
     }
-    Ok(all as f64 / began.elapsed().as_secs_f64())
+    Ok(all)
 }
 
 /// swe-rex's server, as it comes.
@@ -416,7 +426,8 @@ impl Swerex {
             TOKEN,
         ]
         .map(str::to_owned);
-        let part = Part::start("swerex", &program, flags.into(), folder)?;
+        let ours = vec![(OURS.0.to_owned(), OURS.1.to_owned())];
+        let part = Part::start_with("swerex", &program, flags.into(), ours, folder)?;
         let caller = Caller::new(format!("http://127.0.0.1:{port}"));
         let key = [
             ("x-api-key", TOKEN.to_owned()),

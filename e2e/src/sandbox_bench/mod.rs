@@ -3,6 +3,7 @@
 //! ```text
 //! rig (control plane + KWOK + played sandboxds + the gateway's process) ─┬► leases: leases/s, ledger writes   (figures 3 and 4)
 //!                                                                        ├► refill: pods made a second        (figure 5)
+//!                                                                        ├► chaos: killed, doubled, misled    (figure 6)
 //!                                                                        └► restart: killed, and its memory   (figure 7)
 //! rig with one sandboxd's process ──────────────────────────────────────► exec: commands, beside swe-rex    (figure 2)
 //! the real cluster, with the operator ──────────────────────────────────► warm: lease to first output       (figure 1)
@@ -12,6 +13,8 @@
 //! process, which checks what sandboxd would check of a bind. Peers are measured in turns with the gateway, on the same API server.
 
 pub mod caller;
+pub mod chaos;
+mod disturbed;
 pub mod exec;
 pub mod leases;
 mod played;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Json, Router,
     body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode},
@@ -20,6 +20,7 @@ use grpo_sandbox_protocol::{
     signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER},
 };
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::SandboxBenchError;
@@ -51,6 +52,11 @@ impl Played {
             let router = Router::new()
                 .route("/healthz", get(async || "ok"))
                 .route("/bind", post(bind))
+                // Nothing is reached, so the gateway need not try again.
+                .route(
+                    "/probe",
+                    post(async || Json(json!({"reached": [], "limits": {"userNamespace": true}}))),
+                )
                 // What is asked next is a container that began anew at once.
                 .route("/reset", post(async || StatusCode::NO_CONTENT))
                 .with_state(binds.clone());

@@ -1,5 +1,7 @@
 //! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who wait.
 
+mod proof;
+mod release;
 mod watch;
 
 pub use watch::Watched;
@@ -21,7 +23,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::egress::Egress;
 use crate::index::{Action, Held, Index};
-use crate::ledger::{Change, Counters};
+use crate::ledger::{Change, Known, Witness};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
 use crate::relay::Relays;
@@ -30,6 +32,8 @@ use crate::waiters::{Place, Waiters};
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index decides.
 const DELETIONS: usize = 8;
+/// Looks at the ledger's mark at one time: whoever asks for leases that do not exist shall not keep the API server busy.
+const TESTIMONIES: usize = 2;
 /// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else is answered.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
@@ -61,6 +65,13 @@ pub struct Core {
     /// A pod of a later gateway was seen.
     replaced: Notify,
     ledger: mpsc::Sender<Change>,
+    witness: Option<Witness>,
+    testimonies: Semaphore,
+    began: Instant,
+    /// When the ledger was last asked whose it is, and said ours.
+    proven: tokio::sync::Mutex<Option<Instant>>,
+    /// Leases on their way into the ledger.
+    promising: AtomicU32,
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
     pub sandboxes: Sandboxes,
@@ -86,8 +97,7 @@ impl Core {
         ledger: mpsc::Sender<Change>,
         sandboxes: Sandboxes,
         template: Template,
-        ledger_counters: Counters,
-        known: PoolReport,
+        known: Known,
     ) -> Arc<Self> {
         Arc::new(Self {
             index: Mutex::new(index),
@@ -99,13 +109,23 @@ impl Core {
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
+            promising: AtomicU32::new(0),
             in_sync: AtomicBool::new(false),
             sandboxes,
             relays: Relays::default(),
-            egress: Egress::restored(known.egress, known.limits, now()),
+            egress: Egress::restored(
+                known.report.egress,
+                known.report.limits,
+                template.spec.allow_unenforced,
+                now(),
+            ),
+            witness: known.witness,
+            testimonies: Semaphore::new(TESTIMONIES),
+            began: Instant::now(),
+            proven: tokio::sync::Mutex::default(),
             room: Room::of_files(FILES_IN_MEMORY),
             template,
-            metrics: Metrics::new(ledger_counters),
+            metrics: Metrics::new(known.counters),
         })
     }
 
@@ -133,9 +153,8 @@ impl Core {
 
     /// Changes the index and carries out what it answers.
     pub fn apply(self: &Arc<Self>, change: impl FnOnce(&mut Index) -> Vec<Action>) {
-        for action in self.with(change) {
-            self.act(action);
-        }
+        let actions = self.with(change);
+        drop(self.carry_out(actions));
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
@@ -156,7 +175,7 @@ impl Core {
             (self.waiters.join(&id), actions)
         };
         self.changed.notify_one();
-        actions.into_iter().for_each(|action| self.act(action));
+        drop(self.carry_out(actions));
         match place.answer(wait).await {
             Some(answer) => answer,
             None => Err(self.not_in_time(&id, deadline, place)),
@@ -197,9 +216,7 @@ impl Core {
                 (actions, index.next_deadline(now), index.troubles(now))
             };
             let took = began.elapsed();
-            for action in actions {
-                self.act(action);
-            }
+            drop(self.carry_out(actions));
             if troubles != told {
                 told = troubles;
                 self.report();
@@ -218,16 +235,20 @@ impl Core {
         }
     }
 
-    /// Starts what an action asks for; nothing here waits for it.
-    fn act(self: &Arc<Self>, action: Action) {
-        let core = self.clone();
+    /// Starts what an action asks for; nothing here waits for it. Answers who tells when the end of a sandbox is certain, if that was asked for.
+    fn act(self: &Arc<Self>, action: Action) -> Option<oneshot::Receiver<()>> {
+        let (core, (tell, told)) = (self.clone(), oneshot::channel());
         match action {
             Action::Create { name, image, slot } => {
                 tokio::spawn(async move { core.create(name, image, slot).await });
             }
-            Action::Delete { name } => drop(tokio::spawn(async move { core.delete(name).await })),
+            Action::Delete { name } => {
+                tokio::spawn(async move { core.end(name, tell).await });
+                return Some(told);
+            }
             Action::Reset { name, ip, lease, epoch } => {
-                tokio::spawn(async move { core.reset(name, &ip, &lease, epoch).await });
+                tokio::spawn(async move { core.reset(name, &ip, &lease, epoch, tell).await });
+                return Some(told);
             }
             Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
             Action::Forget { lease, epoch, cause } => {
@@ -241,6 +262,7 @@ impl Core {
                 drop(tokio::spawn(async move { core.ask_whether_idle(&lease, epoch).await }))
             }
         }
+        None
     }
 
     /// Nobody has called for a long time, but what was started in the background may still run.
@@ -286,6 +308,10 @@ impl Core {
     }
 
     async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
+        if !self.may_make_pods().await {
+            self.with(|index| index.refused(&name));
+            return;
+        }
         let made = match pod::sandbox(&self.template_now(), &name, &image, slot) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
@@ -352,40 +378,54 @@ impl Core {
         }
     }
 
-    /// Once: the index orders it again until the pod is seen to be gone.
-    async fn delete(self: Arc<Self>, name: String) {
+    /// Once: the index orders it again until the pod is seen to be gone. Answers whether the API server has taken the order.
+    async fn delete(self: Arc<Self>, name: String) -> bool {
         let deleting = || self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
-        if deleting().insert(name.clone()) {
-            self.delete_now(&name).await;
-            deleting().remove(&name);
+        if !deleting().insert(name.clone()) {
+            return false;
         }
+        let is_taken = self.delete_now(&name).await;
+        deleting().remove(&name);
+        is_taken
     }
 
-    async fn delete_now(&self, name: &str) {
+    async fn delete_now(&self, name: &str) -> bool {
         let Ok(_permit) = self.deletions.acquire().await else {
-            return;
+            return false;
         };
         match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
             Ok(_) => {
                 self.metrics.wrote("delete");
                 self.with(|index| index.deleting(name));
+                true
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => self.with(|index| index.absent(name)),
-            Err(error) => tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again"),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                self.with(|index| index.absent(name));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again");
+                false
+            }
         }
     }
 
-    /// Has a container begin anew. A sandboxd that does not say that it will end is not waited for.
-    async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64) {
+    /// Has a container begin anew; tells when sandboxd has ended what was there. A sandboxd that does not say that it will end is not waited for.
+    async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64, ended: oneshot::Sender<()>) {
         match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
             Ok(()) => {
+                // A caller that has gone does not want to know.
+                let _ = ended.send(());
                 if let Some(ip) = self.look(|index| index.anew(&name, epoch)) {
                     self.await_answer(name, ip).await;
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, name, "resetting a sandbox; it is thrown away");
-                self.apply(|index| index.discard(&name, SandboxCause::Unknown, now()));
+                let actions = self.with(|index| index.discard(&name, SandboxCause::Unknown, now()));
+                if self.carry_out(actions).await.is_ok() {
+                    let _ = ended.send(());
+                }
             }
         }
     }
@@ -396,7 +436,14 @@ impl Core {
             return;
         };
         let decided = Instant::now();
-        if !self.is_durable(&held).await {
+        if self.promising.fetch_add(1, Ordering::Relaxed) == 0 {
+            // Nobody else waits for the processor: the way there is made while the ledger is written.
+            let (core, ip) = (self.clone(), held.ip.clone());
+            tokio::spawn(async move { core.sandboxes.greet(&ip).await });
+        }
+        let is_durable = self.is_durable(&held).await;
+        self.promising.fetch_sub(1, Ordering::Relaxed);
+        if !is_durable {
             return;
         }
         self.metrics.committed(decided.elapsed());

@@ -41,11 +41,12 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// As an earlier gateway left it. What is old, or was not good, says nothing.
-    pub fn restored(found: Option<EgressReport>, limits: Option<Limits>, now: i64) -> Self {
+    /// As an earlier gateway left it. What is old says nothing, nor what was not good, unless nobody waits for better (`unenforced`): a probe takes two
+    /// sandboxes' places.
+    pub fn restored(found: Option<EgressReport>, limits: Option<Limits>, unenforced: bool, now: i64) -> Self {
         let is_fresh = |found: &EgressReport| now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64;
         Self {
-            found: watch::Sender::new(found.filter(|found| found.is_blocked() && is_fresh(found))),
+            found: watch::Sender::new(found.filter(|found| is_settled(found, unenforced) && is_fresh(found))),
             limits: Mutex::new(limits),
         }
     }
@@ -77,6 +78,11 @@ impl Egress {
             )),
         }
     }
+}
+
+/// Whether it need not be tried again soon.
+fn is_settled(found: &EgressReport, unenforced: bool) -> bool {
+    found.is_blocked() || unenforced && found.failed.is_none() && !found.tried.is_empty()
 }
 
 fn why_not(found: Option<&EgressReport>) -> String {
@@ -111,7 +117,7 @@ pub async fn keep_probing(core: Arc<Core>) {
     loop {
         let known = core.egress.report();
         let wait = match known {
-            Some(found) if found.is_blocked() => {
+            Some(found) if is_settled(&found, core.template.spec.allow_unenforced) => {
                 pause = FIRST_PAUSE;
                 let age = Duration::from_millis(now().saturating_sub(found.at).unsigned_abs());
                 (HOLDS_FOR * 9 / 10).saturating_sub(age)
@@ -275,7 +281,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_leased_until_a_probe_has_shown_walls() {
-        let egress = Egress::restored(None, None, 0);
+        let egress = Egress::restored(None, None, false, 0);
         let early = egress.shown_to_be_blocked(Duration::from_secs(1)).await.unwrap_err();
         assert_eq!(early.code, ErrorCode::EgressUnproven);
         let waits = egress.shown_to_be_blocked(Duration::from_secs(60));
@@ -295,11 +301,11 @@ mod tests {
 
     #[test]
     fn a_gateway_that_begins_believes_only_a_fresh_report_of_walls() {
-        let after = |millis: i64, found| {
-            Egress::restored(Some(found), None, 1_000_000 + millis)
-                .report()
-                .is_some()
+        let restored = |millis: i64, found, unenforced| {
+            let egress = Egress::restored(Some(found), None, unenforced, 1_000_000 + millis);
+            egress.report().is_some()
         };
+        let after = |millis, found| restored(millis, found, false);
         assert!(after(60_000, found(&[], None)));
         assert!(!after(3_600_000, found(&[], None)));
         assert!(!after(60_000, found(&["x"], None)) && !after(60_000, found(&[], Some("no sandbox"))));
@@ -308,5 +314,8 @@ mod tests {
             ..found(&[], None)
         };
         assert!(!after(60_000, nothing_tried));
+        // Where nobody waits for better, what is known is known.
+        assert!(restored(60_000, found(&["x"], None), true));
+        assert!(!restored(60_000, found(&[], Some("no sandbox")), true));
     }
 }

@@ -56,9 +56,16 @@ fn own(core: Arc<Core>) -> Router {
         .with_state(core)
 }
 
-/// Counts what is refused, for whatever reason and by whichever call.
+/// Counts what is refused, for whatever reason and by whichever call. That there is no such lease only the pool's gateway can say: one that was followed by
+/// another and does not know it yet would have its holder give up a lease that is there.
 async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    let error = response.extensions().get::<ErrorBody>();
+    if error.is_some_and(|error| error.code == ErrorCode::NoSuchLease)
+        && let Err(error) = core.is_its_pools().await
+    {
+        response = Refused(error).into_response();
+    }
     if let Some(error) = response.extensions().get::<ErrorBody>() {
         core.metrics.refused(error);
     }
@@ -174,9 +181,9 @@ async fn look(State(core): Shared, Path(id): Path<String>) -> Result<Response, R
     Ok(Json(lease(&held(&core, &id)?)).into_response())
 }
 
-async fn release(State(core): Shared, Path(id): Path<String>) -> StatusCode {
-    core.apply(|index| index.release(&id, now()));
-    StatusCode::NO_CONTENT
+async fn release(State(core): Shared, Path(id): Path<String>) -> Result<StatusCode, Refused> {
+    core.release(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {

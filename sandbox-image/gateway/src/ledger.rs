@@ -24,7 +24,8 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use shard::{Mark, Shard, key};
+pub use shard::Witness;
+use shard::{Shard, key};
 
 /// Leases that one shard is made for; the operator makes as many shards as the pool's `max` needs.
 pub const SHARD_LEASES: usize = 256;
@@ -76,13 +77,21 @@ pub struct Counters {
     pub retries: Counter,
 }
 
+/// What the rest of the gateway knows of its ledger.
+#[derive(Clone, Default)]
+pub struct Known {
+    pub counters: Counters,
+    /// What an earlier gateway told of the pool.
+    pub report: PoolReport,
+    /// None where nobody else can be the gateway.
+    pub witness: Option<Witness>,
+}
+
 type Written = Result<(Shard, Vec<oneshot::Sender<()>>), LedgerError>;
 
 /// The ledger as last written.
 pub struct Ledger {
-    api: Api<ConfigMap>,
-    first: String,
-    mark: Mark,
+    witness: Witness,
     idle: BTreeMap<usize, Shard>,
     /// Where each lease is, or is being written, and its epoch.
     at: HashMap<String, (usize, u64)>,
@@ -107,7 +116,7 @@ impl Ledger {
         api: Api<ConfigMap>,
         names: &[String],
         holder: &str,
-    ) -> Result<(Self, Vec<LedgerEntry>, PoolReport), LedgerError> {
+    ) -> Result<(Self, Vec<LedgerEntry>, Known), LedgerError> {
         let first = names.first().ok_or(LedgerError::NoShard)?.clone();
         let (shard, mark) = Shard::take_first(&api, &first, holder).await?;
         let report = shard.report();
@@ -119,9 +128,7 @@ impl Ledger {
         }
         drop(others);
         let mut ledger = Self {
-            api,
-            first,
-            mark,
+            witness: Witness { api, first, mark },
             idle: BTreeMap::new(),
             at: HashMap::new(),
             removals: HashMap::new(),
@@ -131,7 +138,12 @@ impl Ledger {
             counters: Counters::default(),
         };
         let leases = ledger.take_up(shards);
-        Ok((ledger, leases, report))
+        let known = Known {
+            counters: ledger.counters.clone(),
+            report,
+            witness: Some(ledger.witness.clone()),
+        };
+        Ok((ledger, leases, known))
     }
 
     /// Of a lease that is in two shards the later one counts: the gateway before was about to remove the other.
@@ -157,11 +169,7 @@ impl Ledger {
 
     /// The term in which this gateway holds the ledger; every later one's is higher.
     pub fn term(&self) -> u64 {
-        self.mark.term
-    }
-
-    pub fn counters(&self) -> Counters {
-        self.counters.clone()
+        self.witness.mark.term
     }
 
     /// Commits changes until the channel closes.
@@ -190,7 +198,10 @@ impl Ledger {
                 }
                 () = tokio::time::sleep_until(wake), if is_open => {
                     if Instant::now() >= look_at {
-                        shard::look(&self.api, &self.first, &self.mark).await?;
+                        // An API server that does not answer says nothing about that.
+                        if let Err(fenced @ LedgerError::Fenced { .. }) = self.witness.is_ours().await {
+                            return Err(fenced);
+                        }
                         look_at = Instant::now() + LOOK;
                     }
                 }
@@ -334,7 +345,7 @@ impl Ledger {
                 _ => {}
             }
         }
-        let (api, mark, counters) = (self.api.clone(), self.mark.clone(), self.counters.clone());
+        let (Witness { api, mark, .. }, counters) = (self.witness.clone(), self.counters.clone());
         Some(Box::pin(async move {
             if is_told || wanted != *shard.entries() {
                 shard.write(&api, &mark, wanted, &counters).await?;

@@ -1,6 +1,6 @@
 //! The gateway of one SandboxPool: the only owner of its sandbox pods and the only door to sandboxd.
 //!
-//! [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
+//! [`begin`] puts the parts together. [`index`] is the whole of its mind: pods, leases, waiters and demand in memory, fed by events, answering with actions, no I/O. [`core`] carries
 //! actions out: it creates and deletes pods, commits leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says
 //! from a pod's status why it ended, [`pull`] why it cannot begin; [`seen`] is what of a pod is looked at. [`pod`] builds sandbox pods.
 //! [`sandbox`] talks to sandboxd, signed; [`egress`] has sandboxes try what they can reach. [`http`] is the door for drivers, [`waiters`] are those of
@@ -18,6 +18,7 @@
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. One that finds a later term, in the ledger or on a pod, ends. What
 //! it has not written by then it has not promised.
 
+pub mod begin;
 pub mod cause;
 pub mod compat;
 pub mod core;

@@ -6,16 +6,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
-use grpo_crds::sandbox_pool::Reset;
-use grpo_gateway::core::{Core, Watched, now};
+use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::egress::keep_probing;
-use grpo_gateway::index::{Bounds, Index};
-use grpo_gateway::ledger::{self, Ledger};
-use grpo_gateway::pod::{Template, template_digest};
-use grpo_gateway::restore::restore;
-use grpo_gateway::sandbox::Sandboxes;
+use grpo_gateway::index::Bounds;
+use grpo_gateway::pod::Template;
 use grpo_sandbox_protocol::Signer;
-use kube::api::Api;
 use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -78,42 +73,23 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let client = kube::Client::try_default()
         .await
         .map_err(|e| format!("reaching the API server: {e}"))?;
-    let pods = Api::namespaced(client.clone(), &arguments.namespace);
-    let maps = Api::namespaced(client.clone(), &arguments.namespace);
-
-    let holder = format!("{:016x}", rand::rng().random::<u64>());
-    let (ledger, entries, report) = Ledger::open(maps, &arguments.ledger, &holder)
-        .await
-        .map_err(|e| e.to_string())?;
-    let (watched, listed) = Watched::begin(client, &arguments.namespace, &arguments.pool)
-        .await
-        .map_err(|e| format!("listing sandbox pods: {e}"))?;
-    let template = Template {
-        pool: arguments.pool,
-        pool_uid: arguments.pool_uid,
-        namespace: arguments.namespace,
-        sandboxd_image: arguments.sandboxd_image,
-        public_key: signer.public_key(),
-        spec,
-        term: ledger.term(),
+    let beginning = Beginning {
+        client,
+        bounds: bounds(&spec),
+        template: Template {
+            pool: arguments.pool,
+            pool_uid: arguments.pool_uid,
+            namespace: arguments.namespace,
+            sandboxd_image: arguments.sandboxd_image,
+            public_key: signer.public_key(),
+            spec,
+            term: 0,
+        },
+        signer,
+        ledgers: arguments.ledger,
+        holder: format!("{:016x}", rand::rng().random::<u64>()),
     };
-    let made_from = template_digest(&template).map_err(|e| format!("making a sandbox pod: {e}"))?;
-    let mut index = Index::new(bounds(&template.spec));
-    let kept = template.spec.warm.min.iter();
-    index.keep(kept.map(|kept| (kept.image.clone(), kept.count as usize)).collect());
-    index.resets = template.spec.reset == Reset::ContainerRestart;
-    let (changes, receiver) = ledger::channel();
-    for change in restore(&mut index, entries, &listed, &made_from, now()) {
-        changes
-            .try_send(change)
-            .map_err(|e| format!("tidying the ledger: {e}"))?;
-    }
-    let counters = ledger.counters();
-    let core = Core::new(index, pods, changes, Sandboxes::new(signer), template, counters, report);
-    let writer = tokio::spawn(ledger.run(receiver));
-    core.take_in(listed);
-    tokio::spawn(core.clone().follow(watched));
-    tokio::spawn(core.clone().schedule());
+    let Begun { core, writer, .. } = beginning.begin().await.map_err(|e| e.to_string())?;
     tokio::spawn(keep_probing(core.clone()));
 
     let listener = tokio::net::TcpListener::bind(arguments.listen)

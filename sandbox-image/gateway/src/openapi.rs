@@ -143,6 +143,10 @@ impl Operation {
 
     fn refuses(mut self, codes: &[ErrorCode]) -> Self {
         self.errors.extend(codes);
+        // Only the pool's gateway says that there is no such lease; whether it is that is not always certain.
+        if codes.contains(&ErrorCode::NoSuchLease) && !self.errors.contains(&ErrorCode::Unavailable) {
+            self.errors.push(ErrorCode::Unavailable);
+        }
         self
     }
 
@@ -258,8 +262,8 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
             "releaseLease",
             "Give a sandbox back. Its pod ends.",
         )
-        .done("It is given back, or was not there.")
-        .refuses(&[ErrorCode::BadRequest]),
+        .done("It is given back, whatever becomes of this gateway, or was not there.")
+        .refuses(&[ErrorCode::BadRequest, ErrorCode::Unavailable]),
         Operation::new(
             "post",
             "/v1/leases/{id}/renew",

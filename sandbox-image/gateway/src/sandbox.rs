@@ -9,6 +9,7 @@ use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, RELAY_PROTOCO
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::CONNECTION;
+use hyper::http::request::Builder;
 use hyper::http::response::Parts;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode, header};
@@ -78,12 +79,29 @@ impl Sandboxes {
     /// Whether sandboxd answers at the address.
     pub async fn answers(&self, ip: &str) -> bool {
         // Most are not asked again for long: their connections would be idle ones.
-        let request = Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz")).header(CONNECTION, "close");
-        let (Ok(request), Ok(_look)) = (request.body(Full::default()), self.looks.acquire().await) else {
+        let Ok(_look) = self.looks.acquire().await else {
             return false;
         };
-        let answer = tokio::time::timeout(Duration::from_secs(2), self.client.request(request)).await;
-        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status() == StatusCode::OK))
+        self.is_well(health(ip).header(CONNECTION, "close")).await
+    }
+
+    /// Opens a connection that the next request will find.
+    pub async fn greet(&self, ip: &str) {
+        self.is_well(health(ip)).await;
+    }
+
+    async fn is_well(&self, request: Builder) -> bool {
+        let Ok(request) = request.body(Full::default()) else {
+            return false;
+        };
+        let exchange = async {
+            let answer = self.client.request(request).await.ok()?;
+            let is_well = answer.status() == StatusCode::OK;
+            // Read to its end, or the connection cannot be used again.
+            answer.into_body().collect().await.ok().map(|_| is_well)
+        };
+        let answered = tokio::time::timeout(Duration::from_secs(2), exchange).await;
+        answered.is_ok_and(|answer| answer == Some(true))
     }
 
     pub async fn bind(&self, holder: Holder<'_>, ttl_seconds: u64) -> Result<(), SandboxError> {
@@ -230,6 +248,10 @@ impl Sandboxes {
         let answer = self.client.request(request).await;
         answer.map_err(|e| error(&doing, holder.ip, e.to_string()))
     }
+}
+
+fn health(ip: &str) -> Builder {
+    Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz"))
 }
 
 fn doing(method: &Method, target: &str) -> String {

@@ -130,9 +130,9 @@ struct Office {
 
 impl Office {
     async fn open(api: &Api<ConfigMap>, names: &[String], holder: &str) -> Self {
-        let (ledger, found, report) = Ledger::open(api.clone(), names, holder).await.unwrap();
+        let (ledger, found, known) = Ledger::open(api.clone(), names, holder).await.unwrap();
         let (changes, receiver) = ledger::channel();
-        let counters = ledger.counters();
+        let (counters, report) = (known.counters, known.report);
         let writer = tokio::spawn(ledger.run(receiver));
         Self {
             changes,

@@ -92,15 +92,7 @@ impl Leased {
         let (changes, mut receiver) = ledger::channel();
         tokio::spawn(async move { while receiver.recv().await.is_some() {} });
         let (index, sandboxes) = (Index::new(bounds), Sandboxes::new(signer));
-        let core = Core::new(
-            index,
-            pods,
-            changes,
-            sandboxes,
-            template,
-            Default::default(),
-            Default::default(),
-        );
+        let core = Core::new(index, pods, changes, sandboxes, template, Default::default());
         let entry = LedgerEntry {
             lease: "l/1".into(),
             run: "r".into(),

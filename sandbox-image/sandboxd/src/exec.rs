@@ -29,11 +29,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::bounds;
 use crate::output::{Disk, Output, Printed};
 use crate::reaper::{End, Reaper};
 use activation::{Activation, Environments};
 use known::{Entry, Known, Order, Run};
-use limits::Counters;
+use limits::{CounterFiles, Counters};
 
 pub use activation::{PRINT_ENVIRONMENT, print_environment};
 pub use launch::{Surroundings, User, Variables};
@@ -44,6 +45,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const MAX_RUNNING: usize = 32;
 /// Orders to one command that it has not carried out yet.
 const MAX_ORDERS: usize = 8;
+/// Output that is read at a time. Most commands print less.
+const READ: usize = 16 << 10;
 /// Output is waited for so long after the command has ended, if some background process keeps it open.
 const DRAIN: Duration = Duration::from_millis(250);
 const DRAIN_QUIET: Duration = Duration::from_millis(50);
@@ -91,6 +94,7 @@ pub struct Executor {
     discarding: Arc<Semaphore>,
     environments: Environments,
     disk: Disk,
+    counters: Arc<CounterFiles>,
 }
 
 /// A command that runs.
@@ -116,6 +120,7 @@ impl Executor {
             discarding: Arc::new(Semaphore::new(MAX_DISCARDING)),
             environments: Environments::default(),
             disk: Disk::default(),
+            counters: Arc::new(CounterFiles::open()),
         }
     }
 
@@ -224,7 +229,7 @@ impl Executor {
         orders: &mut mpsc::Receiver<Order>,
     ) -> ExecResult {
         let began = Instant::now();
-        let before = Counters::now();
+        let before = self.counters.read();
         let until = began + Duration::from_secs(request.timeout_seconds).min(MAX_TIMEOUT);
         let (exit_code, signal, killed) = match self.run_to_its_end(request, until, printed, orders).await {
             Ok(Ended { end, cut }) => {
@@ -232,7 +237,7 @@ impl Executor {
                     End::Exited(code) => (Some(code), None),
                     End::Killed(signal) => (None, Some(signal)),
                 };
-                let found = || (exit_code != Some(0)).then(|| limit_met(before, request.cwd.as_deref()));
+                let found = || (exit_code != Some(0)).then(|| self.limit_met(before, request.cwd.as_deref()));
                 (exit_code, signal, cut.or_else(|| found().flatten()))
             }
             Err(error) => {
@@ -241,7 +246,7 @@ impl Executor {
                     NotStarted::System(error) if error.kind() == ErrorKind::NotFound => (127, None),
                     NotStarted::System(error) => (126, shortage(error)),
                     NotStarted::Late(_) => (126, Some(Killed::Timeout)),
-                    NotStarted::Activation(_) => (126, limit_met(before, request.cwd.as_deref())),
+                    NotStarted::Activation(_) => (126, self.limit_met(before, request.cwd.as_deref())),
                 };
                 (Some(exit_code), None, killed)
             }
@@ -346,7 +351,7 @@ impl Executor {
         printed: &Printed,
         orders: &mut mpsc::Receiver<Order>,
     ) -> Ended {
-        let mut buffer = vec![0; 64 << 10];
+        let mut buffer = vec![0; READ];
         let mut open = true;
         let mut is_over = std::pin::pin!(tokio::time::sleep_until(until));
         let ended = loop {
@@ -408,6 +413,18 @@ impl Executor {
         });
     }
 
+    /// What a command that failed ran into while it ran.
+    fn limit_met(&self, before: Counters, folder: Option<&str>) -> Option<Killed> {
+        let after = self.counters.read();
+        if after.memory_kills > before.memory_kills {
+            Some(Killed::OutOfMemory)
+        } else if after.process_refusals > before.process_refusals {
+            Some(Killed::PidLimit)
+        } else {
+            limits::disk_is_full(folder).then_some(Killed::DiskFull)
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -427,6 +444,7 @@ pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
 
 /// A process that has just begun.
 pub fn target(id: &str, pid: i32) -> Target {
+    bounds::give_way(pid);
     // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the biggest.
     let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
     Target {
@@ -447,18 +465,6 @@ fn feed(mut stdin: pipe::Sender, text: String) -> JoinHandle<()> {
     tokio::spawn(async move {
         let _ = stdin.write_all(text.as_bytes()).await;
     })
-}
-
-/// What a command that failed ran into while it ran.
-fn limit_met(before: Counters, folder: Option<&str>) -> Option<Killed> {
-    let after = Counters::now();
-    if after.memory_kills > before.memory_kills {
-        Some(Killed::OutOfMemory)
-    } else if after.process_refusals > before.process_refusals {
-        Some(Killed::PidLimit)
-    } else {
-        limits::disk_is_full(folder).then_some(Killed::DiskFull)
-    }
 }
 
 /// Which limit kept the program from being started.

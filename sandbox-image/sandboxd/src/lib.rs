@@ -3,8 +3,9 @@
 //! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids; [`session`] talks to
 //! programs behind a terminal; [`output`] keeps what all of them print, within bounds; [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes;
 //! [`leftovers`] puts back what outlives the container; [`http`] is the door, which obeys only the gateway's signature; [`callers`] keeps the sandbox's own processes from standing in it,
-//! and [`places`] shares its connections out. [`relay`] is the one way out, and leads to the gateway; [`probe`] shows that there is no other.
+//! [`bounds`] keeps processor time from being taken, and [`places`] shares its connections out. [`relay`] is the one way out, and leads to the gateway; [`probe`] shows that there is no other.
 
+pub mod bounds;
 pub mod callers;
 pub mod exec;
 pub mod files;

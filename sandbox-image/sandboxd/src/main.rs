@@ -7,10 +7,12 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, Room, SANDBOXD_PORT, SignatureError, Verifier};
 use sandboxd::{
+    bounds,
     callers::Callers,
     exec::{self, Executor},
     http::{self, Sandbox},
@@ -24,6 +26,9 @@ use tokio::net::TcpListener;
 
 /// Where to listen, if not on every address.
 const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
+
+/// A thread that has ended might not be had again.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Serves callers from the same host too, as tests are. An argument, because an image could set a variable.
 const ALLOW_LOCAL: &str = "--allow-local";
@@ -96,9 +101,11 @@ fn run() -> Result<ExitCode, Ended> {
     nix::sys::prctl::set_child_subreaper(true).map_err(Ended::while_doing("adopting orphans"))?;
     // What runs in the sandbox has the same user, and must not read or trace this process.
     nix::sys::prctl::set_dumpable(false).map_err(Ended::while_doing("hiding from the sandbox"))?;
+    bounds::bound_processes();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(2)
+        .thread_keep_alive(FOR_EVER)
         .build()
         .map_err(Ended::while_doing("starting"))?;
     runtime.block_on(serve(verifier))
@@ -106,6 +113,8 @@ fn run() -> Result<ExitCode, Ended> {
 
 async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
     let surroundings = Surroundings::remember();
+    // One thread for files, before what runs here can leave no room for it.
+    let _ = tokio::task::spawn_blocking(|| ()).await;
     let listener = listen().await?;
     let address = listener
         .local_addr()

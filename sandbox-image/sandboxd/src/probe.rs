@@ -9,6 +9,8 @@ use grpo_sandbox_protocol::{Limits, MAX_PROBED, ProbeReply, ProbeRequest};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::bounds;
+
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Version 1 has no word for none: its largest number, rounded to pages, is.
 const NO_BOUND: u64 = 1 << 60;
@@ -26,7 +28,7 @@ pub async fn probe(request: &ProbeRequest) -> ProbeReply {
     reached.sort();
     ProbeReply {
         reached,
-        limits: limits(Path::new(CGROUPS), Path::new("/proc/self/uid_map")),
+        limits: limits(Path::new(CGROUPS), Path::new(bounds::UIDS)),
     }
 }
 
@@ -53,14 +55,11 @@ fn limits(root: &Path, uids: &Path) -> Limits {
         let (quota, period) = quota.trim().split_once(' ')?;
         (quota.parse::<u64>().ok()? * 1000).checked_div(period.parse().ok()?)
     });
-    // The first namespace maps everything to itself.
-    let map = fs::read_to_string(uids).unwrap_or_default();
-    let first: Vec<&str> = map.split_whitespace().take(3).collect();
     Limits {
         memory_bytes: number("memory.max").or_else(|| number("memory/memory.limit_in_bytes")),
         cpu_millis,
         processes: number("pids.max").or_else(|| number("pids/pids.max")),
-        user_namespace: !first.is_empty() && first != ["0", "0", "4294967295"],
+        user_namespace: bounds::is_user_namespace(uids),
     }
 }
 

@@ -63,29 +63,16 @@ async fn start(State(core): Shared, Path(id): Path<String>, body: Body) -> Resul
 }
 
 async fn look(State(core): Shared, Path(id): Path<String>, query: RawQuery) -> Result<Response, Refused> {
-    let target = target("/exec", query);
-    work(
-        &core,
-        &held(&core, &id)?,
-        Method::GET,
-        &target,
-        Bytes::new(),
-        MAX_POLL + MARGIN,
-    )
-    .await
+    poll(&core, &id, &target("/exec", query)).await
 }
 
 async fn output(State(core): Shared, Path(id): Path<String>, query: RawQuery) -> Result<Response, Refused> {
-    let target = target("/exec/output", query);
-    work(
-        &core,
-        &held(&core, &id)?,
-        Method::GET,
-        &target,
-        Bytes::new(),
-        MAX_POLL + MARGIN,
-    )
-    .await
+    poll(&core, &id, &target("/exec/output", query)).await
+}
+
+async fn poll(core: &Core, id: &str, target: &str) -> Result<Response, Refused> {
+    let wait = MAX_POLL + MARGIN;
+    work(core, &held(core, id)?, Method::GET, target, Bytes::new(), wait).await
 }
 
 async fn kill(State(core): Shared, Path(id): Path<String>, mut body: Bytes) -> Result<Response, Refused> {

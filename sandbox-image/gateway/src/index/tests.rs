@@ -268,7 +268,7 @@ fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_in_which_something
         lease: "a".into(),
         epoch,
     };
-    assert_eq!(plan(&mut index, 71_000, &mut next), [ask.clone()]);
+    assert_eq!(plan(&mut index, 71_000, &mut next), std::slice::from_ref(&ask));
     assert_eq!(plan(&mut index, 72_000, &mut next), [], "asked once");
     assert_eq!(
         index.told_whether_idle("a", epoch, true, 73_000),
@@ -276,7 +276,7 @@ fn a_lease_that_is_renewed_but_not_used_is_taken_back_and_one_in_which_something
         "a command in the background"
     );
     assert_eq!(plan(&mut index, 82_999, &mut next), []);
-    assert_eq!(plan(&mut index, 83_000, &mut next), [ask.clone()]);
+    assert_eq!(plan(&mut index, 83_000, &mut next), std::slice::from_ref(&ask));
     index.used("a", 83_500);
     assert_eq!(index.told_whether_idle("a", epoch, false, 84_000), [], "used meanwhile");
     assert_eq!(plan(&mut index, 93_500, &mut next), [ask]);

@@ -190,13 +190,28 @@ impl Shard {
     }
 }
 
-/// Looks whether the ledger is still this gateway's. An API server that does not answer says nothing about that.
-pub async fn look(api: &Api<ConfigMap>, name: &str, mark: &Mark) -> Result<(), LedgerError> {
-    match api.get_metadata(name).await {
-        Ok(found) if Mark::of(&found.metadata).as_ref() != Some(mark) => {
-            Err(LedgerError::Fenced { name: name.to_owned() })
+/// Says whether the ledger is still this gateway's.
+#[derive(Clone)]
+pub struct Witness {
+    pub api: Api<ConfigMap>,
+    pub first: String,
+    pub mark: Mark,
+}
+
+impl Witness {
+    /// An error, too, when the API server does not answer.
+    pub async fn is_ours(&self) -> Result<(), LedgerError> {
+        let found = self.api.get_metadata(&self.first).await;
+        let found = found.map_err(|source| LedgerError::Read {
+            name: self.first.clone(),
+            source,
+        })?;
+        match Mark::of(&found.metadata).as_ref() == Some(&self.mark) {
+            true => Ok(()),
+            false => Err(LedgerError::Fenced {
+                name: self.first.clone(),
+            }),
         }
-        _ => Ok(()),
     }
 }
 

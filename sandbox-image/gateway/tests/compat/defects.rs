@@ -90,7 +90,10 @@ async fn a_sandbox_that_cannot_be_deleted_still_counts() {
     let world = Arc::new(World::of(bounds(1)).await);
     let first = world.allocate().await;
     world.server.keeps_pods.store(true, Ordering::Relaxed);
-    world.pool("/close", json!({"lease_id": first})).await;
+    let closing = tokio::spawn({
+        let world = world.clone();
+        async move { world.post("/compat/pool/close", json!({"lease_id": first})).await }
+    });
     let second = tokio::spawn({
         let world = world.clone();
         async move { world.allocate().await }
@@ -99,10 +102,11 @@ async fn a_sandbox_that_cannot_be_deleted_still_counts() {
         world.server.kept.load(Ordering::Relaxed) >= 2
     })
     .await;
-    assert!(!second.is_finished());
+    assert!(!second.is_finished() && !closing.is_finished());
     assert_eq!(world.server.pods.lock().unwrap().len(), 1);
     world.server.keeps_pods.store(false, Ordering::Relaxed);
     second.await.unwrap();
+    assert_eq!(closing.await.unwrap().0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,8 +5,12 @@
 #[path = "../played/mod.rs"]
 mod played;
 
+#[path = "../../../sandboxd/tests/sandboxd/dice.rs"]
+mod dice;
+
 mod clients;
 mod defects;
+mod garbage;
 mod nodes;
 mod openapi;
 mod pool;

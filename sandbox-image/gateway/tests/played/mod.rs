@@ -15,14 +15,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use grpo_gateway::core::{Core, Watched, now};
-use grpo_gateway::index::{Bounds, Index};
-use grpo_gateway::ledger::{self, Counters, Ledger};
-use grpo_gateway::pod::{Template, template_digest};
-use grpo_gateway::restore::restore;
-use grpo_gateway::sandbox::Sandboxes;
+use grpo_gateway::begin::Beginning;
+use grpo_gateway::core::Core;
+use grpo_gateway::index::Bounds;
+use grpo_gateway::ledger::{Counters, LedgerError};
+use grpo_gateway::pod::Template;
 use grpo_sandbox_protocol::Signer;
-use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -179,15 +177,13 @@ pub fn bounds(max: usize) -> Bounds {
 pub struct Gateway {
     pub core: Arc<Core>,
     pub counters: Counters,
+    writer: JoinHandle<Result<(), LedgerError>>,
     pub tasks: Vec<JoinHandle<()>>,
 }
 
 impl Gateway {
     /// Begins as the process does: with what the ledger and the pods say.
     pub async fn begin(server: &Server, bounds: Bounds, spec: &str) -> Self {
-        let maps = Api::namespaced(server.client.clone(), "n");
-        let (ledger, entries, report) = Ledger::open(maps, &server.ledgers, "holder").await.unwrap();
-        let counters = ledger.counters();
         let signer = Signer::from_seed(&SEED);
         let template = Template {
             pool: "p".into(),
@@ -196,25 +192,23 @@ impl Gateway {
             sandboxd_image: "sandboxd:1".into(),
             public_key: signer.public_key(),
             spec: serde_yaml_ng::from_str(spec).unwrap(),
-            term: ledger.term(),
+            term: 0,
         };
-        let pods = Api::namespaced(server.client.clone(), "n");
-        let (watched, listed) = Watched::begin(server.client.clone(), "n", "p").await.unwrap();
-        let made_from = template_digest(&template).unwrap();
-        let mut index = Index::new(bounds);
-        let (changes, receiver) = ledger::channel();
-        for change in restore(&mut index, entries, &listed, &made_from, now()) {
-            changes.try_send(change).unwrap();
+        let beginning = Beginning {
+            client: server.client.clone(),
+            signer,
+            template,
+            bounds,
+            ledgers: server.ledgers.clone(),
+            holder: "holder".into(),
+        };
+        let begun = beginning.begin().await.unwrap();
+        Self {
+            core: begun.core,
+            counters: begun.counters,
+            writer: begun.writer,
+            tasks: begun.tasks,
         }
-        let sandboxes = Sandboxes::new(signer);
-        let core = Core::new(index, pods, changes, sandboxes, template, counters.clone(), report);
-        core.take_in(listed);
-        let tasks = vec![
-            tokio::spawn(async move { drop(ledger.run(receiver).await) }),
-            tokio::spawn(core.clone().follow(watched)),
-            tokio::spawn(core.clone().schedule()),
-        ];
-        Self { core, counters, tasks }
     }
 
     /// Serves everything that a gateway does; answers where.
@@ -229,6 +223,8 @@ impl Gateway {
 
     /// Ends at once, as a process that is killed.
     pub async fn end(self) {
+        self.writer.abort();
+        let _ = self.writer.await;
         for task in self.tasks {
             task.abort();
             let _ = task.await;

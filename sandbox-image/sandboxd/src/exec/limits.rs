@@ -2,7 +2,7 @@
 //!
 //! The counters are read before and after a command: what rose in between is what the command ran into.
 
-use std::{fs, path::Path};
+use std::{fs::File, os::unix::fs::FileExt as _, path::Path, str};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
@@ -15,20 +15,31 @@ pub struct Counters {
     pub process_refusals: u64,
 }
 
-impl Counters {
-    pub fn now() -> Self {
+/// Where the counters are. Opened once: they are read for every command, and what a policy mounts in their place is not believed.
+pub struct CounterFiles {
+    memory_kills: Option<File>,
+    process_refusals: Option<File>,
+}
+
+impl CounterFiles {
+    pub fn open() -> Self {
         Self::under(Path::new(CGROUPS))
     }
 
     fn under(root: &Path) -> Self {
+        // Version 2, then version 1.
+        let first = |names: [&str; 2]| names.iter().find_map(|name| File::open(root.join(name)).ok());
         Self {
-            // Version 2, then version 1.
-            memory_kills: counter(&root.join("memory.events"), "oom_kill")
-                .or_else(|| counter(&root.join("memory/memory.oom_control"), "oom_kill"))
-                .unwrap_or(0),
-            process_refusals: counter(&root.join("pids.events"), "max")
-                .or_else(|| counter(&root.join("pids/pids.events"), "max"))
-                .unwrap_or(0),
+            memory_kills: first(["memory.events", "memory/memory.oom_control"]),
+            process_refusals: first(["pids.events", "pids/pids.events"]),
+        }
+    }
+
+    pub fn read(&self) -> Counters {
+        let read = |file: &Option<File>, name| file.as_ref().and_then(|file| counter(file, name)).unwrap_or(0);
+        Counters {
+            memory_kills: read(&self.memory_kills, "oom_kill"),
+            process_refusals: read(&self.process_refusals, "max"),
         }
     }
 }
@@ -50,9 +61,11 @@ fn is_full(folder: &Path) -> bool {
     })
 }
 
-/// The number behind a name in a file of `name number` lines.
-fn counter(file: &Path, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
+/// The number behind a name in a file of a few `name number` lines.
+fn counter(file: &File, name: &str) -> Option<u64> {
+    let mut buffer = [0; 1024];
+    let count = file.read_at(&mut buffer, 0).ok()?;
+    let text = str::from_utf8(&buffer[..count]).ok()?;
     text.lines().find_map(|line| match line.split_once(' ') {
         Some((found, number)) if found == name => number.trim().parse().ok(),
         _ => None,
@@ -61,16 +74,18 @@ fn counter(file: &Path, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn both_versions_of_control_groups_are_read() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Counters::under(folder.path()), Counters::default());
+        assert_eq!(CounterFiles::under(folder.path()).read(), Counters::default());
         fs::create_dir_all(folder.path().join("memory")).unwrap();
         let version_1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
         fs::write(folder.path().join("memory/memory.oom_control"), version_1).unwrap();
-        assert_eq!(Counters::under(folder.path()).memory_kills, 3);
+        assert_eq!(CounterFiles::under(folder.path()).read().memory_kills, 3);
         fs::write(
             folder.path().join("memory.events"),
             "oom 9\noom_kill 5\noom_group_kill 1\n",
@@ -81,7 +96,7 @@ mod tests {
             memory_kills: 5,
             process_refusals: 2,
         };
-        assert_eq!(Counters::under(folder.path()), both);
+        assert_eq!(CounterFiles::under(folder.path()).read(), both);
     }
 
     #[test]

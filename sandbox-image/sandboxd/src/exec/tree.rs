@@ -61,7 +61,9 @@ struct Process {
 
 /// When the process began, in the kernel's ticks.
 pub fn began(pid: i32) -> u64 {
-    read(pid).map_or(0, |process| process.began)
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    stat.and_then(|stat| parse(pid, &stat, &[]))
+        .map_or(0, |process| process.began)
 }
 
 /// Kills all of the command.

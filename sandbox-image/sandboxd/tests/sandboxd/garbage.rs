@@ -1,4 +1,4 @@
-//! Everything that can be sent, spoilt at random, with the gateway's signature and without. The same spoilt bytes in every run.
+//! Everything that can be sent, spoilt at random, with the gateway's signature and without.
 
 use std::time::{Duration, Instant};
 
@@ -7,40 +7,15 @@ use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::dice::{Dice, rounds};
 use crate::sandbox::{Sandbox, shell};
 
 /// Nobody may be kept waiting for longer.
 const WITHIN: Duration = Duration::from_secs(20);
+/// Seconds: no lease ends while its door is tried.
+const LONG: u64 = 3600;
 /// Everything sent here is small, so sandboxd stays small: kibibytes at most.
 const MEMORY: u64 = 32 << 10;
-
-/// Xorshift.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-
-    /// A few bytes changed, left out, doubled or cut off.
-    fn spoil(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut spoilt = bytes.to_vec();
-        for _ in 0..=self.roll(4) {
-            let at = self.roll(spoilt.len().max(1)).min(spoilt.len());
-            match self.roll(5) {
-                0 if at < spoilt.len() => spoilt[at] = self.roll(256) as u8,
-                1 if at < spoilt.len() => drop(spoilt.remove(at)),
-                2 => spoilt.insert(at, b"\0\\\"{}[]:,-9%\r\n"[self.roll(14)]),
-                3 => spoilt.extend_from_within(at..(at + self.roll(64)).min(spoilt.len())),
-                _ => spoilt.truncate(spoilt.len() - self.roll(spoilt.len() / 8 + 1)),
-            }
-        }
-        spoilt
-    }
-}
 
 /// What sandboxd has taken of memory at most.
 fn memory(sandbox: &Sandbox) -> u64 {
@@ -69,14 +44,14 @@ async fn still_serves(sandbox: &Sandbox) {
 
 #[tokio::test]
 async fn bytes_that_are_no_request_are_refused_or_dropped() {
-    let sandbox = Sandbox::bound().await;
-    let mut dice = Dice(1);
+    let sandbox = Sandbox::bound_for(LONG).await;
+    let mut dice = Dice::new(1);
     let requests: [&[u8]; 3] = [
         b"GET /healthz HTTP/1.1\r\nhost: s\r\n\r\n",
         b"POST /exec HTTP/1.1\r\nhost: s\r\ncontent-length: 12\r\nx-grpo-lease: l1\r\nx-grpo-epoch: 1\r\n\r\n{\"id\": \"e1\"}",
         b"PUT /files?path=/none HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ];
-    for round in 0..600 {
+    for round in rounds(600) {
         let bytes = dice.spoil(requests[round % requests.len()]);
         let exchange = async {
             let mut stream = TcpStream::connect(&sandbox.address).await.unwrap();
@@ -94,8 +69,8 @@ async fn bytes_that_are_no_request_are_refused_or_dropped() {
 
 #[tokio::test]
 async fn a_signed_call_with_a_spoilt_body_is_answered() {
-    let sandbox = Sandbox::bound().await;
-    let mut dice = Dice(2);
+    let sandbox = Sandbox::bound_for(LONG).await;
+    let mut dice = Dice::new(2);
     let mut command = shell("e1", "");
     command.argv = vec!["true".into()];
     command.timeout_seconds = 1;
@@ -130,7 +105,7 @@ async fn a_signed_call_with_a_spoilt_body_is_answered() {
             serde_json::to_vec(&CloseRequest { id: "s1".into() }).unwrap(),
         ),
     ];
-    for round in 0..500 {
+    for round in rounds(500) {
         let (target, body) = &calls[round % calls.len()];
         let spoilt = dice.spoil(body);
         let shown = String::from_utf8_lossy(&spoilt).into_owned();
@@ -146,15 +121,15 @@ async fn a_signed_call_with_a_spoilt_body_is_answered() {
 
 #[tokio::test]
 async fn a_spoilt_tar_writes_nowhere_but_below_its_folder() {
-    let sandbox = Sandbox::bound().await;
+    let sandbox = Sandbox::bound_for(LONG).await;
     let from = sandbox.path("from");
     let script = format!(
         "mkdir -p {from}/a/b {from}/../beside && cd {from} && echo text > a/b/c && ln -s ../beside d && tar -cf ../t a d && rm -r {from}"
     );
     assert_eq!(sandbox.shell("e1", &script).await.exit_code, Some(0));
     let tar = std::fs::read(sandbox.path("t")).unwrap();
-    let mut dice = Dice(3);
-    for round in 0..400 {
+    let mut dice = Dice::new(3);
+    for round in rounds(400) {
         let mut spoilt = tar.clone();
         // In the heads, where it matters, with a checksum that fits.
         let head = 512 * [0, 1, 2, 4][round % 4];

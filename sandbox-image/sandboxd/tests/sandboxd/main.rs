@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod background;
+mod dice;
 mod garbage;
 mod relays;
 mod sandbox;

@@ -63,8 +63,12 @@ impl Sandbox {
     }
 
     pub async fn bound() -> Self {
+        Self::bound_for(60).await
+    }
+
+    pub async fn bound_for(seconds: u64) -> Self {
         let sandbox = Self::start();
-        assert_eq!(sandbox.bind("l1", 1, 60).await.status(), 204);
+        assert_eq!(sandbox.bind("l1", 1, seconds).await.status(), 204);
         sandbox
     }
 

@@ -1,6 +1,6 @@
 //! As whom, where and with which environment commands run.
 
-use grpo_sandbox_protocol::Killed;
+use grpo_sandbox_protocol::{ExecState, Killed, OutputPart};
 
 use crate::sandbox::{Sandbox, shell};
 
@@ -70,4 +70,21 @@ async fn a_command_runs_as_the_user_it_names() {
     request.id = "e2".into();
     request.user = Some("4242:4243".into());
     assert_eq!(sandbox.exec(&request).await.output, "4242\n4243\n4243\n4242 /\n");
+}
+
+#[tokio::test]
+async fn a_command_and_what_it_starts_give_way_to_sandboxd() {
+    let sandbox = Sandbox::bound().await;
+    let niceness = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let after_name = stat.rsplit_once(')').unwrap().1;
+        after_name.split_whitespace().nth(16).unwrap().to_owned()
+    };
+    let mut begun = shell("e1", "sleep 1000 & echo $!; wait");
+    begun.timeout_seconds = 60;
+    let _: ExecState = sandbox.call("/exec/start", &begun).await;
+    let printed: OutputPart = sandbox.look("/exec/output?id=e1&waitSeconds=20").await;
+    let child = String::from_utf8(printed.data).unwrap();
+    assert_eq!(niceness(child.trim()), "19");
+    assert_ne!(niceness(&sandbox.process.id().to_string()), "19");
 }

@@ -1,0 +1,99 @@
+//! How a gateway begins: it takes the ledger, then reads the pods, and knows from both what is whose before anybody is served.
+//!
+//! The order matters. A pod that an earlier gateway made after the list is nobody's; once the ledger is taken it soon makes none, and the watch tells of
+//! those that it still made.
+
+use std::sync::Arc;
+
+use grpo_crds::sandbox_pool::Reset;
+use grpo_sandbox_protocol::Signer;
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::watcher;
+use tokio::task::JoinHandle;
+
+use crate::core::{Core, Watched, now};
+use crate::index::{Bounds, Index};
+use crate::ledger::{self, Counters, Ledger, LedgerError};
+use crate::pod::{Template, template_digest};
+use crate::restore::restore;
+use crate::sandbox::Sandboxes;
+
+/// Why a gateway did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error("listing sandbox pods: {0}")]
+    List(#[from] watcher::Error),
+    #[error("making a sandbox pod: {0}")]
+    Pod(#[from] serde_json::Error),
+    #[error("tidying the ledger: more entries are to go than may wait")]
+    Backlog,
+}
+
+/// What a gateway is begun with.
+pub struct Beginning {
+    pub client: Client,
+    pub signer: Signer,
+    /// With any term: the ledger says which it is.
+    pub template: Template,
+    pub bounds: Bounds,
+    /// Names of the ledger's ConfigMaps.
+    pub ledgers: Vec<String>,
+    /// This gateway's mark in them, which no other has.
+    pub holder: String,
+}
+
+/// A gateway that knows its pool, and the tasks that it works in. It does not listen yet, and tries no walls.
+pub struct Begun {
+    pub core: Arc<Core>,
+    pub counters: Counters,
+    /// Ends when another gateway has taken the ledger.
+    pub writer: JoinHandle<Result<(), LedgerError>>,
+    pub tasks: Vec<JoinHandle<()>>,
+}
+
+impl Beginning {
+    pub async fn begin(self) -> Result<Begun, BeginError> {
+        let Self {
+            client,
+            signer,
+            mut template,
+            bounds,
+            ledgers,
+            holder,
+        } = self;
+        let (pods, maps) = (
+            Api::namespaced(client.clone(), &template.namespace),
+            Api::namespaced(client.clone(), &template.namespace),
+        );
+        let (ledger, entries, known) = Ledger::open(maps, &ledgers, &holder).await?;
+        let (watched, listed) = Watched::begin(client, &template.namespace, &template.pool).await?;
+        template.term = ledger.term();
+        let made_from = template_digest(&template)?;
+        let mut index = Index::new(bounds);
+        let kept = template.spec.warm.min.iter();
+        index.keep(kept.map(|kept| (kept.image.clone(), kept.count as usize)).collect());
+        index.resets = template.spec.reset == Reset::ContainerRestart;
+        let (changes, receiver) = ledger::channel();
+        for change in restore(&mut index, entries, &listed, &made_from, now()) {
+            changes.try_send(change).map_err(|_| BeginError::Backlog)?;
+        }
+        let counters = known.counters.clone();
+        let sandboxes = Sandboxes::new(signer);
+        let core = Core::new(index, pods, changes, sandboxes, template, known);
+        let writer = tokio::spawn(ledger.run(receiver));
+        core.take_in(listed);
+        let tasks = vec![
+            tokio::spawn(core.clone().follow(watched)),
+            tokio::spawn(core.clone().schedule()),
+        ];
+        Ok(Begun {
+            core,
+            counters,
+            writer,
+            tasks,
+        })
+    }
+}
