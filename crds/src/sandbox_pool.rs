@@ -82,7 +82,7 @@ pub struct SandboxPoolSpec {
 }
 
 /// Sandboxes that are started before they are asked for, because the driver says which images come next.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Warm {
     /// Groups of episodes whose sandboxes are started before their turn comes. Default: as many episodes as run at the same time.
@@ -97,6 +97,26 @@ pub struct Warm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
+    /// Images that nodes pull and keep for sandboxes to come, while the pool has no room for the sandboxes themselves; at most so many at a time. What
+    /// nobody wants any more is the kubelet's to remove, as its image garbage collection is set. 0: an image is pulled by its first sandbox.
+    #[serde(default = "default_images")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub images: u32,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Self {
+            ahead: None,
+            min: Vec::new(),
+            max: None,
+            images: default_images(),
+        }
+    }
+}
+
+fn default_images() -> u32 {
+    16
 }
 
 /// So many sandboxes of one image.

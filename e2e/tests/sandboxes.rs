@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "sandboxes/ahead.rs"]
+mod ahead;
 #[path = "sandboxes/attacks.rs"]
 mod attacks;
 #[path = "sandboxes/losses.rs"]

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use grpo_crds::RunConfig;
+use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Secret, Service, ServiceAccount},
@@ -23,7 +24,6 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
-const SANDBOXD_PORT: u16 = 7070;
 
 pub fn objects(seen: &Seen, settings: &Settings) -> Vec<Child> {
     let mut objects = vec![pool_file(seen), key(seen)];
@@ -109,13 +109,16 @@ fn gateway_rights(seen: &Seen) -> [Child; 3] {
     ]
 }
 
-/// Sandboxes are reached by their gateway only, and reach nothing.
+/// Sandboxes are reached by their gateway only, and reach nothing; nor do pods that hold an image for them.
 fn sandboxes_reach_nothing(seen: &Seen) -> Child {
     seen.owner.child::<NetworkPolicy>(
         names::sandbox_policy(&seen.owner.name),
         &pool_labels(seen, role::SANDBOX),
         json!({"spec": {
-            "podSelector": {"matchLabels": selector(seen, role::SANDBOX)},
+            "podSelector": {
+                "matchLabels": {names::SANDBOX_POOL: seen.owner.name},
+                "matchExpressions": [{"key": names::ROLE, "operator": "In", "values": [role::SANDBOX, role::IMAGE]}],
+            },
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{
                 "from": [{"podSelector": {"matchLabels": selector(seen, role::GATEWAY)}}],

@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::pod::{self, Template};
 use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
+use crate::shelf::Shelf;
 use crate::waiters::{Place, Waiters};
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index decides.
@@ -77,6 +78,8 @@ pub struct Core {
     pub sandboxes: Sandboxes,
     pub relays: Relays,
     pub egress: Egress,
+    /// Images that are held for sandboxes to come.
+    pub shelf: Mutex<Shelf>,
     /// For bodies on their way into sandboxes.
     pub room: Room,
     pub template: Template,
@@ -119,6 +122,7 @@ impl Core {
                 template.spec.allow_unenforced,
                 now(),
             ),
+            shelf: Mutex::new(Shelf::new(template.spec.warm.images as usize)),
             witness: known.witness,
             testimonies: Semaphore::new(TESTIMONIES),
             began: Instant::now(),
@@ -312,7 +316,12 @@ impl Core {
             self.with(|index| index.refused(&name));
             return;
         }
-        let made = match pod::sandbox(&self.template_now(), &name, &image, slot) {
+        let near = self
+            .shelf
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .node_of(&image);
+        let made = match pod::sandbox(&self.template_now(), &name, &image, slot, near.as_deref()) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };

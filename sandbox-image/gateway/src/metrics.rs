@@ -20,6 +20,8 @@ type Label = (&'static str, String);
 pub struct Around {
     pub relays: usize,
     pub egress_blocked: bool,
+    /// Images that are held for sandboxes to come, and those of them that a node has.
+    pub images: (usize, usize),
 }
 
 /// What is counted as it happens; everything else is read from the index.
@@ -183,6 +185,17 @@ fn register_around(registry: &mut Registry, around: Around) {
     let relays: Gauge = Gauge::default();
     relays.set(around.relays as i64);
     registry.register("relays", "Ports of sandboxes that lead to a service", relays);
+    let images: Family<[Label; 1], Gauge> = Family::default();
+    let (held, there) = around.images;
+    for (state, count) in [("pulling", held.saturating_sub(there)), ("there", there)] {
+        let labels = [("state", state.to_owned())];
+        images.get_or_create(&labels).set(count as i64);
+    }
+    registry.register(
+        "images_held",
+        "Images that nodes pull or have for sandboxes that the pool has no room for yet",
+        images,
+    );
     let blocked: Gauge = Gauge::default();
     blocked.set(i64::from(around.egress_blocked));
     registry.register(

@@ -6,16 +6,22 @@ use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, Pod, ResourceRequirements,
+    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, NodeAffinity, Pod, ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Resource;
 use serde_json::json;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
+const ROLE_LABEL: &str = "grpo.dev/role";
+const HOLDER: &str = "image";
 /// Selects the pool's sandboxes and nothing else: the gateway's own pod carries the pool's label too.
 pub fn selector(pool: &str) -> String {
-    format!("{POOL_LABEL}={pool},grpo.dev/role=sandbox")
+    format!("{POOL_LABEL}={pool},{ROLE_LABEL}=sandbox")
+}
+/// Selects the pods that hold images.
+pub fn holders(pool: &str) -> String {
+    format!("{POOL_LABEL}={pool},{ROLE_LABEL}={HOLDER}")
 }
 /// Which of a node's places a sandbox takes, where the pool bounds them.
 pub const SLOT_LABEL: &str = "grpo.dev/sandbox-slot";
@@ -131,13 +137,61 @@ pub fn template_digest(template: &Template) -> Result<String, serde_json::Error>
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// A sandbox pod.
-pub fn sandbox(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
+/// A sandbox pod. `near`: a node that has the image already, where it would rather run.
+pub fn sandbox(
+    template: &Template,
+    name: &str,
+    image: &str,
+    slot: Option<u32>,
+    near: Option<&str>,
+) -> Result<Pod, serde_json::Error> {
     let mut pod = bare(template, name, image, slot)?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(TERM_ANNOTATION.to_owned(), template.term.to_string());
     annotations.insert(TEMPLATE_ANNOTATION.to_owned(), template_digest(template)?);
+    if let (Some(spec), Some(node)) = (&mut pod.spec, near) {
+        spec.affinity.get_or_insert_default().node_affinity = Some(rather_on(node)?);
+    }
     Ok(pod)
+}
+
+/// A pod that has a node pull the image and keep it, and does nothing. Its name follows from the image and the template, so that it is made once however
+/// often it is asked for. It is walled in as a sandbox is.
+pub fn holder(template: &Template, image: &str) -> Result<Pod, serde_json::Error> {
+    let made_from = template_digest(template)?;
+    let mut hasher = std::hash::DefaultHasher::new();
+    (image, &made_from).hash(&mut hasher);
+    let name = format!("{}-img-{:010x}", template.pool, hasher.finish() >> 24);
+    let mut pod = bare(template, &name, image, None)?;
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(ROLE_LABEL.to_owned(), HOLDER.to_owned());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(TEMPLATE_ANNOTATION.to_owned(), made_from);
+    if let Some(spec) = &mut pod.spec {
+        // Spread: what one node holds is a part of what the pool may hold.
+        spec.topology_spread_constraints = serde_json::from_value(json!([{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {POOL_LABEL: template.pool, ROLE_LABEL: HOLDER}},
+        }]))?;
+        for container in &mut spec.containers {
+            container.command = Some(vec![format!("{MOUNT}/sandboxd"), "hold".to_owned()]);
+            container.name = HOLDER.to_owned();
+            (container.env, container.ports) = (None, None);
+            (container.restart_policy, container.restart_policy_rules) = (None, None);
+            container.resources = serde_json::from_value(json!({
+                "requests": {"cpu": "1m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"},
+            }))?;
+        }
+    }
+    Ok(pod)
+}
+
+/// Where a pod runs if there is room: what else the scheduler weighs comes to less.
+fn rather_on(node: &str) -> Result<NodeAffinity, serde_json::Error> {
+    serde_json::from_value(json!({"preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": 100,
+        "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
+    }]}))
 }
 
 fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
@@ -147,7 +201,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     let mut labels = metadata.labels;
     for (key, value) in [
         ("app.kubernetes.io/managed-by", "grpo-operator"),
-        ("grpo.dev/role", "sandbox"),
+        (ROLE_LABEL, "sandbox"),
         (POOL_LABEL, template.pool.as_str()),
     ] {
         labels.insert(key.to_owned(), value.to_owned());
@@ -230,7 +284,7 @@ mod tests {
     #[test]
     fn a_pod_tells_which_gateway_made_it_and_from_what() {
         let template = template("{max: 4, maxPerNode: 2}");
-        let pod = sandbox(&template, "s", "task:1", Some(1)).unwrap();
+        let pod = sandbox(&template, "s", "task:1", Some(1), None).unwrap();
         assert_eq!(term(&pod), Some(3));
         let later = Template {
             term: 4,
@@ -247,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
-        let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1", None).unwrap();
+        let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1", None, None).unwrap();
         let spec = pod.spec.unwrap();
         assert_eq!(spec.automount_service_account_token, Some(false));
         assert_eq!(spec.host_users, Some(false));
@@ -269,6 +323,7 @@ mod tests {
             "s",
             "task:1",
             None,
+            None,
         )
         .unwrap();
         let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
@@ -279,7 +334,10 @@ mod tests {
     fn the_pools_pod_template_says_how_sandboxes_are_scheduled() {
         let overlay =
             "{max: 4, podTemplate: {spec: {priorityClassName: low, schedulerName: packer, runtimeClassName: gvisor}}}";
-        let spec = sandbox(&template(overlay), "s", "task:1", None).unwrap().spec.unwrap();
+        let spec = sandbox(&template(overlay), "s", "task:1", None, None)
+            .unwrap()
+            .spec
+            .unwrap();
         assert_eq!(spec.priority_class_name.as_deref(), Some("low"));
         assert_eq!(spec.scheduler_name.as_deref(), Some("packer"));
         assert_eq!(spec.runtime_class_name.as_deref(), Some("gvisor"));
@@ -289,7 +347,7 @@ mod tests {
     #[test]
     fn only_a_pool_that_resets_has_containers_that_begin_anew_and_only_when_sandboxd_says_so() {
         let container = |spec: &str| {
-            let pod = sandbox(&template(spec), "s", "task:1", None).unwrap();
+            let pod = sandbox(&template(spec), "s", "task:1", None, None).unwrap();
             pod.spec.unwrap().containers[0].clone()
         };
         assert_eq!(container("max: 4").restart_policy_rules, None);
@@ -302,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_with_a_slot_keeps_away_from_nodes_where_that_is_taken() {
-        let pod = sandbox(&template("{max: 4, maxPerNode: 2}"), "s", "task:1", Some(1)).unwrap();
+        let pod = sandbox(&template("{max: 4, maxPerNode: 2}"), "s", "task:1", Some(1), None).unwrap();
         assert_eq!(slot(&pod), Some(1));
         let labels = pod.metadata.labels.unwrap();
         let anti = pod.spec.unwrap().affinity.unwrap().pod_anti_affinity.unwrap();
@@ -311,6 +369,55 @@ mod tests {
         let wanted = term.label_selector.clone().unwrap().match_labels.unwrap();
         assert_eq!(wanted.len(), 2);
         assert!(wanted.iter().all(|(key, value)| labels.get(key) == Some(value)));
+    }
+
+    #[test]
+    fn a_holder_has_the_image_and_nothing_of_a_sandbox_and_is_made_once_for_an_image_and_a_template() {
+        let template = template("{max: 4, resources: {limits: {memory: 8Gi}}, imageRewrites: [{from: t, to: m/t}]}");
+        let pod = holder(&template, "task:1").unwrap();
+        let name = |template: &Template, image: &str| holder(template, image).unwrap().metadata.name.unwrap();
+        let own = name(&template, "task:1");
+        assert!(own.starts_with("p-img-") && own != name(&template, "task:2"), "{own}");
+        let later = Template {
+            term: 9,
+            ..template.clone()
+        };
+        assert_eq!(name(&later, "task:1"), own, "another gateway makes no second one");
+        let changed = Template {
+            sandboxd_image: "sandboxd:2".into(),
+            ..template.clone()
+        };
+        assert_ne!(name(&changed, "task:1"), own);
+        let made_from = template_digest(&template).unwrap();
+        assert_eq!(image_if_made_from(&pod, &made_from), Some("task:1"));
+        assert_eq!(pod.metadata.labels.as_ref().unwrap()["grpo.dev/role"], "image");
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.host_users, Some(false));
+        let container = &spec.containers[0];
+        assert_eq!(container.image.as_deref(), Some("m/task:1"));
+        assert_eq!(container.command.as_deref().unwrap(), ["/grpo/sandboxd", "hold"]);
+        assert_eq!((container.env.as_ref(), container.ports.as_ref()), (None, None));
+        let memory = &container.resources.as_ref().unwrap().limits.as_ref().unwrap()["memory"];
+        assert_eq!(memory.0, "32Mi");
+    }
+
+    #[test]
+    fn a_sandbox_would_rather_run_where_its_image_is_and_still_keeps_its_slot() {
+        let pod = sandbox(
+            &template("{max: 4, maxPerNode: 2}"),
+            "s",
+            "task:1",
+            Some(1),
+            Some("node-1"),
+        )
+        .unwrap();
+        let affinity = pod.spec.unwrap().affinity.unwrap();
+        assert!(affinity.pod_anti_affinity.is_some());
+        let preferred = affinity.node_affinity.unwrap();
+        assert_eq!(preferred.required_during_scheduling_ignored_during_execution, None);
+        let preferred = preferred.preferred_during_scheduling_ignored_during_execution.unwrap();
+        let field = &preferred[0].preference.match_fields.as_ref().unwrap()[0];
+        assert_eq!(field.values.as_deref().unwrap(), ["node-1"]);
     }
 
     #[test]

@@ -30,6 +30,9 @@ const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
 /// A thread that has ended might not be had again.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Does nothing, for as long as the pod is there: its node then has the image. Nobody is served, and no key is needed.
+const HOLD: &str = "hold";
+
 /// Serves callers from the same host too, as tests are. An argument, because an image could set a variable.
 const ALLOW_LOCAL: &str = "--allow-local";
 
@@ -63,6 +66,9 @@ fn main() -> ExitCode {
     match first.as_deref().and_then(|first| first.to_str()) {
         Some(exec::PRINT_ENVIRONMENT) => return print_environment(arguments.next()),
         Some(session::TAKE_TERMINAL) => return take_terminal(arguments),
+        Some(HOLD) => loop {
+            std::thread::park();
+        },
         _ => {}
     }
     match run() {

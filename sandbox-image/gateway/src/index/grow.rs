@@ -1,12 +1,13 @@
 //! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a while.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 
 use super::turns::in_turn;
 use super::{Action, Index, Sandbox, Stage};
+use crate::pull::PullFailure;
 
 /// Pods that nobody wants any more are kept for so long, milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
@@ -208,6 +209,31 @@ impl Index {
             });
         }
         images
+    }
+
+    /// Images that somebody wants and of which there is no pod, because the pool has no room: those that are waited for first, then what comes next. What
+    /// failed to be pulled is not among them; a sandbox tries it.
+    pub fn images_to_come(&self, now: i64) -> Vec<Arc<str>> {
+        let there: HashSet<&str> = self.sandboxes.values().map(|sandbox| sandbox.image.as_str()).collect();
+        let waiting = self.queue.iter().map(|waiter| Arc::from(waiter.request.image.as_str()));
+        let demanded = self.demand.values().flat_map(|wanted| &wanted.images);
+        let mut seen = HashSet::new();
+        waiting
+            .chain(demanded.map(|(image, _)| image.clone()))
+            .filter(|image| !there.contains(&**image) && !self.pulls.is_suspect(image, now))
+            .filter(|image| seen.insert(image.clone()))
+            .collect()
+    }
+
+    /// Whether somebody wants sandboxes of the image.
+    pub fn is_wanted(&self, image: &str) -> bool {
+        let mut demanded = self.demand.values().flat_map(|wanted| &wanted.images);
+        demanded.any(|(wanted, _)| &**wanted == image) || self.queue.iter().any(|w| w.request.image == image)
+    }
+
+    /// A node failed to pull the image before there was a sandbox of it.
+    pub fn pull_failed_ahead(&mut self, image: &str, failure: &PullFailure, now: i64) {
+        self.pulls.failed(image, failure, now);
     }
 
     fn unleased(&self) -> Spare {

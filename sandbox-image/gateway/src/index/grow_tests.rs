@@ -205,3 +205,32 @@ fn nobody_waits_for_a_removal_until_too_many_hang() {
     index.gone("p1", SandboxCause::Deleted);
     assert!(matches!(&plan(&mut index, 0, &mut next)[..], [Action::Create { .. }]));
 }
+
+#[test]
+fn images_to_come_are_those_that_are_wanted_and_have_no_pod_and_did_not_fail() {
+    let (mut index, mut next) = (Index::new(bounds(2, 0)), 0);
+    index.want("r", vec![("a".into(), 2), ("b".into(), 2), ("bad".into(), 1)], 0);
+    plan(&mut index, 0, &mut next);
+    index.wait(request("w", "c", Priority::Agent), 0).unwrap();
+    let names = |index: &Index| {
+        index
+            .images_to_come(1)
+            .iter()
+            .map(|i| i.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&index), ["c", "b", "bad"]);
+    let failure = PullFailure {
+        culprit: crate::pull::Culprit::Task,
+        is_final: true,
+        message: "not found".into(),
+    };
+    index.pull_failed_ahead("bad", &failure, 0);
+    assert_eq!(names(&index), ["c", "b"]);
+    assert!(index.is_wanted("a") && index.is_wanted("c") && !index.is_wanted("d"));
+    assert_eq!(
+        index.troubles(1).len(),
+        1,
+        "known before a sandbox would have found out"
+    );
+}
