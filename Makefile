@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets fuzz-sandboxes bench-sandbox
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +98,11 @@ test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on t
 	@e2e/demo/prepare.sh
 	$(ENV)
 	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture after_a_reset
+
+test-trainer-kills: ## a trainer of two ranks, killed 200 times: the same losses, the same weights, no half checkpoint
+	@e2e/setup/setup.sh build
+	$(ENV)
+	GRPO_KILLS=200 cargo test $(TORCH) --test kills -- --nocapture
 
 fuzz-sandboxes: ## spoilt requests at every door of sandboxd and of its gateway, ten minutes each
 	@e2e/setup/setup.sh build

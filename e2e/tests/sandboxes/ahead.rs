@@ -24,20 +24,26 @@ fn one(image: &str) -> ImageDemand {
 fn is_held(pod: &Pod, image: &str) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     let is_running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-    is_running && annotations.and_then(|all| all.get("grpo.dev/image")).is_some_and(|held| held == image)
+    is_running
+        && annotations
+            .and_then(|all| all.get("grpo.dev/image"))
+            .is_some_and(|held| held == image)
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-sandboxes"]
 async fn a_node_has_the_image_of_what_comes_next_before_the_pool_has_room_for_it() -> Result<()> {
-    let spec = json!({"max": 1, "allowUnenforced": true, "warm": {"images": 1}, "resources": {"limits": {"memory": "256Mi"}}});
+    let spec =
+        json!({"max": 1, "allowUnenforced": true, "warm": {"images": 1}, "resources": {"limits": {"memory": "256Mi"}}});
     let pool = Pool::new("ahead", spec).await?;
     let task = task()?["image"].as_str().unwrap_or_default().to_owned();
     let gateway = pool.gateway()?;
     let first = gateway.lease("first", &task, Priority::Agent, SOON).await?;
     let gateways = kube::api::ListParams::default().labels("grpo.dev/role=gateway");
     let listed = pool.scene.pods().list(&gateways).await?.items;
-    let next = listed.first().and_then(|pod| pod.spec.as_ref()?.containers.first()?.image.clone());
+    let next = listed
+        .first()
+        .and_then(|pod| pod.spec.as_ref()?.containers.first()?.image.clone());
     let next = next.ok_or("the gateway's pod has no image")?;
 
     // One that cannot be had is known before anybody needs it, and makes room for one that can.

@@ -20,10 +20,19 @@ pub fn bound_processes() {
     if !is_user_namespace(Path::new(UIDS)) {
         return;
     }
-    let own = getrlimit(Resource::RLIMIT_NPROC).map_or(u64::MAX, |(_, hard)| hard);
-    let bound = MAX_PROCESSES.min(own);
+    let bound = most_processes();
     // Without it the kubelet's bound of the pod still holds.
     let _ = setrlimit(Resource::RLIMIT_NPROC, bound, bound);
+}
+
+/// How many processes a user of this sandbox may have, where [`bound_processes`] bounds them.
+pub fn processes_of_a_user(uids: &Path) -> Option<u64> {
+    is_user_namespace(uids).then(most_processes)
+}
+
+fn most_processes() -> u64 {
+    let own = getrlimit(Resource::RLIMIT_NPROC).map_or(u64::MAX, |(_, hard)| hard);
+    MAX_PROCESSES.min(own)
 }
 
 /// Lets a process that has just begun, and all that it will start, run behind sandboxd. Between sandboxes it changes nothing: the kernel shares the processors

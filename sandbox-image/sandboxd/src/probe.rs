@@ -55,10 +55,13 @@ fn limits(root: &Path, uids: &Path) -> Limits {
         let (quota, period) = quota.trim().split_once(' ')?;
         (quota.parse::<u64>().ok()? * 1000).checked_div(period.parse().ok()?)
     });
+    // The pod's bound, if it can be seen from here, and the user's.
+    let of_the_pod = number("pids.max").or_else(|| number("pids/pids.max"));
+    let processes = [of_the_pod, bounds::processes_of_a_user(uids)];
     Limits {
         memory_bytes: number("memory.max").or_else(|| number("memory/memory.limit_in_bytes")),
         cpu_millis,
-        processes: number("pids.max").or_else(|| number("pids/pids.max")),
+        processes: processes.into_iter().flatten().min(),
         user_namespace: bounds::is_user_namespace(uids),
     }
 }
@@ -107,5 +110,9 @@ mod tests {
         assert_eq!(limits(root, &uids), later);
         write("cpu.max", "max 100000\n");
         assert_eq!(limits(root, &uids).cpu_millis, None);
+        write("pids.max", "max\n");
+        fs::remove_file(root.join("pids/pids.max")).unwrap();
+        let own = limits(root, &uids).processes;
+        assert!(own.is_some_and(|bound| bound <= 2048), "a user's own bound: {own:?}");
     }
 }

@@ -4,6 +4,7 @@
 //! replayed step comes out with other bits than were published, a new lineage begins. Orders go from rank 0 to the others as broadcasts; an
 //! idle order every few seconds lets every rank notice that another one is gone, and end. One that hangs is found by the [`watchdog`].
 
+mod checkpoints;
 mod http;
 mod recover;
 
@@ -33,6 +34,8 @@ use crate::watchdog::{self, Limits};
 
 /// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
 const IDLE: Duration = Duration::from_secs(5);
+/// The same while a checkpoint is being written: it counts when all ranks have found that it is.
+const UNSEALED: Duration = Duration::from_millis(100);
 /// Room for one order's JSON.
 const ORDER_BYTES: usize = 1024;
 /// Steps whose answers are remembered; older ones are in the store.
@@ -127,6 +130,7 @@ struct Rank {
     board: Board,
     /// What the watchdog sees of this rank.
     watch: Watch,
+    pending: Option<checkpoints::Pending>,
 }
 
 /// This process among the ranks.
@@ -209,6 +213,7 @@ fn train(
         tensors_sha256: String::new(),
         board: board.clone(),
         watch: group.watch(),
+        pending: None,
         model: Sharded::new(model_config, group, &initial)?,
         config,
         model_dir,
@@ -262,8 +267,9 @@ impl Rank {
 
     /// Gives or takes orders until something ends it.
     fn follow(&mut self, jobs: Option<Receiver<(u32, StepRequest)>>, limits: &Limits) -> Result<(), TrainError> {
-        let idle = IDLE.min(limits.collective / 4);
+        let usual = IDLE.min(limits.collective / 4);
         loop {
+            let idle = if self.pending.is_some() { UNSEALED } else { usual };
             let order = match &jobs {
                 None => None,
                 Some(jobs) => Some(match jobs.recv_timeout(idle) {
@@ -274,7 +280,9 @@ impl Rank {
                     }
                 }),
             };
-            match self.spread(order)? {
+            let order = self.spread(order)?;
+            self.finish_checkpoint(false)?;
+            match order {
                 Order::Idle => {}
                 Order::Step { step, request } => self.obey(step, &request)?,
             }
@@ -309,10 +317,6 @@ impl Rank {
         self.step = step;
         self.publish(parent)?;
         let metrics = self.named(metrics);
-        let order = request.checkpoint.unwrap_or_else(|| self.usual_checkpoint(step));
-        if order.write {
-            self.checkpoint(step, order.keep as usize)?;
-        }
         if self.is_first() {
             self.model.group.busy("removing old versions", || {
                 self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
@@ -326,6 +330,15 @@ impl Rank {
                 "step done"
             );
         }
+        // Later than the metrics: a step that a checkpoint holds is never computed again.
+        let order = request.checkpoint.unwrap_or_else(|| self.usual_checkpoint(step));
+        if order.write {
+            self.begin_checkpoint(step, order.keep as usize)?;
+        }
+        if step == self.config.spec.rollout.iterations {
+            // Whoever hears that the run is done may take the trainer away.
+            self.finish_checkpoint(true)?;
+        }
         self.tell(step, StepPhase::Done, Some(metrics), None);
         Ok(())
     }
@@ -337,21 +350,6 @@ impl Rank {
             write: step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations,
             keep: checkpoint.keep,
         }
-    }
-
-    fn checkpoint(&self, step: u32, keep: usize) -> Result<(), TrainError> {
-        let group = &self.model.group;
-        group.busy("writing a checkpoint", || {
-            self.store.write_shards(&self.model, &self.lineage, step)
-        })?;
-        group.barrier()?;
-        if self.is_first() {
-            group.busy("sealing a checkpoint", || {
-                self.store.seal(&self.model, &self.lineage, step, keep)
-            })?;
-            self.board.with(|shared| shared.state.checkpoint_step = step);
-        }
-        Ok(())
     }
 
     /// One optimizer step, which has a deadline.

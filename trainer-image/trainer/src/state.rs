@@ -38,6 +38,49 @@ pub struct CheckpointManifest {
     pub files: BTreeMap<String, String>,
 }
 
+/// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state itself.
+pub struct Snapshot {
+    head: CheckpointManifest,
+    rank: u32,
+    /// Flat, fp32: values and both moments of every unit.
+    tensors: Vec<(String, Tensor)>,
+}
+
+impl Snapshot {
+    pub fn of(model: &Sharded, lineage: &str, step: u32) -> Self {
+        let named = model.shards.iter().enumerate().flat_map(|(index, shard)| {
+            let parts = [
+                ("values", &shard.values),
+                ("first", &shard.first_moment),
+                ("second", &shard.second_moment),
+            ];
+            parts.map(|(name, tensor)| (format!("{index:05}.{name}"), tensor.copy()))
+        });
+        Self {
+            tensors: named.collect(),
+            rank: model.group.rank(),
+            head: CheckpointManifest::head(model, lineage, step),
+        }
+    }
+
+    /// What a checkpoint of it is sealed with, but for its files.
+    pub fn head(&self) -> &CheckpointManifest {
+        &self.head
+    }
+}
+
+impl CheckpointManifest {
+    fn head(model: &Sharded, lineage: &str, step: u32) -> Self {
+        Self {
+            lineage: lineage.to_owned(),
+            step,
+            updates: model.updates,
+            world: model.group.world(),
+            files: BTreeMap::new(),
+        }
+    }
+}
+
 /// `l7` is 7; lineages are counted so that the newest is known.
 pub fn lineage_number(lineage: &str) -> u32 {
     lineage.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -322,20 +365,20 @@ impl Store {
 
     /// Writes this rank's part. Every rank calls it, then rank 0 calls [`Store::seal`].
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
-        let mut tensors: Vec<(String, Vec<u8>, usize)> = Vec::new();
-        for (index, shard) in model.shards.iter().enumerate() {
-            let parts = [
-                ("values", &shard.values),
-                ("first", &shard.first_moment),
-                ("second", &shard.second_moment),
-            ];
-            for (name, tensor) in parts {
-                let values = Vec::<f32>::try_from(tensor)?;
-                let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                tensors.push((format!("{index:05}.{name}"), bytes, values.len()));
-            }
-        }
+        self.write_snapshot(&Snapshot::of(model, lineage, step))
+    }
+
+    /// The same of a state that was put aside.
+    pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), TrainError> {
         let malformed = |e: safetensors::SafeTensorError| TrainError::Start(format!("packing a checkpoint: {e}"));
+        let tensors = snapshot.tensors.iter();
+        let tensors = tensors
+            .map(|(name, tensor)| {
+                let values = Vec::<f32>::try_from(tensor)?;
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                Ok((name, bytes, values.len()))
+            })
+            .collect::<Result<Vec<_>, TrainError>>()?;
         let views = tensors
             .iter()
             .map(|(name, bytes, n)| {
@@ -346,32 +389,27 @@ impl Store {
             })
             .collect::<Result<Vec<_>, TrainError>>()?;
         let bytes = safetensors::serialize(views, None).map_err(malformed)?;
-        let file = self.at(&paths::checkpoint_rank(
-            lineage,
-            step,
-            model.group.rank(),
-            model.group.world(),
-        ));
-        self.put_file(&file, &bytes)
+        let head = &snapshot.head;
+        let path = paths::checkpoint_rank(&head.lineage, head.step, snapshot.rank, head.world);
+        self.put_file(&self.at(&path), &bytes)
     }
 
     /// Makes a checkpoint complete, and removes all but the newest `keep`.
     pub fn seal(&self, model: &Sharded, lineage: &str, step: u32, keep: usize) -> Result<(), TrainError> {
-        let world = model.group.world();
+        self.seal_snapshot(CheckpointManifest::head(model, lineage, step), keep)
+    }
+
+    /// The same of states that were put aside under this head.
+    pub fn seal_snapshot(&self, head: CheckpointManifest, keep: usize) -> Result<(), TrainError> {
+        let (lineage, step) = (head.lineage.clone(), head.step);
         let mut files = BTreeMap::new();
-        for rank in 0..world {
-            let path = paths::checkpoint_rank(lineage, step, rank, world);
+        for rank in 0..head.world {
+            let path = paths::checkpoint_rank(&lineage, step, rank, head.world);
             files.insert(name_of(&self.at(&path)), sha256(&self.read(&path)?));
         }
-        let manifest = CheckpointManifest {
-            lineage: lineage.to_owned(),
-            step,
-            updates: model.updates,
-            world,
-            files,
-        };
+        let manifest = CheckpointManifest { files, ..head };
         // A checkpoint that was found damaged, and passed over, may have left its manifest under this name.
-        self.put_file(&self.at(&paths::checkpoint_manifest(lineage, step)), &json(&manifest)?)?;
+        self.put_file(&self.at(&paths::checkpoint_manifest(&lineage, step)), &json(&manifest)?)?;
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for old in all.iter().rev().skip(keep.max(1)) {

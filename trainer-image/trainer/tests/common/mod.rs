@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+pub mod process;
+
 use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_native::{Group, Rendezvous};
 use grpo_policy::Config;

@@ -1,0 +1,294 @@
+//! A run's trainer as its pods start it: processes, orders over HTTP, deaths.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_crds::{GrpoRun, RunConfig};
+use grpo_policy::weights;
+use grpo_records::paths;
+use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};
+use grpo_records::weights::WeightsManifest;
+use grpo_trainer::state::{Store, json, sha256};
+
+pub const STEPS: u32 = 9;
+
+/// A run's folder: model, config and store, with the batches of every step.
+pub struct Run {
+    _folder: tempfile::TempDir,
+    pub root: PathBuf,
+    pub store: Store,
+}
+
+impl Run {
+    pub fn new(checkpoint_every: u32) -> Self {
+        Self::with_deadline(checkpoint_every, "60s")
+    }
+
+    pub fn with_deadline(checkpoint_every: u32, collective: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_owned();
+        let model = root.join("model");
+        std::fs::create_dir(&model).unwrap();
+        let config = serde_json::to_vec(&super::config_json()).unwrap();
+        std::fs::write(model.join("config.json"), config).unwrap();
+        let initial = super::alone().weights().unwrap();
+        std::fs::write(
+            model.join("model.safetensors"),
+            weights::to_safetensors(&initial).unwrap(),
+        )
+        .unwrap();
+
+        let run: GrpoRun = serde_json::from_value(serde_json::json!({
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "run", "namespace": "default", "uid": "uid-1"},
+            "spec": {
+                "model": {"image": {"reference": "example.com/model:1"}},
+                "tasks": {"train": {"dataset": {"image": {"reference": "example.com/tasks:1", "path": "train.jsonl"}}}},
+                "agent": {"bash": {}},
+                "algorithm": {"learningRate": 1e-3},
+                "rollout": {"iterations": STEPS},
+                "checkpoint": {"every": checkpoint_every, "keep": 2},
+                "trainer": {"deadlines": {"collective": collective}},
+                "inference": {"pool": {"engine": {"embedded": {}}}},
+                "sandboxes": {"pool": {"max": 4}},
+                "store": {"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}}
+            }
+        }))
+        .unwrap();
+        let mut config = RunConfig::of(&run);
+        config.store_path = root.join("store").display().to_string();
+        config.model_path = model.display().to_string();
+        std::fs::write(root.join("run.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+
+        let store = Store::new(root.join("store"));
+        for step in 1..=STEPS {
+            store
+                .create(&paths::batch(step), &json(&super::batch(step)).unwrap())
+                .unwrap();
+        }
+        Self {
+            _folder: folder,
+            root,
+            store,
+        }
+    }
+
+    pub fn manifest(&self, version: &str) -> WeightsManifest {
+        serde_json::from_slice(&self.store.read(&paths::weights_manifest(version)).unwrap()).unwrap()
+    }
+
+    pub fn metrics(&self, step: u32) -> StepMetrics {
+        serde_json::from_slice(&self.store.read(&paths::trainer_metrics(step)).unwrap()).unwrap()
+    }
+}
+
+/// Somebody who will kill a rank.
+pub struct Killer {
+    spare: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Killer {
+    /// Does not kill, if it has not yet.
+    pub fn spare(self) {
+        let _ = self.spare.send(());
+        self.thread.join().unwrap();
+    }
+
+    /// Waits until it has killed.
+    pub fn wait(self) {
+        self.thread.join().unwrap();
+    }
+}
+
+/// The ranks of one attempt, killed when dropped.
+pub struct Attempt {
+    pub ranks: Vec<Child>,
+    /// Of every rank: each is the first of a pod of its own.
+    pub doors: Vec<String>,
+    pub last_words: PathBuf,
+}
+
+impl Attempt {
+    /// Starts the ranks and returns when they take orders.
+    pub fn start(run: &Run, number: u32, world: u32) -> Self {
+        let mut attempt = Self::begin(run, number, world, 0..world);
+        attempt.wait_for_orders();
+        attempt
+    }
+
+    /// Starts some ranks of a world.
+    pub fn begin(run: &Run, number: u32, world: u32, present: std::ops::Range<u32>) -> Self {
+        let meeting = free_port();
+        let doors: Vec<String> = present.clone().map(|_| format!("127.0.0.1:{}", free_port())).collect();
+        let last_words = run.root.join(format!("last-words-{number}"));
+        std::fs::create_dir_all(&last_words).unwrap();
+        let ranks = present.zip(&doors).map(|(rank, door)| {
+            Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
+                .args(["serve", "--listen", door, "--config"])
+                .arg(run.root.join("run.json"))
+                .arg("--termination-log")
+                .arg(last_words.join(rank.to_string()))
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", world.to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", meeting.to_string())
+                .env("GLOO_SOCKET_IFNAME", "lo")
+                .env("GRPO_ATTEMPT", number.to_string())
+                .env("GRPO_THREADS", "1")
+                .env("RUST_LOG", "info")
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        });
+        let ranks = ranks.collect();
+        Self {
+            ranks,
+            doors,
+            last_words,
+        }
+    }
+
+    pub fn wait_for_orders(&mut self) {
+        if let Err(said) = self.takes_orders() {
+            panic!("a rank ended:\n{said}");
+        }
+    }
+
+    /// Waits until every rank is ready for orders; what a rank said that ended before is the error.
+    pub fn takes_orders(&mut self) -> Result<(), String> {
+        for rank in &mut self.ranks {
+            let mut lines = BufReader::new(rank.stderr.take().unwrap()).lines();
+            let mut seen: Vec<String> = Vec::new();
+            while !seen.last().is_some_and(|line| line.contains("ready for orders")) {
+                match lines.next() {
+                    Some(line) => seen.push(line.unwrap()),
+                    None => return Err(seen.join("\n")),
+                }
+            }
+            // Read on, so that the rank never waits for room in the pipe.
+            std::thread::spawn(move || lines.for_each(drop));
+        }
+        Ok(())
+    }
+
+    /// Kills a rank at that time, unless it is spared before.
+    pub fn kill_at(&self, rank: usize, at: Instant) -> Killer {
+        let pid = self.ranks[rank].id().to_string();
+        let (spare, spared) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let wait = at.saturating_duration_since(Instant::now());
+            if spared.recv_timeout(wait) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // The rank is not waited for before this thread has ended, so its number is still its own.
+                let _ = Command::new("kill").args(["-9", &pid]).stderr(Stdio::null()).status();
+            }
+        });
+        Killer { spare, thread }
+    }
+
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.ask_rank(0, method, path, body)
+    }
+
+    pub fn ask_rank(&self, rank: usize, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.try_ask(rank, method, path, body).unwrap()
+    }
+
+    /// Nothing where the rank does not answer.
+    pub fn try_ask(&self, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(&self.doors[rank]).ok()?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: trainer\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.get(9..12)?.parse().ok()?, body.to_owned()))
+    }
+
+    pub fn state(&self) -> TrainerState {
+        serde_json::from_str(&self.ask("GET", "/v1/state", "").1).unwrap()
+    }
+
+    pub fn order(&self, step: u32, batch: &str, sha256: &str) -> (u16, String) {
+        let body = serde_json::json!({"batch": batch, "sha256": sha256}).to_string();
+        self.ask("PUT", &format!("/v1/steps/{step}"), &body)
+    }
+
+    pub fn outcome(&self, step: u32) -> StepState {
+        serde_json::from_str(&self.ask("GET", &format!("/v1/steps/{step}?waitSeconds=50"), "").1).unwrap()
+    }
+
+    pub fn step(&self, run: &Run, step: u32) -> StepState {
+        let (status, answer) = self.order(step, &paths::batch(step), &checksum(run, step));
+        assert_eq!(status, 202, "{answer}");
+        let outcome = self.outcome(step);
+        assert_eq!(outcome.state, StepPhase::Done, "{outcome:?}");
+        outcome
+    }
+
+    /// Kills one rank; answers whether every other one then said that it lost a peer.
+    pub fn kill(&mut self, rank: usize) -> bool {
+        self.ranks[rank].kill().unwrap();
+        self.ranks.iter_mut().enumerate().all(|(at, child)| {
+            let status = child.wait().unwrap();
+            at == rank || status.code() == Some(PEER_LOST_CODE)
+        })
+    }
+
+    pub fn signal(&self, rank: usize, signal: &str) {
+        let pid = self.ranks[rank].id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Stops one rank as a hang does, and answers what the others said of it when they ended.
+    pub fn hang(&mut self, rank: usize) -> Vec<Hang> {
+        self.signal(rank, "-STOP");
+        let others = (0..self.ranks.len()).filter(|other| *other != rank);
+        let said = others.map(|other| {
+            assert_eq!(
+                self.ranks[other].wait().unwrap().code(),
+                Some(HUNG_CODE),
+                "rank {other}"
+            );
+            serde_json::from_slice(&std::fs::read(self.last_words.join(other.to_string())).unwrap()).unwrap()
+        });
+        said.collect()
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub fn checksum(run: &Run, step: u32) -> String {
+    sha256(&run.store.read(&paths::batch(step)).unwrap())
+}
+
+pub fn exists(folder: &Path, name: &str) -> bool {
+    folder.join(name).exists()
+}
+
+/// Returns when it holds.
+pub fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
