@@ -11,6 +11,8 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const WEIGHTS: &str = "weights";
 /// Where the trainer's ranks write what has no name yet, a folder each.
 pub const STAGING: &str = ".staging";
+/// What TensorBoard reads, a file an attempt of the trainer.
+pub const TENSORBOARD: &str = "tensorboard";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 

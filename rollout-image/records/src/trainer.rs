@@ -129,3 +129,56 @@ pub struct StepMetrics {
     pub shuffled: bool,
     pub seconds: f64,
 }
+
+impl StepMetrics {
+    /// Every number of the step under the name that Prometheus and TensorBoard show it by: the field's, in snake case. What is derived is here too.
+    pub fn numbers(&self) -> Vec<(String, f64)> {
+        let fields = match serde_json::to_value(self) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        let named = fields.iter().filter(|(name, _)| *name != "step");
+        let mut numbers: Vec<(String, f64)> = named
+            .filter_map(|(name, value)| Some((shown(name), value.as_f64()?)))
+            .collect();
+        if self.seconds > 0.0 {
+            numbers.push(("row_tokens_per_second".to_owned(), self.row_tokens as f64 / self.seconds));
+        }
+        numbers
+    }
+}
+
+fn shown(field: &str) -> String {
+    if field == "seconds" {
+        return "step_seconds".to_owned();
+    }
+    let snake = |c: char| match c.is_ascii_uppercase() {
+        true => format!("_{}", c.to_ascii_lowercase()),
+        false => c.to_string(),
+    };
+    field.chars().map(snake).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_a_step_has_a_name_to_be_shown_by() {
+        let metrics = StepMetrics {
+            step: 3,
+            loss: 0.5,
+            logprob_gap_max: 0.25,
+            row_tokens: 300,
+            seconds: 2.0,
+            ..Default::default()
+        };
+        let numbers = metrics.numbers();
+        let of = |name: &str| numbers.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
+        assert_eq!(of("loss"), Some(0.5));
+        assert_eq!(of("logprob_gap_max"), Some(0.25));
+        assert_eq!(of("step_seconds"), Some(2.0));
+        assert_eq!(of("row_tokens_per_second"), Some(150.0));
+        assert_eq!((of("step"), of("weights"), of("advantages")), (None, None, None));
+    }
+}

@@ -7,6 +7,7 @@
 mod checkpoints;
 mod http;
 mod recover;
+mod tensorboard;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -131,6 +132,8 @@ struct Rank {
     /// What the watchdog sees of this rank.
     watch: Watch,
     pending: Option<checkpoints::Pending>,
+    /// Of rank 0, once it has something to show.
+    curves: Option<tensorboard::Curves>,
 }
 
 /// This process among the ranks.
@@ -214,6 +217,7 @@ fn train(
         board: board.clone(),
         watch: group.watch(),
         pending: None,
+        curves: None,
         model: Sharded::new(model_config, group, &initial)?,
         config,
         model_dir,
@@ -322,6 +326,7 @@ impl Rank {
                 self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
                 self.store.prune_versions()
             })?;
+            self.show(&metrics);
             tracing::info!(
                 step,
                 loss = metrics.loss,

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase};
+use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
 use super::Board;
@@ -199,17 +199,7 @@ async fn metrics(State(door): State<Door>) -> String {
         )
     });
     let mut text = format!("# TYPE grpo_trainer_step gauge\ngrpo_trainer_step {}\n", state.step);
-    for (name, value) in last.iter().flat_map(|m| {
-        [
-            ("loss", m.loss),
-            ("clip_fraction", m.clip_fraction),
-            ("entropy", m.entropy),
-            ("gradient_norm", m.gradient_norm),
-            ("logprob_gap_max", m.logprob_gap_max),
-            ("trained_tokens", m.trained_tokens as f64),
-            ("step_seconds", m.seconds),
-        ]
-    }) {
+    for (name, value) in last.iter().flat_map(StepMetrics::numbers) {
         let _ = writeln!(text, "# TYPE grpo_trainer_{name} gauge\ngrpo_trainer_{name} {value}");
     }
     text

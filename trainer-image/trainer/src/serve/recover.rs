@@ -95,8 +95,9 @@ impl Rank {
         self.publish_weights(&weights, parent)?;
         if self.is_first() {
             // Missing where the attempt before ended between publishing and noting.
-            self.store
-                .create(&paths::trainer_metrics(step), &json(&self.named(metrics))?)?;
+            let metrics = self.named(metrics);
+            self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+            self.show(&metrics);
         }
         Ok(())
     }

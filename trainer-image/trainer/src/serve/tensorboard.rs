@@ -1,0 +1,186 @@
+//! The run's curves as TensorBoard reads them: `tensorboard/events.out.tfevents.<seconds>.attempt-<n>` in the run's store. `wandb sync` takes the same file.
+//!
+//! A file is a row of records, `length (u64), masked crc of it, protobuf Event, masked crc of it`, little endian (TensorFlow's `record_writer.cc`, `event.proto`,
+//! `summary.proto`). An attempt begins with a session log: what earlier files have of its first step and later ones is then left out, so that a step that
+//! is computed again is shown once.
+//!
+//! Curves are a convenience. A step does not fail because they could not be written; the numbers themselves are in `metrics/trainer/`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use grpo_records::paths;
+use grpo_records::trainer::StepMetrics;
+use prost::Message;
+
+use super::Rank;
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(oneof = "What", tags = "3, 5, 7")]
+    what: Option<What>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum What {
+    #[prost(string, tag = "3")]
+    FileVersion(String),
+    #[prost(message, tag = "5")]
+    Summary(Summary),
+    #[prost(message, tag = "7")]
+    Session(Session),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<Value>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, tag = "2")]
+    simple_value: f32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Session {
+    /// 1: it starts.
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// The file of one attempt.
+pub(super) struct Curves(File);
+
+impl Curves {
+    /// Begins with what is shown of this step and later ones.
+    fn begin(folder: &Path, attempt: u32, step: u32) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let name = format!("events.out.tfevents.{:010}.attempt-{attempt}", seconds() as u64);
+        let file = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
+        let mut curves = Self(file);
+        curves.write(0, What::FileVersion("brain.Event:2".to_owned()))?;
+        curves.write(step.into(), What::Session(Session { status: 1 }))?;
+        Ok(curves)
+    }
+
+    fn show(&mut self, metrics: &StepMetrics) -> io::Result<()> {
+        let values = metrics.numbers().into_iter().map(|(name, number)| Value {
+            tag: format!("trainer/{name}"),
+            simple_value: number as f32,
+        });
+        let summary = Summary {
+            values: values.collect(),
+        };
+        self.write(metrics.step.into(), What::Summary(summary))
+    }
+
+    fn write(&mut self, step: i64, what: What) -> io::Result<()> {
+        let event = Event {
+            wall_time: seconds(),
+            step,
+            what: Some(what),
+        };
+        // One call: a reader that looks meanwhile sees a whole record or none.
+        self.0.write_all(&record(&event.encode_to_vec()))
+    }
+}
+
+fn record(event: &[u8]) -> Vec<u8> {
+    let length = (event.len() as u64).to_le_bytes();
+    [&length[..], &masked_crc(&length), event, &masked_crc(event)].concat()
+}
+
+/// A checksum of data that itself holds checksums is masked.
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    let crc = crc32c::crc32c(bytes);
+    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+fn seconds() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+impl Rank {
+    /// Adds a step to the curves.
+    pub(super) fn show(&mut self, metrics: &StepMetrics) {
+        if let Err(error) = self.try_to_show(metrics) {
+            tracing::warn!(%error, step = metrics.step, "writing the curves; the step's numbers are in metrics/trainer");
+        }
+    }
+
+    fn try_to_show(&mut self, metrics: &StepMetrics) -> io::Result<()> {
+        if self.curves.is_none() {
+            let folder = self.store.at(paths::TENSORBOARD);
+            let attempt = self.board.with(|shared| shared.state.attempt);
+            self.curves = Some(Curves::begin(&folder, attempt, metrics.step)?);
+        }
+        self.curves.as_mut().map_or(Ok(()), |curves| curves.show(metrics))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads as TensorBoard does.
+    fn events(mut bytes: &[u8]) -> Vec<Event> {
+        let mut events = Vec::new();
+        while !bytes.is_empty() {
+            let (length, rest) = bytes.split_at(8);
+            let (crc, rest) = rest.split_at(4);
+            assert_eq!(crc, masked_crc(length));
+            let (event, rest) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+            let (crc, rest) = rest.split_at(4);
+            assert_eq!(crc, masked_crc(event));
+            events.push(Event::decode(event).unwrap());
+            bytes = rest;
+        }
+        events
+    }
+
+    #[test]
+    fn a_file_says_its_version_where_it_begins_and_every_number_of_every_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut curves = Curves::begin(folder.path(), 2, 7).unwrap();
+        for step in [7, 8] {
+            let metrics = StepMetrics {
+                step,
+                loss: f64::from(step),
+                ..Default::default()
+            };
+            curves.show(&metrics).unwrap();
+        }
+        let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        assert!(file.to_str().unwrap().contains("tfevents") && file.to_str().unwrap().ends_with("attempt-2"));
+        let events = events(&fs::read(file).unwrap());
+        assert_eq!(events[0].what, Some(What::FileVersion("brain.Event:2".into())));
+        assert_eq!((events[1].step, &events[1].what), (7, &Some(What::Session(Session { status: 1 }))));
+        let losses = events[2..].iter().map(|event| match &event.what {
+            Some(What::Summary(summary)) => {
+                let loss = summary.values.iter().find(|value| value.tag == "trainer/loss").unwrap();
+                (event.step, loss.simple_value)
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(losses.collect::<Vec<_>>(), [(7, 7.0), (8, 8.0)]);
+    }
+
+    #[test]
+    fn checksums_are_masked_as_tensorflow_does() {
+        // crc32c("123456789") is e3069283.
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(masked_crc(b"123456789"), 0xc78a_b0e5u32.to_le_bytes());
+    }
+}
