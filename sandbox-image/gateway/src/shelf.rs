@@ -11,7 +11,7 @@
 //! A holder's name follows from its image, so that late events, another gateway or a lost answer never make a second one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
