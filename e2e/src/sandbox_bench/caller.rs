@@ -1,17 +1,19 @@
 //! A driver's half of the conversation with a gateway: as little work as that can be, for it shares the machine with what is measured.
 
 use bytes::Bytes;
-use grpo_sandbox_protocol::{Demand, ImageDemand, Lease, LeaseRequest, PoolState, Priority};
+use grpo_sandbox_protocol::{Demand, IDLE_CONNECTION, ImageDemand, Lease, LeaseRequest, PoolState, Priority};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioTimer},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::SandboxBenchError;
 
+/// How often a call is made whose connection breaks off.
+const TRIES: u32 = 3;
 pub const RUN: &str = "bench";
 pub const IMAGE: &str = "example.com/task:1";
 
@@ -26,7 +28,10 @@ impl Caller {
     pub fn new(base: String) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION / 2)
+            .build(connector);
         Self { client, base }
     }
 
@@ -52,20 +57,26 @@ impl Caller {
             doing: format!("{method} {path} of {}", self.base),
             what,
         };
-        let mut request = Request::builder()
-            .method(method.clone())
-            .uri(format!("{}{path}", self.base));
-        for (name, value) in headers {
-            request = request.header(*name, value);
-        }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| failed(error.to_string()))?;
-        let answer = self
-            .client
-            .request(request)
-            .await
-            .map_err(|error| failed(error.to_string()))?;
+        let request = || {
+            let named = Request::builder()
+                .method(method.clone())
+                .uri(format!("{}{path}", self.base));
+            let all = headers
+                .iter()
+                .fold(named, |request, (name, value)| request.header(*name, value));
+            all.body(Full::new(body.clone()))
+                .map_err(|error| failed(error.to_string()))
+        };
+        // Whoever is called may close a connection at the moment in which it is used. Every call carries an id, so it is made again, as a driver does.
+        let mut tries = 0;
+        let answer = loop {
+            tries += 1;
+            match self.client.request(request()?).await {
+                Ok(answer) => break answer,
+                Err(error) if error.is_connect() || tries == TRIES => return Err(failed(error.to_string())),
+                Err(_) => {}
+            }
+        };
         let status = answer.status();
         let body = answer
             .into_body()

@@ -142,7 +142,10 @@ impl StepMetrics {
             .filter_map(|(name, value)| Some((shown(name), value.as_f64()?)))
             .collect();
         if self.seconds > 0.0 {
-            numbers.push(("row_tokens_per_second".to_owned(), self.row_tokens as f64 / self.seconds));
+            numbers.push((
+                "row_tokens_per_second".to_owned(),
+                self.row_tokens as f64 / self.seconds,
+            ));
         }
         numbers
     }

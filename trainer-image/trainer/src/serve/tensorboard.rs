@@ -166,7 +166,10 @@ mod tests {
         assert!(file.to_str().unwrap().contains("tfevents") && file.to_str().unwrap().ends_with("attempt-2"));
         let events = events(&fs::read(file).unwrap());
         assert_eq!(events[0].what, Some(What::FileVersion("brain.Event:2".into())));
-        assert_eq!((events[1].step, &events[1].what), (7, &Some(What::Session(Session { status: 1 }))));
+        assert_eq!(
+            (events[1].step, &events[1].what),
+            (7, &Some(What::Session(Session { status: 1 })))
+        );
         let losses = events[2..].iter().map(|event| match &event.what {
             Some(What::Summary(summary)) => {
                 let loss = summary.values.iter().find(|value| value.tag == "trainer/loss").unwrap();
