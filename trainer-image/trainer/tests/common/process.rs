@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::{GrpoRun, RunConfig};
@@ -17,6 +17,8 @@ use grpo_records::weights::WeightsManifest;
 use grpo_trainer::state::{Store, json, sha256};
 
 pub const STEPS: u32 = 9;
+/// Long enough for them to notice, where they can.
+const OTHERS_GO_AFTER: Duration = Duration::from_millis(200);
 
 /// A run's folder: model, config and store, with the batches of every step.
 pub struct Run {
@@ -177,15 +179,18 @@ impl Attempt {
         Ok(())
     }
 
-    /// Kills a rank at that time, unless it is spared before.
+    /// Kills a rank at that time, unless it is spared before, and then the others: an attempt is over when one of its pods is.
     pub fn kill_at(&self, rank: usize, at: Instant) -> Killer {
-        let pid = self.ranks[rank].id().to_string();
-        let (spare, spared) = mpsc::channel();
+        let pids: Vec<String> = self.ranks.iter().map(|rank| rank.id().to_string()).collect();
+        let (spare, spared) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
+            // The ranks are not waited for before this thread has ended, so their numbers are still their own.
+            let kill = |pid: &String| drop(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status());
             let wait = at.saturating_duration_since(Instant::now());
             if spared.recv_timeout(wait) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // The rank is not waited for before this thread has ended, so its number is still its own.
-                let _ = Command::new("kill").args(["-9", &pid]).stderr(Stdio::null()).status();
+                kill(&pids[rank]);
+                let _ = spared.recv_timeout(OTHERS_GO_AFTER);
+                pids.iter().for_each(kill);
             }
         });
         Killer { spare, thread }
