@@ -6,6 +6,8 @@
 // ring attention). The gradient needs no merge: given the *merged* output and logarithm, the kernel's backward of each piece is that piece's
 // part of the gradient, because p = exp(s - lse) and rowsum(dO * O) are then those of the whole row.
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -102,9 +104,10 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
     Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
     Tensor lse = at::empty({q.size(0), q.size(1)}, q.options());
     for (const Piece& p : pieces_of(flat)) {
-      auto [part, part_lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+      const auto answer = at::_scaled_dot_product_flash_attention_for_cpu(
           grouped(q, p.query, p.queries, groups), shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group),
           0.0, p.causal);
+      const Tensor &part = std::get<0>(answer), &part_lse = std::get<1>(answer);
       AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "merge",
                                  [&] { merge<scalar_t>(part, part_lse, out, lse, p.query, p.causal); });
     }
@@ -121,15 +124,18 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
     Tensor dq = at::empty_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
     for (const Piece& p : pieces_of(ctx->saved_data["pieces"].toIntVector())) {
       const Tensor part_lse = lse.narrow(0, p.query, p.queries).view({p.queries, groups, in_group}).permute({1, 2, 0});
-      auto [pq, pk, pv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      const auto answer = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           grouped(dout, p.query, p.queries, groups), grouped(q, p.query, p.queries, groups),
           shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group),
           grouped(out, p.query, p.queries, groups), part_lse, 0.0, p.causal);
       Tensor into = grouped(dq, p.query, p.queries, groups);
-      if (p.causal) into.copy_(pq); else into.add_(pq);
-      for (auto& [whole, part] : {std::pair<Tensor&, Tensor&>{dk, pk}, std::pair<Tensor&, Tensor&>{dv, pv}}) {
-        whole.narrow(0, p.key, p.keys).add_(part.sum(1).permute({1, 0, 2}));
+      if (p.causal) {
+        into.copy_(std::get<0>(answer));
+      } else {
+        into.add_(std::get<0>(answer));
       }
+      dk.narrow(0, p.key, p.keys).add_(std::get<1>(answer).sum(1).permute({1, 0, 2}));
+      dv.narrow(0, p.key, p.keys).add_(std::get<2>(answer).sum(1).permute({1, 0, 2}));
     }
     return {dq, dk, dv, Variable()};
   }

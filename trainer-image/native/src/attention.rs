@@ -119,7 +119,14 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
     let numbers: Vec<i64> = pieces
         .iter()
         .flat_map(|p| {
-            [p.queries.start, p.queries.len(), p.keys.start, p.keys.len(), usize::from(p.causal)].map(|n| n as i64)
+            [
+                p.queries.start,
+                p.queries.len(),
+                p.keys.start,
+                p.keys.len(),
+                usize::from(p.causal),
+            ]
+            .map(|n| n as i64)
         })
         .collect();
     let (mut q, mut k, mut v) = (q.shallow_clone(), k.shallow_clone(), v.shallow_clone());

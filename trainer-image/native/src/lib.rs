@@ -230,7 +230,9 @@ impl Group {
 
     /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no copy of it.
     pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(shard.shallow_clone()) };
+        let Some(raw) = self.raw else {
+            return Ok(shard.shallow_clone());
+        };
         self.contiguous("all-gather", shard)?;
         let mut input = shard.shallow_clone();
         let mut whole = Tensor::empty(
@@ -246,7 +248,9 @@ impl Group {
 
     /// Sums over the ranks and gives each its part: `[world * n]` on each rank becomes `[n]`. Alone, `whole` itself and no copy of it.
     pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(whole.shallow_clone()) };
+        let Some(raw) = self.raw else {
+            return Ok(whole.shallow_clone());
+        };
         self.contiguous("reduce-scatter", whole)?;
         let mut input = whole.shallow_clone();
         let part = whole.numel() as i64 / i64::from(self.world);

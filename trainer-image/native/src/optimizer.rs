@@ -53,8 +53,13 @@ pub fn adamw(
     let failed = |message: String| OptimizerError { numel, message };
     let [first, second] = moments;
     let all = [&*values, gradient, &*first, &*second];
-    if all.iter().any(|x| x.size() != values.size() || x.kind() != values.kind() || !x.is_contiguous()) {
-        return Err(failed("shapes or kinds differ, or a tensor is not contiguous".to_owned()));
+    if all
+        .iter()
+        .any(|x| x.size() != values.size() || x.kind() != values.kind() || !x.is_contiguous())
+    {
+        return Err(failed(
+            "shapes or kinds differ, or a tensor is not contiguous".to_owned(),
+        ));
     }
     let mut gradient = gradient.shallow_clone();
     call(|error, room| {

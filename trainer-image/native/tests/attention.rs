@@ -34,7 +34,10 @@ fn tree(lengths: &[usize], hangs: &[usize]) -> Tree {
             causal: true,
         });
         // Path i > 0 hangs on path (i - 1) / 2; two at one place are one piece.
-        let children: Vec<usize> = [2 * at + 1, 2 * at + 2].into_iter().filter(|c| *c < lengths.len()).collect();
+        let children: Vec<usize> = [2 * at + 1, 2 * at + 2]
+            .into_iter()
+            .filter(|c| *c < lengths.len())
+            .collect();
         let place = |child: &usize| 1 + hangs[*child] % lengths[at];
         let together = children.len() == 2 && place(&children[0]) == place(&children[1]);
         let groups: Vec<Vec<usize>> = if together {
@@ -74,9 +77,15 @@ fn dense(q: &Tensor, k: &Tensor, v: &Tensor, tree: &Tree) -> Tensor {
         }
     }
     let mask = Tensor::from_slice(&mask).view([n, n]);
-    let repeat = |x: &Tensor| x.repeat_interleave_self_int(q.size()[1] / k.size()[1], 1, None).transpose(0, 1);
+    let repeat = |x: &Tensor| {
+        x.repeat_interleave_self_int(q.size()[1] / k.size()[1], 1, None)
+            .transpose(0, 1)
+    };
     let scores = q.transpose(0, 1).matmul(&repeat(k).transpose(1, 2)) / (q.size()[2] as f64).sqrt();
-    (scores + mask).softmax(-1, Kind::Double).matmul(&repeat(v)).transpose(0, 1)
+    (scores + mask)
+        .softmax(-1, Kind::Double)
+        .matmul(&repeat(v))
+        .transpose(0, 1)
 }
 
 /// Output and the gradients of <output, above> in q, k and v.
@@ -91,12 +100,19 @@ fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) {
     tch::manual_seed(seed);
     let n = tree.sees.len() as i64;
     let normal = |heads: i64| Tensor::randn([n, heads, d], (Kind::Double, Device::Cpu));
-    let (q, k, v, above) = (normal(groups * in_group), normal(groups), normal(groups), normal(groups * in_group));
+    let (q, k, v, above) = (
+        normal(groups * in_group),
+        normal(groups),
+        normal(groups),
+        normal(groups * in_group),
+    );
     attention::check(&tree.pieces, n as usize).unwrap();
     let wanted = with_gradients([&q, &k, &v], &above, |q, k, v| dense(q, k, v, tree));
     for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
         let [q, k, v, above] = [&q, &k, &v, &above].map(|x| x.to_kind(kind));
-        let got = with_gradients([&q, &k, &v], &above, |q, k, v| attention::tree(q, k, v, &tree.pieces).unwrap());
+        let got = with_gradients([&q, &k, &v], &above, |q, k, v| {
+            attention::tree(q, k, v, &tree.pieces).unwrap()
+        });
         for (name, (got, wanted)) in ["output", "dq", "dk", "dv"].iter().zip(got.iter().zip(&wanted)) {
             let apart = apart(got, wanted);
             assert!(apart < bound, "{name} in {kind:?}: {apart:e} apart, {:?}", tree.pieces);
@@ -161,7 +177,10 @@ fn rotation_and_its_gradient_are_those_of_complex_numbers() {
         (&y * &above).sum(Kind::Double).backward();
         (y.detach(), x.grad())
     };
-    let (wanted, got) = (gradient(&plain), gradient(&|x| attention::rotate(x, &cos, &sin).unwrap()));
+    let (wanted, got) = (
+        gradient(&plain),
+        gradient(&|x| attention::rotate(x, &cos, &sin).unwrap()),
+    );
     assert!(apart(&got.0, &wanted.0) < 1e-14 && apart(&got.1, &wanted.1) < 1e-14);
     assert!(attention::rotate(&x, &cos.narrow(0, 0, 4), &sin).is_err());
 }
@@ -176,7 +195,11 @@ fn a_fused_step_is_the_papers() {
         weight_decay: 0.2,
         epsilon: 1e-8,
     };
-    let (mut x, mut m, mut v) = (Tensor::randn([1000], options), Tensor::zeros([1000], options), Tensor::zeros([1000], options));
+    let (mut x, mut m, mut v) = (
+        Tensor::randn([1000], options),
+        Tensor::zeros([1000], options),
+        Tensor::zeros([1000], options),
+    );
     let (mut wx, mut wm, mut wv) = (x.copy(), m.copy(), v.copy());
     for steps in 1..=3 {
         let g = Tensor::randn([1000], options);
@@ -188,5 +211,10 @@ fn a_fused_step_is_the_papers() {
         assert!(apart(&x, &wx) < 1e-12 && apart(&m, &wm) < 1e-12 && apart(&v, &wv) < 1e-12);
     }
     let short = Tensor::zeros([3], options);
-    assert!(adamw(&mut x, &short, [&mut m, &mut v], &step(4)).unwrap_err().to_string().contains("1000 values"));
+    assert!(
+        adamw(&mut x, &short, [&mut m, &mut v], &step(4))
+            .unwrap_err()
+            .to_string()
+            .contains("1000 values")
+    );
 }

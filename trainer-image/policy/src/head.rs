@@ -25,7 +25,9 @@ pub struct Chunk {
 /// Rows `[begin, begin + count)` that are passed over together.
 fn blocks(n: i64, v: i64) -> impl Iterator<Item = (i64, i64)> {
     let rows = (BLOCK / v.max(1)).max(1);
-    (0..n).step_by(rows as usize).map(move |begin| (begin, rows.min(n - begin)))
+    (0..n)
+        .step_by(rows as usize)
+        .map(move |begin| (begin, rows.min(n - begin)))
 }
 
 impl Chunk {
@@ -126,7 +128,7 @@ mod tests {
         let entropies = (all.exp() * &all).sum_dim_intlist(-1, false, x.kind()).neg();
         let mut loss = (&logprobs * g).sum(x.kind());
         if let Some(e) = e {
-            loss = loss + (&entropies * e).sum(x.kind());
+            loss += (&entropies * e).sum(x.kind());
         }
         loss.backward();
         [logprobs.detach(), entropies.detach(), x.grad(), w.grad()]

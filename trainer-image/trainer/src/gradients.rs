@@ -127,7 +127,12 @@ impl Sharded {
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
         let mut ends = self.ends(self.gather(0)?);
         tch::no_grad(|| -> Result<(), TrainError> {
-            inputs.push(batches.iter().map(|batch| model::embed(&ends.tensors[0], &batch.ids)).collect());
+            inputs.push(
+                batches
+                    .iter()
+                    .map(|batch| model::embed(&ends.tensors[0], &batch.ids))
+                    .collect(),
+            );
             for layer in 0..layers {
                 let weights = self.gather(layer + 1)?;
                 let pairs = batches.iter().zip(&inputs[layer]);

@@ -172,9 +172,17 @@ pub fn step(
         model.config.vocab_size,
         model.config.max_position_embeddings,
     )?;
-    let packing = pack(&rows, MICRO_BATCH_TOKENS, model.group.world() as usize, &Cost::of(&model.config));
+    let packing = pack(
+        &rows,
+        MICRO_BATCH_TOKENS,
+        model.group.world() as usize,
+        &Cost::of(&model.config),
+    );
     let mine = &packing.ranks[model.group.rank() as usize];
-    let batches: Vec<MicroBatch> = mine.iter().map(|pack| MicroBatch::packed(pack, &rows)).collect::<Result<_, _>>()?;
+    let batches: Vec<MicroBatch> = mine
+        .iter()
+        .map(|pack| MicroBatch::packed(pack, &rows))
+        .collect::<Result<_, _>>()?;
 
     let clip = &algorithm.clip;
     // clipped, |ratio - 1|, entropy, tokens over the gap; largest gap apart, because it is not a sum.

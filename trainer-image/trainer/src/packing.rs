@@ -58,7 +58,10 @@ impl Cost {
     pub fn of(config: &Config) -> Self {
         let (h, layers) = (config.hidden_size as f64, config.num_hidden_layers as f64);
         let d = config.head_dim() as f64;
-        let (heads, groups) = (config.num_attention_heads as f64 * d, config.num_key_value_heads as f64 * d);
+        let (heads, groups) = (
+            config.num_attention_heads as f64 * d,
+            config.num_key_value_heads as f64 * d,
+        );
         Self {
             token: layers * h * (2.0 * heads + 2.0 * groups + 3.0 * config.intermediate_size as f64),
             pair: layers * 2.0 * heads,
@@ -90,22 +93,33 @@ pub struct Packing {
 /// Merges rows, cuts what comes of it into packs of at most `budget` tokens, and deals those to `ranks`. Rows without a trained token, and
 /// what follows a row's last trained token, are not computed.
 pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Packing {
-    let rows: Vec<Used<'_>> = rows.iter().enumerate().filter_map(|(at, row)| Used::of(at, row)).collect();
+    let rows: Vec<Used<'_>> = rows
+        .iter()
+        .enumerate()
+        .filter_map(|(at, row)| Used::of(at, row))
+        .collect();
     let ranks = ranks.max(1);
     let whole = trie(&rows, (0..rows.len()).collect());
     let total: usize = whole.iter().map(|node| node.range.len()).sum();
     // With more ranks than whole tries, a smaller budget may spread the work.
     let mut budgets = vec![budget.max(1)];
     if ranks > 1 {
-        budgets.extend((1..=4).map(|parts| (total / (ranks * parts)).max(1)).filter(|b| *b < budget));
+        budgets.extend(
+            (1..=4)
+                .map(|parts| (total / (ranks * parts)).max(1))
+                .filter(|b| *b < budget),
+        );
     }
     let mut best: Option<(f64, Vec<Vec<Pack>>)> = None;
     for budget in budgets {
-        let packs = cut(&whole, budget).into_iter().map(|members| lay_out(&rows, members)).collect();
+        let packs = cut(&whole, budget)
+            .into_iter()
+            .map(|members| lay_out(&rows, members))
+            .collect();
         let dealt = deal(packs, ranks, cost);
         let most = dealt
             .iter()
-            .map(|packs| packs.iter().map(|pack| pack.cost(cost)).sum())
+            .map(|packs| packs.iter().map(|pack| pack.cost(cost)).sum::<f64>())
             .fold(0.0, f64::max);
         // The largest budget comes first, and only what is clearly faster replaces it.
         if best.as_ref().is_none_or(|(least, _)| most < least * 0.98) {
@@ -122,7 +136,11 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
 
 /// One pack per row, as if nothing were shared: what sharing is measured against.
 pub fn unshared(rows: &[TrainRow], ranks: usize, cost: &Cost) -> Packing {
-    let rows: Vec<Used<'_>> = rows.iter().enumerate().filter_map(|(at, row)| Used::of(at, row)).collect();
+    let rows: Vec<Used<'_>> = rows
+        .iter()
+        .enumerate()
+        .filter_map(|(at, row)| Used::of(at, row))
+        .collect();
     let packs = (0..rows.len()).map(|row| lay_out(&rows, vec![row])).collect();
     let dealt = deal(packs, ranks.max(1), cost);
     Packing {
@@ -253,7 +271,10 @@ fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
         // First fit, largest first.
         items.sort_by_key(|bin| (std::cmp::Reverse(bin.tokens), bin.rows.first().copied()));
         for item in items {
-            match packed.iter_mut().find(|bin| together || bin.tokens + item.tokens <= room) {
+            match packed
+                .iter_mut()
+                .find(|bin| together || bin.tokens + item.tokens <= room)
+            {
                 Some(bin) => {
                     bin.tokens += item.tokens;
                     bin.rows.extend(item.rows);
@@ -318,12 +339,19 @@ fn lay_out(rows: &[Used<'_>], members: Vec<usize>) -> Pack {
         let mut node = leaf;
         while node != 0 {
             let Node { range, parent, .. } = &nodes[node];
-            for depth in range.start..range.end.min(row.tokens.len()) {
-                place[depth] = places[node] + depth - range.start;
+            let end = range.end.min(row.tokens.len());
+            for (offset, place) in place[range.start..end].iter_mut().enumerate() {
+                *place = places[node] + offset;
             }
             node = *parent;
         }
-        let trained = row.source.weights.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0);
+        let trained = row
+            .source
+            .weights
+            .iter()
+            .enumerate()
+            .skip(1)
+            .filter(|(_, weight)| **weight != 0.0);
         pack.entries.extend(trained.map(|(token, _)| Entry {
             at: place[token - 1],
             row: row.row,
@@ -339,11 +367,16 @@ fn path(nodes: &[Node], sizes: &[usize], rows: &[Used<'_>], top: usize, pack: &m
     let mut hangs: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut node = Some(top);
     while let Some(at) = node {
-        let Node { from, range, children, .. } = &nodes[at];
+        let Node {
+            from, range, children, ..
+        } = &nodes[at];
         places[at] = pack.tokens.len();
         pack.tokens.extend_from_slice(&rows[*from].tokens[range.clone()]);
         pack.positions.extend(range.clone());
-        let heavy = children.iter().copied().max_by_key(|child| (sizes[*child], std::cmp::Reverse(*child)));
+        let heavy = children
+            .iter()
+            .copied()
+            .max_by_key(|child| (sizes[*child], std::cmp::Reverse(*child)));
         let light: Vec<usize> = children.iter().copied().filter(|child| Some(*child) != heavy).collect();
         if !light.is_empty() {
             hangs.push((pack.tokens.len(), light));

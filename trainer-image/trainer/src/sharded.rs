@@ -125,7 +125,11 @@ impl Sharded {
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
         // In pieces: a whole unit in double precision would be twice the unit.
         let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
-        let squares: f64 = gradients.iter().flat_map(|g| g.split(NORM_PIECE, 0)).map(|part| square(&part)).sum();
+        let squares: f64 = gradients
+            .iter()
+            .flat_map(|g| g.split(NORM_PIECE, 0))
+            .map(|part| square(&part))
+            .sum();
         let mut sum = Tensor::from_slice(&[squares]);
         self.group.all_reduce_sum(&mut sum)?;
         Ok(sum.double_value(&[0]).sqrt())

@@ -152,9 +152,15 @@ fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
         let batches: Vec<MicroBatch> = if way.packed {
             let packing = pack(rows, way.budget, world as usize, &Cost::of(&config()));
             let mine = &packing.ranks[rank];
-            mine.iter().map(|pack| MicroBatch::packed(pack, rows).unwrap()).collect()
+            mine.iter()
+                .map(|pack| MicroBatch::packed(pack, rows).unwrap())
+                .collect()
         } else {
-            rows.chunks(2).skip(rank).step_by(world as usize).map(MicroBatch::padded).collect()
+            rows.chunks(2)
+                .skip(rank)
+                .step_by(world as usize)
+                .map(MicroBatch::padded)
+                .collect()
         };
         let mut model = model(group);
         // Pieces of seven tokens, where one graph has them all.
@@ -169,7 +175,9 @@ fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
         parts.push(vec![model.sum(&[loss]).unwrap()[0] as f32]);
         parts
     });
-    (0..parts[0].len()).map(|unit| parts.iter().flat_map(|part| part[unit].clone()).collect()).collect()
+    (0..parts[0].len())
+        .map(|unit| parts.iter().flat_map(|part| part[unit].clone()).collect())
+        .collect()
 }
 
 /// Rows of `episodes` episodes of one prompt, one per turn, each with its whole history or with all but its last `window` turns cut short.
@@ -180,12 +188,18 @@ fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
         for turn in 0..turns {
             let mut tokens: Vec<u32> = (0..9).map(|i| (i * i) % 64).collect();
             for past in 0..=turn {
-                let length = if window.is_some_and(|window| past + window <= turn) { 2 } else { 5 };
+                let length = if window.is_some_and(|window| past + window <= turn) {
+                    2
+                } else {
+                    5
+                };
                 tokens.extend((0..length).map(|i| token(episode, past, i)));
             }
             let n = tokens.len();
             rows.push(TrainRow {
-                weights: (0..n).map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 }).collect(),
+                weights: (0..n)
+                    .map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 })
+                    .collect(),
                 old: vec![-4.0; n],
                 advantage: episode as f32 - 0.7 + turn as f32 * 0.1,
                 temperature: 0.7 + 0.2 * episode as f32,
@@ -202,7 +216,10 @@ fn packed_turns_have_the_gradients_and_the_loss_of_unpacked_ones_on_one_and_two_
         let rows = turn_rows(3, 8, window);
         let expected = gradients_of(&rows, 1, WAYS[0]);
         let packing = pack(&rows, 1000, 1, &Cost::of(&config()));
-        assert!(packing.unique_tokens * 2 < packing.row_tokens, "{window:?}: nothing is shared");
+        assert!(
+            packing.unique_tokens * 2 < packing.row_tokens,
+            "{window:?}: nothing is shared"
+        );
         for world in [1, 2] {
             for way in WAYS {
                 let got = gradients_of(&rows, world, way);
@@ -210,7 +227,10 @@ fn packed_turns_have_the_gradients_and_the_loss_of_unpacked_ones_on_one_and_two_
                     // Each rank has the loss; the unit's padding is zero.
                     let got = &got[..expected.len()];
                     let apart = distance(got, expected);
-                    assert!(apart < 1e-5, "{window:?}, {way:?}, unit {unit} at world {world}: {apart:e}");
+                    assert!(
+                        apart < 1e-5,
+                        "{window:?}, {way:?}, unit {unit} at world {world}: {apart:e}"
+                    );
                 }
             }
         }

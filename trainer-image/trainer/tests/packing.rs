@@ -59,7 +59,11 @@ fn is_faithful(rows: &[TrainRow], packing: &Packing) {
     let wanted: Vec<(usize, usize)> = rows
         .iter()
         .enumerate()
-        .flat_map(|(at, row)| (1..row.tokens.len()).filter(|i| row.weights[*i] != 0.0).map(move |i| (at, i)))
+        .flat_map(|(at, row)| {
+            (1..row.tokens.len())
+                .filter(|i| row.weights[*i] != 0.0)
+                .map(move |i| (at, i))
+        })
         .collect();
     assert_eq!(trained, wanted);
 }
@@ -109,7 +113,9 @@ fn rows_of_a_group_share_their_prompt_in_one_call_and_turns_their_history_in_non
         .map(|g| row(&[prompt.clone(), vec![500 + g; 11]].concat(), 11))
         .collect();
     let packing = pack(&group, 4096, 1, &COST);
-    let [only] = packing.ranks[0].as_slice() else { panic!("{packing:?}") };
+    let [only] = packing.ranks[0].as_slice() else {
+        panic!("{packing:?}")
+    };
     assert_eq!((only.tokens.len(), packing.row_tokens), (100 + 8 * 10, 8 * 111));
     // The longest path, seven others, and one piece between.
     assert_eq!(only.pieces.len(), 9);
@@ -118,21 +124,37 @@ fn rows_of_a_group_share_their_prompt_in_one_call_and_turns_their_history_in_non
 
     // 30 turns of one episode are one row to the model.
     let packing = pack(&turns(&prompt, 1, 30, 16), 4096, 1, &COST);
-    let [only] = packing.ranks[0].as_slice() else { panic!("{packing:?}") };
-    assert_eq!((only.tokens.len(), only.pieces.len(), only.entries.len()), (100 + 480 - 1, 1, 240));
+    let [only] = packing.ranks[0].as_slice() else {
+        panic!("{packing:?}")
+    };
+    assert_eq!(
+        (only.tokens.len(), only.pieces.len(), only.entries.len()),
+        (100 + 480 - 1, 1, 240)
+    );
 }
 
 #[test]
 fn a_group_is_cut_between_its_episodes_and_groups_share_a_pack_where_they_fit() {
     let group = |g: u32| -> Vec<TrainRow> {
         let prompt: Vec<u32> = (0..100).map(|i| g * 1000 + i).collect();
-        (0..4).flat_map(|episode| turns(&prompt, g * 10 + episode, 5, 20)).collect()
+        (0..4)
+            .flat_map(|episode| turns(&prompt, g * 10 + episode, 5, 20))
+            .collect()
     };
     let rows: Vec<TrainRow> = (1..4).flat_map(group).collect();
     // 100 + 4 * 99 tokens a group. In 300, a pack holds two episodes; in 500, one group; in 1000, two.
-    for (budget, packs, unique) in [(300, 6, 6 * 298), (500, 3, 3 * 496), (1000, 2, 3 * 496), (2000, 1, 3 * 496)] {
+    for (budget, packs, unique) in [
+        (300, 6, 6 * 298),
+        (500, 3, 3 * 496),
+        (1000, 2, 3 * 496),
+        (2000, 1, 3 * 496),
+    ] {
         let packing = pack(&rows, budget, 1, &COST);
-        assert_eq!((packing.ranks[0].len(), packing.unique_tokens), (packs, unique), "budget {budget}");
+        assert_eq!(
+            (packing.ranks[0].len(), packing.unique_tokens),
+            (packs, unique),
+            "budget {budget}"
+        );
         is_faithful(&rows, &packing);
     }
     // What no budget can hold is one pack all the same, and its prefixes come along.
@@ -145,7 +167,11 @@ fn one_group_is_split_over_ranks_where_that_is_faster_and_costs_are_even() {
     let prompt: Vec<u32> = (0..200).collect();
     let rows: Vec<TrainRow> = (0..8).flat_map(|episode| turns(&prompt, episode, 10, 20)).collect();
     let costs = |packing: &Packing| -> Vec<f64> {
-        packing.ranks.iter().map(|packs| packs.iter().map(|pack| pack.cost(&COST)).sum()).collect()
+        packing
+            .ranks
+            .iter()
+            .map(|packs| packs.iter().map(|pack| pack.cost(&COST)).sum())
+            .collect()
     };
     let (one, two) = (costs(&pack(&rows, 4096, 1, &COST)), costs(&pack(&rows, 4096, 2, &COST)));
     assert!(two.iter().all(|cost| *cost < 0.65 * one[0]), "{one:?} {two:?}");
@@ -156,5 +182,8 @@ fn one_group_is_split_over_ranks_where_that_is_faster_and_costs_are_even() {
 fn rows_that_train_on_nothing_are_not_computed() {
     let nothing = [row(&[1, 2, 3], 0), row(&[], 0), row(&[1], 1)];
     let packing = pack(&nothing, 100, 2, &COST);
-    assert_eq!((packing.unique_tokens, packing.row_tokens, packing.ranks.concat().len()), (0, 0, 0));
+    assert_eq!(
+        (packing.unique_tokens, packing.row_tokens, packing.ranks.concat().len()),
+        (0, 0, 0)
+    );
 }

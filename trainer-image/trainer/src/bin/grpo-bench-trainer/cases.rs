@@ -81,12 +81,18 @@ fn bench_rows(case: Case, vocabulary: u32, tiny: bool) -> Vec<BenchRow> {
             let prompt = words(small(128));
             for episode in 0..2usize {
                 // An action of 12 tokens and an output of 20; of a trimmed output, 2 stay.
-                let turns: Vec<(Vec<u32>, Vec<u32>)> = (0..30).map(|_| (words(small(12).max(2)), words(small(20).max(4)))).collect();
+                let turns: Vec<(Vec<u32>, Vec<u32>)> = (0..30)
+                    .map(|_| (words(small(12).max(2)), words(small(20).max(4))))
+                    .collect();
                 for (turn, (action, _)) in turns.iter().enumerate() {
                     let mut history = prompt.clone();
                     for (past, (action, output)) in turns[..turn].iter().enumerate() {
                         history.extend(action);
-                        let kept = if case == Case::Trimmed && past + 4 < turn { 2 } else { output.len() };
+                        let kept = if case == Case::Trimmed && past + 4 < turn {
+                            2
+                        } else {
+                            output.len()
+                        };
                         history.extend(&output[..kept]);
                     }
                     push(&history, action, if episode == 0 { 0.9 } else { -0.8 });
@@ -110,7 +116,10 @@ pub fn prepare(folder: &Path, case: Case, tiny: bool) -> Result<String, Failure>
     let json = geometry(case, tiny);
     std::fs::write(folder.join("config.json"), json.to_string())?;
     let config = Config::read(folder)?;
-    std::fs::write(folder.join("model.safetensors"), weights::to_safetensors(&initialise(&config, 3))?)?;
+    std::fs::write(
+        folder.join("model.safetensors"),
+        weights::to_safetensors(&initialise(&config, 3))?,
+    )?;
     let rows = bench_rows(case, config.vocab_size as u32, tiny);
     let mut file = std::io::BufWriter::new(std::fs::File::create(folder.join("rows.jsonl"))?);
     for row in &rows {

@@ -61,7 +61,10 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     let cache = cache.unwrap_or_else(|| ".cache/grpo-operator".into());
     let bench = Bench {
         flags,
-        python: flags.python.clone().unwrap_or_else(|| cache.join("venv-trl/bin/python")),
+        python: flags
+            .python
+            .clone()
+            .unwrap_or_else(|| cache.join("venv-trl/bin/python")),
         folder: flags.folder.clone().unwrap_or_else(|| cache.join("bench-trainer")),
     };
     let mut met = true;
@@ -84,10 +87,17 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
                 row.value.unwrap_or(f64::NAN),
                 row.unit,
                 row.bar.as_deref().unwrap_or_default(),
-                row.peer.as_ref().map_or(String::new(), |peer| format!("({peer}: {})", row.peer_value.unwrap_or(f64::NAN))),
+                row.peer.as_ref().map_or(String::new(), |peer| format!(
+                    "({peer}: {})",
+                    row.peer_value.unwrap_or(f64::NAN)
+                )),
             );
         }
-        let versions = if flags.short { vec![] } else { vec!["torch 2.11.0".to_owned(), "trl 1.16.0".to_owned()] };
+        let versions = if flags.short {
+            vec![]
+        } else {
+            vec!["torch 2.11.0".to_owned(), "trl 1.16.0".to_owned()]
+        };
         write(&flags.out, &rows, &versions)?;
     }
     Ok(met)
@@ -117,12 +127,16 @@ impl Bench<'_> {
             Trainer::Plain | Trainer::Trl { .. } => {
                 let mut command = Command::new(&self.python);
                 // Its own libtorch, not the one that we are linked against.
-                command.env_remove("LD_LIBRARY_PATH").env("CUDA_VISIBLE_DEVICES", "").env("HF_HUB_OFFLINE", "1");
+                command
+                    .env_remove("LD_LIBRARY_PATH")
+                    .env("CUDA_VISIBLE_DEVICES", "")
+                    .env("HF_HUB_OFFLINE", "1");
                 command.arg(&self.flags.script);
                 match trainer {
-                    Trainer::Trl { rows_at_once } => {
-                        command.arg("trl").arg(folder).args(["--rows-at-once", &rows_at_once.to_string()])
-                    }
+                    Trainer::Trl { rows_at_once } => command
+                        .arg("trl")
+                        .arg(folder)
+                        .args(["--rows-at-once", &rows_at_once.to_string()]),
                     _ => command.arg("plain").arg(folder),
                 };
                 command
@@ -140,7 +154,12 @@ impl Bench<'_> {
         }
         let text = String::from_utf8(ran.stdout)?;
         let said: Said = serde_json::from_str(text.lines().last().unwrap_or_default())?;
-        eprintln!("{trainer:?}: {:.2} s, {} MiB, loss {}", said.seconds, said.peak_bytes >> 20, said.loss);
+        eprintln!(
+            "{trainer:?}: {:.2} s, {} MiB, loss {}",
+            said.seconds,
+            said.peak_bytes >> 20,
+            said.loss
+        );
         Ok(said)
     }
 
@@ -157,7 +176,9 @@ impl Bench<'_> {
             // All settings of TRL's compute the same: the fastest by one step each is the one that is measured.
             let mut fastest: Option<(f64, Trainer)> = None;
             for rows_at_once in &self.flags.trl_rows {
-                let trl = Trainer::Trl { rows_at_once: *rows_at_once };
+                let trl = Trainer::Trl {
+                    rows_at_once: *rows_at_once,
+                };
                 let seconds = match self.flags.trl_rows.len() {
                     1 => 0.0,
                     _ => self.run(&trl, &folder, None)?.seconds,
@@ -178,10 +199,24 @@ impl Bench<'_> {
             apart[0] = apart[0].max((said.loss - reference.loss).abs() / reference.loss.abs().max(1e-12));
             apart[1] = apart[1].max(compare(&ours, &theirs)?[0]);
         }
-        let against = if self.flags.short { "ours, every row alone" } else { "all of them" };
-        let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| Row::new(format!("{name}: {what}"), value, unit, bar);
+        let against = if self.flags.short {
+            "ours, every row alone"
+        } else {
+            "all of them"
+        };
+        let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
+            Row::new(format!("{name}: {what}"), value, unit, bar)
+        };
         rows.push(row("loss, relative distance", apart[0], "", Some("<= 1e-5")).beside(against, 0.0));
-        rows.push(row("gradients, largest relative distance of a tensor's", apart[1], "", Some("<= 1e-4")).beside(against, 0.0));
+        rows.push(
+            row(
+                "gradients, largest relative distance of a tensor's",
+                apart[1],
+                "",
+                Some("<= 1e-4"),
+            )
+            .beside(against, 0.0),
+        );
 
         let mut said: Vec<Vec<Said>> = vec![Vec::new(); others.len() + 1];
         for _ in 0..self.flags.rounds {
@@ -191,7 +226,13 @@ impl Bench<'_> {
             }
         }
         let seconds = |said: &[Said]| median(said.iter().map(|said| said.seconds).collect());
-        let peak = |said: &[Said]| median(said.iter().map(|said| said.peak_bytes as f64 / (1 << 20) as f64).collect());
+        let peak = |said: &[Said]| {
+            median(
+                said.iter()
+                    .map(|said| said.peak_bytes as f64 / (1 << 20) as f64)
+                    .collect(),
+            )
+        };
         let (row_tokens, unique) = (reference.row_tokens as f64, reference.unique_tokens as f64);
         let own = &said[0];
         rows.push(row("row tokens", row_tokens, "tokens", None));
@@ -204,23 +245,42 @@ impl Bench<'_> {
             let (here, there) = (row_tokens / seconds(own), row_tokens / seconds(theirs));
             match other {
                 Trainer::Unshared => {
-                    rows.push(row("row tokens a second", here, "tokens/s", None).beside("ours, every row alone", there));
+                    rows.push(
+                        row("row tokens a second", here, "tokens/s", None).beside("ours, every row alone", there),
+                    );
                     let bound = row_tokens / unique;
-                    rows.push(row("row tokens over unique tokens, the bound of sharing", bound, "times", None));
+                    rows.push(row(
+                        "row tokens over unique tokens, the bound of sharing",
+                        bound,
+                        "times",
+                        None,
+                    ));
                     let bar = (case == Case::Trimmed && !self.flags.short).then_some(">= 0.9");
                     rows.push(row("speed-up by sharing, over that bound", faster / bound, "", bar));
                 }
                 Trainer::Plain => {
                     let peer = "plain packed PyTorch";
-                    rows.push(row("times the plain packed step's speed", faster, "times", Some(">= 1")).beside(peer, there));
-                    rows.push(row("peak memory over the plain packed step's", peak(own) / peak(theirs), "", None).beside(peer, peak(theirs)));
+                    rows.push(
+                        row("times the plain packed step's speed", faster, "times", Some(">= 1")).beside(peer, there),
+                    );
+                    rows.push(
+                        row(
+                            "peak memory over the plain packed step's",
+                            peak(own) / peak(theirs),
+                            "",
+                            None,
+                        )
+                        .beside(peer, peak(theirs)),
+                    );
                 }
                 Trainer::Trl { rows_at_once } => {
                     let peer = format!("TRL, {rows_at_once} rows at once");
                     let bar = format!(">= {times}");
                     rows.push(row("times TRL's row tokens a second", faster, "times", Some(&bar)).beside(&peer, there));
                     let bar = (case == Case::Group).then_some("<= 0.25");
-                    rows.push(row("peak memory over TRL's", peak(own) / peak(theirs), "", bar).beside(&peer, peak(theirs)));
+                    rows.push(
+                        row("peak memory over TRL's", peak(own) / peak(theirs), "", bar).beside(&peer, peak(theirs)),
+                    );
                 }
                 Trainer::Ours => (),
             }

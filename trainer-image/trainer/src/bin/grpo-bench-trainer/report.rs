@@ -66,7 +66,9 @@ struct File {
 /// Puts the rows into the file, in the place of those of the same numbers.
 pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failure> {
     let number = |row: &Row| row.figure.split(':').next().unwrap_or_default().to_owned();
-    let earlier = std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice::<File>(&bytes).ok());
+    let earlier = std::fs::read(path)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<File>(&bytes).ok());
     let mut all = earlier.map(|file| file.rows).unwrap_or_default();
     all.retain(|row| rows.iter().all(|new| number(new) != number(row)));
     all.extend_from_slice(rows);

@@ -72,8 +72,10 @@ fn one(
     gradients: Option<&Path>,
 ) -> Result<(f64, f64, Packing), Failure> {
     let packing = packing(rows, &Cost::of(&model.config));
-    let batches: Vec<MicroBatch> =
-        packing.ranks[0].iter().map(|pack| MicroBatch::packed(pack, rows)).collect::<Result<_, TrainError>>()?;
+    let batches: Vec<MicroBatch> = packing.ranks[0]
+        .iter()
+        .map(|pack| MicroBatch::packed(pack, rows))
+        .collect::<Result<_, TrainError>>()?;
     let clip = Clip {
         low: step.clip[0],
         high: step.clip[1],
@@ -161,7 +163,9 @@ fn shortened(row: &TrainRow, n: usize) -> TrainRow {
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
+    let kib = line
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|number| number.parse::<u64>().ok());
     kib.unwrap_or_default() * 1024
 }
 
@@ -170,8 +174,16 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<[f64; 2], Failure> {
     let (ours, theirs) = (std::fs::read(ours)?, std::fs::read(theirs)?);
     let values = |bytes: &[u8]| -> Result<BTreeMap<String, Vec<f32>>, Failure> {
         let file = SafeTensors::deserialize(bytes)?;
-        let of = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        Ok(file.tensors().into_iter().map(|(name, view)| (name, of(view.data()))).collect())
+        let of = |data: &[u8]| {
+            data.chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect()
+        };
+        Ok(file
+            .tensors()
+            .into_iter()
+            .map(|(name, view)| (name, of(view.data())))
+            .collect())
     };
     let (ours, theirs) = (values(&ours)?, values(&theirs)?);
     let (mut worst, mut all) = (0.0f64, [0.0f64; 2]);
@@ -180,8 +192,15 @@ pub fn compare(ours: &Path, theirs: &Path) -> Result<[f64; 2], Failure> {
             path: "our gradients".to_owned(),
             name: name.clone(),
         };
-        let ours = ours.get(name).filter(|ours| ours.len() == theirs.len()).ok_or_else(missing)?;
-        let apart: f64 = ours.iter().zip(theirs).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+        let ours = ours
+            .get(name)
+            .filter(|ours| ours.len() == theirs.len())
+            .ok_or_else(missing)?;
+        let apart: f64 = ours
+            .iter()
+            .zip(theirs)
+            .map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2))
+            .sum();
         let size: f64 = theirs.iter().map(|b| f64::from(*b).powi(2)).sum();
         worst = worst.max((apart / size.max(1e-300)).sqrt());
         all = [all[0] + apart, all[1] + size];
