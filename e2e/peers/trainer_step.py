@@ -1,13 +1,13 @@
 """One GRPO step by another trainer, in a process of its own: what `make bench-trainer` measures beside ours.
 
-trainer_step.py trl|plain FOLDER [--rows-at-once N] [--gradients FILE]
+trainer_step.py trl|plain FOLDER [--rows-at-once N] [--old-pass] [--gradients FILE]
 
 FOLDER holds a Hugging Face model and rows.jsonl ({tokens, prompt, old, advantage}) with step.json ({temperature, rate, clip}). After a small step
 that warms the process up, one step is timed: forward, backward, clipping of the gradient's norm, optimizer. One line of JSON is printed: seconds,
 loss, norm of the gradient before clipping, and the process's peak memory in bytes.
 
-trl: TRL's own GRPOTrainer, its loss (dapo: the mean over the batch's trained tokens) and its fused head, on rows padded as it pads them; the
-old logprobs are given, which saves it the forward pass by which it would compute them.
+trl: TRL's own GRPOTrainer, its loss (dapo: the mean over the batch's trained tokens) and its fused head, on rows padded as it pads them. The old
+logprobs are given; with --old-pass it also computes them by a forward pass of its own, as it does whenever vLLM has sampled.
 
 plain: what a practised reader of PyTorch would write: a group's prompt computed once, completions behind it in one row of tokens, attention by
 scaled_dot_product_attention (the prompt causal, every completion against prompt and itself with its own mask), the head in chunks with
@@ -51,7 +51,7 @@ def shortened(rows):
 
 
 class Trl:
-    def __init__(self, folder, rows, step, model, at_once):
+    def __init__(self, folder, rows, step, model, args):
         from datasets import Dataset
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
@@ -59,7 +59,8 @@ class Trl:
 
         words = {f"t{i}": i for i in range(model.config.vocab_size)}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="t0")), eos_token="t1", pad_token="t0")
-        self.at_once = at_once or len(rows)
+        self.at_once = args.rows_at_once or len(rows)
+        self.old_pass = args.old_pass
         config = GRPOConfig(
             output_dir=os.path.join(folder, "trl"), use_cpu=True, bf16=False, report_to="none", loss_type="dapo", beta=0.0, epsilon=step["clip"][0],
             epsilon_high=step["clip"][1], temperature=step["temperature"], learning_rate=step["rate"], gradient_checkpointing=False, num_generations=2,
@@ -98,6 +99,12 @@ class Trl:
         # The denominator is of the whole batch, so pieces are summed.
         trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
         total = 0.0
+        if self.old_pass:
+            with torch.no_grad():
+                whole = tensors(rows)
+                ids = torch.cat([whole["prompt_ids"], whole["completion_ids"]], 1)
+                mask = torch.cat([whole["prompt_mask"], whole["completion_mask"]], 1)
+                trainer._get_per_token_logps_and_entropies(model, ids, mask, longest[1], batch_size=self.at_once)
         for begin in range(0, len(rows), self.at_once):
             loss = trainer._compute_loss(model, tensors(rows[begin : begin + self.at_once]))
             loss.backward()
@@ -110,7 +117,7 @@ class Trl:
 
 
 class Plain:
-    def __init__(self, folder, rows, step, model, at_once):
+    def __init__(self, folder, rows, step, model, args):
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=step["rate"], weight_decay=0.0, fused=True)
 
@@ -178,10 +185,11 @@ def main():
     parser.add_argument("trainer", choices=["trl", "plain"])
     parser.add_argument("folder")
     parser.add_argument("--rows-at-once", type=int)
+    parser.add_argument("--old-pass", action="store_true")
     parser.add_argument("--gradients")
     args = parser.parse_args()
     rows, step, model = read(args.folder)
-    trainer = {"trl": Trl, "plain": Plain}[args.trainer](args.folder, rows, step, model, args.rows_at_once)
+    trainer = {"trl": Trl, "plain": Plain}[args.trainer](args.folder, rows, step, model, args)
     weights = {name: value.clone() for name, value in model.state_dict().items()} if args.gradients else None
     warm = shortened(rows)
     trainer.step([dict(row, tokens=warm[0]["tokens"][: warm[0]["prompt"]] + row["tokens"][row["prompt"] :], prompt=warm[0]["prompt"]) for row in warm], step, lambda _: None)

@@ -21,6 +21,9 @@ pub struct Flags {
     /// How many rows TRL may take at once; the fastest is measured.
     #[arg(long, value_delimiter = ',', default_value = "1,2,8")]
     trl_rows: Vec<usize>,
+    /// Measure TRL a second time, with the forward pass by which it computes old logprobs when vLLM has sampled.
+    #[arg(long)]
+    old_pass: bool,
     /// Ours alone, on a model and rows that take no time.
     #[arg(long)]
     short: bool,
@@ -43,8 +46,10 @@ enum Trainer {
     /// Ours, every row alone.
     Unshared,
     Plain,
+    /// `old_pass`: it computes the old logprobs itself, as it does with vLLM, instead of being given them.
     Trl {
         rows_at_once: usize,
+        old_pass: bool,
     },
 }
 
@@ -133,10 +138,11 @@ impl Bench<'_> {
                     .env("HF_HUB_OFFLINE", "1");
                 command.arg(&self.flags.script);
                 match trainer {
-                    Trainer::Trl { rows_at_once } => command
+                    Trainer::Trl { rows_at_once, old_pass } => command
                         .arg("trl")
                         .arg(folder)
-                        .args(["--rows-at-once", &rows_at_once.to_string()]),
+                        .args(["--rows-at-once", &rows_at_once.to_string()])
+                        .args(old_pass.then_some("--old-pass")),
                     _ => command.arg("plain").arg(folder),
                 };
                 command
@@ -178,6 +184,7 @@ impl Bench<'_> {
             for rows_at_once in &self.flags.trl_rows {
                 let trl = Trainer::Trl {
                     rows_at_once: *rows_at_once,
+                    old_pass: false,
                 };
                 let seconds = match self.flags.trl_rows.len() {
                     1 => 0.0,
@@ -187,7 +194,16 @@ impl Bench<'_> {
                     fastest = Some((seconds, trl));
                 }
             }
-            others.extend(fastest.map(|(_, trl)| trl));
+            if let Some((_, trl)) = fastest {
+                if let (Trainer::Trl { rows_at_once, .. }, true) = (&trl, self.flags.old_pass) {
+                    let old_pass = true;
+                    others.push(Trainer::Trl {
+                        rows_at_once: *rows_at_once,
+                        old_pass,
+                    });
+                }
+                others.push(trl);
+            }
             if case == Case::Group {
                 others.push(Trainer::Plain);
             }
@@ -273,14 +289,18 @@ impl Bench<'_> {
                         .beside(peer, peak(theirs)),
                     );
                 }
-                Trainer::Trl { rows_at_once } => {
-                    let peer = format!("TRL, {rows_at_once} rows at once");
-                    let bar = format!(">= {times}");
-                    rows.push(row("times TRL's row tokens a second", faster, "times", Some(&bar)).beside(&peer, there));
-                    let bar = (case == Case::Group).then_some("<= 0.25");
-                    rows.push(
-                        row("peak memory over TRL's", peak(own) / peak(theirs), "", bar).beside(&peer, peak(theirs)),
-                    );
+                Trainer::Trl { rows_at_once, old_pass } => {
+                    let (passes, bars) = match old_pass {
+                        false => ("old logprobs given", true),
+                        true => ("old logprobs computed, as with vLLM", false),
+                    };
+                    let peer = format!("TRL, {rows_at_once} rows at once, {passes}");
+                    let bar = bars.then(|| format!(">= {times}"));
+                    let what = format!("times TRL's row tokens a second, its {passes}");
+                    rows.push(row(&what, faster, "times", bar.as_deref()).beside(&peer, there));
+                    let bar = (bars && case == Case::Group).then_some("<= 0.25");
+                    let what = format!("peak memory over TRL's, its {passes}");
+                    rows.push(row(&what, peak(own) / peak(theirs), "", bar).beside(&peer, peak(theirs)));
                 }
                 Trainer::Ours => (),
             }
