@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use grpo_native::attention::{self, AttentionError, Piece};
+use grpo_native::fused;
 use grpo_native::optimizer::{AdamStep, adamw};
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
@@ -217,4 +218,46 @@ fn a_fused_step_is_the_papers() {
             .to_string()
             .contains("1000 values")
     );
+}
+
+#[test]
+fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() {
+    tch::manual_seed(4);
+    let normal = |size: &[i64]| Tensor::randn(size, (Kind::Double, Device::Cpu));
+    let gradients = |x: [&Tensor; 2], above: &Tensor, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
+        let [a, b] = x.map(|x| x.detach().set_requires_grad(true));
+        let y = f(&a, &b);
+        (&y * above).sum(y.kind()).backward();
+        [y.detach(), a.grad(), b.grad()]
+    };
+    type Pair<'a> = [&'a dyn Fn(&Tensor, &Tensor) -> Tensor; 2];
+    let norm: Pair<'_> = [
+        &|x, w| x * (x.square().mean_dim(-1, true, x.kind()) + 1e-6).rsqrt() * w,
+        &|x, w| fused::rms_norm(x, w, 1e-6).unwrap(),
+    ];
+    let gated: Pair<'_> = [&|g, u| g.silu() * u, &|g, u| fused::swiglu(g, u).unwrap()];
+    for (n, h) in [(1, 1), (3, 37), (200, 64)] {
+        let (x, w, u) = (normal(&[2, n, h]), normal(&[h]), normal(&[2, n, h]));
+        let above = normal(&[2, n, h]);
+        for ([plain, one], second) in [(norm, &w), (gated, &u)] {
+            let wanted = gradients([&x, second], &above, plain);
+            for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+                let [x, second, above] = [&x, second, &above].map(|x| x.to_kind(kind));
+                let got = gradients([&x, &second], &above, one);
+                for (got, wanted) in got.iter().zip(&wanted) {
+                    // At width one the norm's gradient is next to nothing, and rounding is large beside it.
+                    let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
+                    let size = wanted.norm().double_value(&[]).max(1.0);
+                    assert!(apart < bound * size, "{n} x {h} in {kind:?}: {apart:e} of {size}");
+                }
+            }
+        }
+    }
+    assert!(
+        fused::rms_norm(&normal(&[2, 3]), &normal(&[2]), 1e-6)
+            .unwrap_err()
+            .to_string()
+            .contains("[2, 3]")
+    );
+    assert!(fused::swiglu(&normal(&[2, 3]), &normal(&[3, 2])).is_err());
 }

@@ -4,6 +4,7 @@
 //! embedding, no biases; RMSNorm, SwiGLU }, then RMSNorm and the vocabulary head. Shapes: `b` rows, `t` tokens, `h` hidden. Which position a
 //! token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
 
+use grpo_native::fused;
 use tch::{Kind, Tensor};
 
 use crate::config::Config;
@@ -38,9 +39,13 @@ impl Rope {
 }
 
 fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
-    let kind = x.kind();
-    let square = x.square().mean_dim(Some(&[-1i64][..]), true, kind);
-    x * (square + epsilon).rsqrt() * weight
+    // Shapes that do not fit panic, as they do in every other operation on tensors.
+    fused::rms_norm(x, weight, epsilon).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// silu(gate) * up.
+fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    fused::swiglu(gate, up).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Weights of one block, in the order of [`crate::weights::units`].
@@ -72,7 +77,7 @@ pub fn block(config: &Config, rope: &Rope, layout: &Layout, weights: &Block<'_>,
     let x = x + mixed.matmul(&o.tr());
 
     let normed = rms_norm(&x, n2, config.rms_norm_eps);
-    &x + (normed.matmul(&gate.tr()).silu() * normed.matmul(&up.tr())).matmul(&down.tr())
+    &x + swiglu(&normed.matmul(&gate.tr()), &normed.matmul(&up.tr())).matmul(&down.tr())
 }
 
 /// The norm before the vocabulary head, over the last dimension.

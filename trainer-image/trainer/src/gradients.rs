@@ -77,7 +77,7 @@ impl Sharded {
         let (heads, groups) = (c.num_attention_heads * d, c.num_key_value_heads * d);
         // Saved for backward in a block: norms and residuals over h, queries, keys, values and outputs before and after norm and rotation,
         // and the SwiGLU's parts.
-        let token = 9 * h + 6 * heads + 6 * groups + 5 * c.intermediate_size;
+        let token = 5 * h + 4 * heads + 5 * groups + 3 * c.intermediate_size;
         let tokens = batches.iter().map(MicroBatch::tokens).max().unwrap_or(0);
         let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).sum();
         4 * (2 * parameters + tokens * token * c.num_hidden_layers)
