@@ -3,23 +3,34 @@
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-changed=src/collectives.cc");
+    println!("cargo:rerun-if-changed=src/attention.cc");
+    println!("cargo:rerun-if-changed=src/fused.cc");
     let Ok(torch) = std::env::var("LIBTORCH") else {
         println!("cargo:warning=LIBTORCH is not set: source e2e/setup/env.sh first");
         return;
     };
-    cc::Build::new()
-        .cpp(true)
-        .std("c++17")
-        .file("src/collectives.cc")
-        .include(format!("{torch}/include"))
-        .include(format!("{torch}/include/torch/csrc/api/include"))
-        .define("USE_C10D_GLOO", None)
-        .define("USE_DISTRIBUTED", None)
-        .define("_GLIBCXX_USE_CXX11_ABI", "1")
-        .warnings(false)
-        .opt_level(1)
-        .compile("grpo_native");
+    let build = |file: &str, name: &str, optimised: u32| {
+        cc::Build::new()
+            .cpp(true)
+            .std("c++17")
+            .file(file)
+            .include(format!("{torch}/include"))
+            .include(format!("{torch}/include/torch/csrc/api/include"))
+            .define("USE_C10D_GLOO", None)
+            .define("USE_DISTRIBUTED", None)
+            .define("_GLIBCXX_USE_CXX11_ABI", "1")
+            // libtorch's `parallel_for` is this pragma; without it the loops run on one thread.
+            .flag("-fopenmp")
+            .warnings(false)
+            .opt_level(optimised)
+            .compile(name);
+    };
+    build("src/collectives.cc", "grpo_native", 1);
+    build("src/attention.cc", "grpo_native_attention", 3);
+    build("src/fused.cc", "grpo_native_fused", 3);
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
+    // libtorch's own, by its soname.
+    println!("cargo:rustc-link-lib=dylib=gomp");
 }

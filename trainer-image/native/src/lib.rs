@@ -1,4 +1,5 @@
-//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`.
+//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`; [`attention`] over packed
+//! trees, [`fused`] parts of a block and the [`optimizer`]'s fused step are in it for that reason.
 //!
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call blocks until it is
 //! done or has failed; a rank that died makes the others' next call fail at once (its sockets close). One that hangs is found through
@@ -6,7 +7,10 @@
 
 #![allow(unsafe_code)]
 
+pub mod attention;
+pub mod fused;
 mod meeting;
+pub mod optimizer;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -225,9 +229,11 @@ impl Group {
         })
     }
 
-    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`.
+    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no copy of it.
     pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(shard.copy()) };
+        let Some(raw) = self.raw else {
+            return Ok(shard.shallow_clone());
+        };
         self.contiguous("all-gather", shard)?;
         let mut input = shard.shallow_clone();
         let mut whole = Tensor::empty(
@@ -241,9 +247,11 @@ impl Group {
         Ok(whole)
     }
 
-    /// Sums over the ranks and gives each its part: `[world * n]` on each rank becomes `[n]`.
+    /// Sums over the ranks and gives each its part: `[world * n]` on each rank becomes `[n]`. Alone, `whole` itself and no copy of it.
     pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(whole.copy()) };
+        let Some(raw) = self.raw else {
+            return Ok(whole.shallow_clone());
+        };
         self.contiguous("reduce-scatter", whole)?;
         let mut input = whole.shallow_clone();
         let part = whole.numel() as i64 / i64::from(self.world);

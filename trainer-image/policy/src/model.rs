@@ -1,12 +1,14 @@
 //! The model, top to bottom, as functions of the weights they are given: the trainer gathers a unit, calls one of these, and frees it again.
 //!
 //! Qwen3 (dense): embedding, then blocks of { RMSNorm, attention with grouped keys and values, per-head RMSNorm on queries and keys before the rotary
-//! embedding, no biases; RMSNorm, SwiGLU }, then RMSNorm and the vocabulary head. Shapes: `b` rows, `t` positions, `h` hidden, padded on
-//! the right; attention is causal, so padding is never seen by a real token.
+//! embedding, no biases; RMSNorm, SwiGLU }, then RMSNorm and the vocabulary head. Shapes: `b` rows, `t` tokens, `h` hidden. Which position a
+//! token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
 
+use grpo_native::fused;
 use tch::{Kind, Tensor};
 
 use crate::config::Config;
+use crate::layout::Layout;
 
 /// Cosines and sines of the rotary embedding, `[positions, head_dim]` each.
 pub struct Rope {
@@ -28,18 +30,22 @@ impl Rope {
         }
     }
 
-    /// Rotates `x: [b, heads, t, d]`, pairing dimension i with i + d/2.
-    fn rotate(&self, x: &Tensor) -> Tensor {
-        let (t, d) = (x.size()[2], x.size()[3]);
-        let halves = [x.narrow(-1, d / 2, d / 2).neg(), x.narrow(-1, 0, d / 2)];
-        x * self.cos.narrow(0, 0, t) + Tensor::cat(&halves, -1) * self.sin.narrow(0, 0, t)
+    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one angle.
+    pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
+        let half = self.cos.size()[1] / 2;
+        let at = |table: &Tensor| table.narrow(1, 0, half).index_select(0, positions);
+        (at(&self.cos), at(&self.sin))
     }
 }
 
 fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
-    let kind = x.kind();
-    let square = x.square().mean_dim(Some(&[-1i64][..]), true, kind);
-    x * (square + epsilon).rsqrt() * weight
+    // Shapes that do not fit panic, as they do in every other operation on tensors.
+    fused::rms_norm(x, weight, epsilon).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// silu(gate) * up.
+fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    fused::swiglu(gate, up).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Weights of one block, in the order of [`crate::weights::units`].
@@ -50,8 +56,8 @@ pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
     Tensor::embedding(embedding, ids, -1, false, false)
 }
 
-/// One transformer block: `[b, t, h]` to `[b, t, h]`.
-pub fn block(config: &Config, rope: &Rope, weights: &Block<'_>, x: &Tensor) -> Tensor {
+/// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
+pub fn block(config: &Config, rope: &Rope, layout: &Layout, weights: &Block<'_>, x: &Tensor) -> Tensor {
     let [n1, q, k, v, o, qn, kn, n2, gate, up, down] = weights.0 else {
         unreachable!("a block has eleven tensors, see weights::units")
     };
@@ -64,25 +70,19 @@ pub fn block(config: &Config, rope: &Rope, weights: &Block<'_>, x: &Tensor) -> T
     );
 
     let normed = rms_norm(x, n1, config.rms_norm_eps);
-    let split = |weight: &Tensor, heads: i64| normed.matmul(&weight.tr()).view([b, t, heads, d]).transpose(1, 2);
-    let queries = rope.rotate(&rms_norm(&split(q, heads), qn, config.rms_norm_eps));
-    let keys = rope.rotate(&rms_norm(&split(k, kv), kn, config.rms_norm_eps));
-    let values = split(v, kv);
-    let repeat = |x: &Tensor| x.repeat_interleave_self_int(heads / kv, 1, None);
-    let mixed = Tensor::scaled_dot_product_attention::<Tensor>(
-        &queries,
-        &repeat(&keys),
-        &repeat(&values),
-        None,
-        0.0,
-        true,
-        None,
-        false,
-    );
-    let x = x + mixed.transpose(1, 2).reshape([b, t, heads * d]).matmul(&o.tr());
+    let split = |weight: &Tensor, heads: i64| normed.matmul(&weight.tr()).view([b, t, heads, d]);
+    let queries = layout.rotate(rope, &rms_norm(&split(q, heads), qn, config.rms_norm_eps));
+    let keys = layout.rotate(rope, &rms_norm(&split(k, kv), kn, config.rms_norm_eps));
+    let mixed = layout.attend(&queries, &keys, &split(v, kv));
+    let x = x + mixed.matmul(&o.tr());
 
     let normed = rms_norm(&x, n2, config.rms_norm_eps);
-    &x + (normed.matmul(&gate.tr()).silu() * normed.matmul(&up.tr())).matmul(&down.tr())
+    &x + swiglu(&normed.matmul(&gate.tr()), &normed.matmul(&up.tr())).matmul(&down.tr())
+}
+
+/// The norm before the vocabulary head, over the last dimension.
+pub fn final_norm(config: &Config, weight: &Tensor, x: &Tensor) -> Tensor {
+    rms_norm(x, weight, config.rms_norm_eps)
 }
 
 /// Logits `[n, vocabulary]` of chosen hidden states `[n, h]`. `ends` are the tensors of the embedding unit.

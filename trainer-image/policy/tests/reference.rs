@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use grpo_policy::layout::Layout;
 use grpo_policy::model::{self, Block, Rope};
 use grpo_policy::{Config, weights};
 use serde::Deserialize;
@@ -36,9 +37,11 @@ fn logits_are_those_of_transformers() {
 
         let rows: Vec<Tensor> = golden.ids.iter().map(|row| Tensor::from_slice(row)).collect();
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
-        let mut x = model::embed(&units[0][0], &Tensor::stack(&rows, 0));
+        let ids = Tensor::stack(&rows, 0);
+        let layout = Layout::rows(ids.size()[0], ids.size()[1]);
+        let mut x = model::embed(&units[0][0], &ids);
         for block in &units[1..] {
-            x = model::block(&config, &rope, &Block(block), &x);
+            x = model::block(&config, &rope, &layout, &Block(block), &x);
         }
         let hidden = config.hidden_size as i64;
         let logits = model::head(&config, &units[0], &x.reshape([-1, hidden]));

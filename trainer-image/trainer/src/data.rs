@@ -1,8 +1,15 @@
-//! Rows on their way into the model: dealt to ranks, cut into micro-batches, padded on the right.
+//! Rows on their way into the model: what is computed together, as tensors.
 //!
-//! Dealing and cutting depend on lengths alone, never on a clock or a hash map's order, so a replayed batch is computed in the same order.
+//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that with the numbers the loss needs, one of
+//! each for every trained token of every row.
 
+use std::rc::Rc;
+
+use grpo_policy::layout::Layout;
 use tch::Tensor;
+
+use crate::error::TrainError;
+use crate::packing::Pack;
 
 /// One row as the model sees it. Position i predicts `tokens[i + 1]`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,10 +25,14 @@ pub struct TrainRow {
 
 /// Rows computed together.
 pub struct MicroBatch {
-    /// `[b, t]` int64.
+    /// `[b, t]` int64: padded rows, or one packed tree.
     pub ids: Tensor,
-    /// Flat positions into `[b * t]` of the hidden states that predict trained tokens.
+    /// Where those tokens stand, and what they see.
+    pub layout: Rc<Layout>,
+    /// `[n]`, as all below: flat places in `[b * t]` of the hidden states that predict trained tokens.
     pub positions: Tensor,
+    /// Rows of the trained tokens, as the step counts its rows; a row's tokens are one behind the other.
+    pub rows: Tensor,
     pub targets: Tensor,
     pub weights: Tensor,
     pub old: Tensor,
@@ -29,32 +40,43 @@ pub struct MicroBatch {
     pub temperatures: Tensor,
 }
 
-/// Indices of the rows of each rank, balanced by a cost that grows with length (linear part and attention's square).
-pub fn deal(lengths: &[usize], ranks: usize) -> Vec<Vec<usize>> {
-    let cost = |n: usize| n + n * n / 2048;
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&row| (std::cmp::Reverse(cost(lengths[row])), row));
-    let mut dealt = vec![(0usize, Vec::new()); ranks];
-    for row in order {
-        let least = (0..ranks).min_by_key(|&rank| (dealt[rank].0, rank)).unwrap_or(0);
-        dealt[least].0 += cost(lengths[row]);
-        dealt[least].1.push(row);
-    }
-    dealt.into_iter().map(|(_, rows)| rows).collect()
+/// What the loss needs to know of trained tokens, `[n]` each.
+#[derive(Default)]
+struct Trained {
+    positions: Vec<i64>,
+    rows: Vec<i64>,
+    targets: Vec<i64>,
+    weights: Vec<f32>,
+    old: Vec<f32>,
+    advantages: Vec<f32>,
+    temperatures: Vec<f32>,
 }
 
-/// Cuts rows, longest first, into groups of at most `budget` padded tokens.
-pub fn cut(rows: &[usize], lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
-    let mut order = rows.to_vec();
-    order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for row in order {
-        match groups.last_mut() {
-            Some(group) if (group.len() + 1) * lengths[group[0]] <= budget => group.push(row),
-            _ => groups.push(vec![row]),
+impl Trained {
+    /// `place`: of the hidden state that predicts `row`'s `token`.
+    fn push(&mut self, place: usize, number: usize, row: &TrainRow, token: usize) {
+        self.positions.push(place as i64);
+        self.rows.push(number as i64);
+        self.targets.push(i64::from(row.tokens[token]));
+        self.weights.push(row.weights[token]);
+        self.old.push(row.old.get(token).copied().unwrap_or(0.0));
+        self.advantages.push(row.advantage);
+        self.temperatures.push(row.temperature);
+    }
+
+    fn batch(self, ids: Tensor, layout: Layout) -> MicroBatch {
+        MicroBatch {
+            ids,
+            layout: Rc::new(layout),
+            positions: Tensor::from_slice(&self.positions),
+            rows: Tensor::from_slice(&self.rows),
+            targets: Tensor::from_slice(&self.targets),
+            weights: Tensor::from_slice(&self.weights),
+            old: Tensor::from_slice(&self.old),
+            advantages: Tensor::from_slice(&self.advantages),
+            temperatures: Tensor::from_slice(&self.temperatures),
         }
     }
-    groups
 }
 
 impl MicroBatch {
@@ -68,7 +90,9 @@ impl MicroBatch {
                 let part = |tensor: &Tensor| tensor.narrow(0, begin, most.min(n - begin));
                 Self {
                     ids: self.ids.shallow_clone(),
+                    layout: self.layout.clone(),
                     positions: part(&self.positions),
+                    rows: part(&self.rows),
                     targets: part(&self.targets),
                     weights: part(&self.weights),
                     old: part(&self.old),
@@ -79,58 +103,36 @@ impl MicroBatch {
             .collect()
     }
 
-    pub fn new(rows: &[&TrainRow]) -> Self {
+    /// Tokens that the model computes.
+    pub fn tokens(&self) -> usize {
+        self.ids.numel()
+    }
+
+    /// A packed tree of some of `rows`.
+    pub fn packed(pack: &Pack, rows: &[TrainRow]) -> Result<Self, TrainError> {
+        let ids: Vec<i64> = pack.tokens.iter().map(|token| i64::from(*token)).collect();
+        let layout = Layout::tree(&pack.positions, pack.pieces.clone())?;
+        let mut trained = Trained::default();
+        for entry in &pack.entries {
+            trained.push(entry.at, entry.row, &rows[entry.row], entry.token);
+        }
+        Ok(trained.batch(Tensor::from_slice(&ids).unsqueeze(0), layout))
+    }
+
+    /// Rows padded on the right, nothing shared: what packing is held against.
+    pub fn padded(rows: &[TrainRow]) -> Self {
         let t = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(1).max(1);
         let mut ids = vec![0i64; rows.len() * t];
-        let (mut positions, mut targets) = (Vec::new(), Vec::new());
-        let (mut weights, mut old, mut advantages, mut temperatures) = (vec![], vec![], vec![], vec![]);
+        let mut trained = Trained::default();
         for (b, row) in rows.iter().enumerate() {
             for (i, token) in row.tokens.iter().enumerate() {
                 ids[b * t + i] = i64::from(*token);
                 if i > 0 && row.weights[i] != 0.0 {
-                    positions.push((b * t + i - 1) as i64);
-                    targets.push(i64::from(*token));
-                    weights.push(row.weights[i]);
-                    old.push(row.old.get(i).copied().unwrap_or(0.0));
-                    advantages.push(row.advantage);
-                    temperatures.push(row.temperature);
+                    trained.push(b * t + i - 1, b, row, i);
                 }
             }
         }
-        Self {
-            ids: Tensor::from_slice(&ids).view([rows.len() as i64, t as i64]),
-            positions: Tensor::from_slice(&positions),
-            targets: Tensor::from_slice(&targets),
-            weights: Tensor::from_slice(&weights),
-            old: Tensor::from_slice(&old),
-            advantages: Tensor::from_slice(&advantages),
-            temperatures: Tensor::from_slice(&temperatures),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_is_dealt_once_and_no_rank_carries_much_more() {
-        let lengths = [500, 10, 300, 300, 20, 480, 100];
-        let dealt = deal(&lengths, 2);
-        let mut all: Vec<usize> = dealt.concat();
-        all.sort();
-        assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
-        let sums: Vec<usize> = dealt
-            .iter()
-            .map(|rows| rows.iter().map(|&r| lengths[r]).sum())
-            .collect();
-        assert!(sums[0].abs_diff(sums[1]) < 200, "{sums:?}");
-    }
-
-    #[test]
-    fn a_micro_batch_holds_no_more_padded_tokens_than_its_budget_unless_one_row_alone_does() {
-        let lengths = [500, 10, 300, 300, 20, 2000];
-        let groups = cut(&[0, 1, 2, 3, 4, 5], &lengths, 1000);
-        assert_eq!(groups, [vec![5], vec![0, 2], vec![3, 4, 1]]);
+        let size = [rows.len() as i64, t as i64];
+        trained.batch(Tensor::from_slice(&ids).view(size), Layout::rows(size[0], size[1]))
     }
 }

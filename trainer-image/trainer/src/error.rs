@@ -12,6 +12,10 @@ pub enum TrainError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Attention(#[from] grpo_native::attention::AttentionError),
+    #[error(transparent)]
+    Optimizer(#[from] grpo_native::optimizer::OptimizerError),
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
     /// The batch is refused; parameters are as before.

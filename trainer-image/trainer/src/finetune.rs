@@ -12,8 +12,9 @@ use rand::seq::SliceRandom;
 use serde::Deserialize;
 use tch::Kind;
 
-use crate::data::{MicroBatch, TrainRow, cut, deal};
+use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::packing::{Cost, pack};
 use crate::sharded::{AdamW, Sharded};
 
 /// How to train.
@@ -184,16 +185,22 @@ fn supervised_step(
     steps: u64,
     seen: u64,
 ) -> Result<f64, TrainError> {
-    let lengths: Vec<usize> = chosen.iter().map(|&row| rows[row].tokens.len()).collect();
-    let mine = &deal(&lengths, model.group.world() as usize)[model.group.rank() as usize];
-    let batches: Vec<MicroBatch> = cut(mine, &lengths, plan.step_tokens.max(1))
+    let chosen: Vec<TrainRow> = chosen.iter().map(|&at| rows[at].clone()).collect();
+    let packing = pack(
+        &chosen,
+        plan.step_tokens,
+        model.group.world() as usize,
+        &Cost::of(&model.config),
+    );
+    let mine = &packing.ranks[model.group.rank() as usize];
+    let batches: Vec<MicroBatch> = mine
         .iter()
-        .map(|group| MicroBatch::new(&group.iter().map(|&at| &rows[chosen[at]]).collect::<Vec<_>>()))
-        .collect();
+        .map(|pack| MicroBatch::packed(pack, &chosen))
+        .collect::<Result<_, _>>()?;
     // The first token of a row is predicted by nothing and has no loss.
     let total: f64 = chosen
         .iter()
-        .map(|&r| rows[r].weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>())
+        .map(|row| row.weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>())
         .sum();
     let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, _| {
         (logprobs * &batch.weights).sum(Kind::Float) * (-1.0 / total.max(1e-9))

@@ -9,15 +9,16 @@ use grpo_records::batch::Batch;
 use grpo_records::trainer::StepMetrics;
 use tch::{Kind, Tensor};
 
-use crate::data::{MicroBatch, TrainRow, cut, deal};
+use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::packing::{Cost, pack};
 use crate::sharded::{AdamW, Sharded};
 use crate::state::{Store, sha256};
 
 /// A gap between engine's and trainer's logprob that is more than arithmetic.
 pub const LOGPROB_GAP: f64 = 1e-3;
 
-/// Padded tokens of one micro-batch.
+/// Unique tokens of one micro-batch.
 const MICRO_BATCH_TOKENS: usize = 4096;
 
 /// AdamW as the run's spec has it.
@@ -171,12 +172,17 @@ pub fn step(
         model.config.vocab_size,
         model.config.max_position_embeddings,
     )?;
-    let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
-    let mine = &deal(&lengths, model.group.world() as usize)[model.group.rank() as usize];
-    let batches: Vec<MicroBatch> = cut(mine, &lengths, MICRO_BATCH_TOKENS)
+    let packing = pack(
+        &rows,
+        MICRO_BATCH_TOKENS,
+        model.group.world() as usize,
+        &Cost::of(&model.config),
+    );
+    let mine = &packing.ranks[model.group.rank() as usize];
+    let batches: Vec<MicroBatch> = mine
         .iter()
-        .map(|group| MicroBatch::new(&group.iter().map(|&row| &rows[row]).collect::<Vec<_>>()))
-        .collect();
+        .map(|pack| MicroBatch::packed(pack, &rows))
+        .collect::<Result<_, _>>()?;
 
     let clip = &algorithm.clip;
     // clipped, |ratio - 1|, entropy, tokens over the gap; largest gap apart, because it is not a sum.

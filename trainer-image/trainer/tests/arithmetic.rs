@@ -7,11 +7,14 @@ mod common;
 use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
+use grpo_policy::layout::Layout;
 use grpo_policy::model::{self, Block, Rope};
 use grpo_policy::weights::{self, Weights};
-use grpo_trainer::data::{MicroBatch, TrainRow, cut, deal};
+use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, Plan};
 use grpo_trainer::grpo;
+use grpo_trainer::packing::{Cost, pack};
+use grpo_trainer::sharded::{LossOver, Sharded};
 use tch::{Kind, Tensor};
 
 /// |a - b| / |b|.
@@ -40,11 +43,12 @@ fn logprobs(leaves: &[Vec<Tensor>], tokens: &[u32], temperature: f64) -> Tensor 
     let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
     let ids = Tensor::from_slice(&ids).unsqueeze(0);
     let rope = Rope::new(&config(), 64, Kind::Float);
+    let n = tokens.len() as i64;
+    let layout = Layout::rows(1, n);
     let mut x = model::embed(&leaves[0][0], &ids);
     for block in &leaves[1..] {
-        x = model::block(&config(), &rope, &Block(block), &x);
+        x = model::block(&config(), &rope, &layout, &Block(block), &x);
     }
-    let n = tokens.len() as i64;
     let all = model::head(&config(), &leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1)) / temperature;
     all.log_softmax(-1, Kind::Float)
         .gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false)
@@ -92,35 +96,163 @@ fn breadth_first_gradients_are_those_of_one_graph() {
         })
         .collect();
 
-    let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
     // Five ranks: most units do not divide evenly.
     for world in [1u32, 2, 5] {
-        let parts = ranks(world, |group| {
-            let mine = &deal(&lengths, world as usize)[group.rank() as usize];
-            let groups = cut(mine, &lengths, 100);
-            let batches: Vec<MicroBatch> = groups
-                .iter()
-                .map(|group| MicroBatch::new(&group.iter().map(|&at| &rows[at]).collect::<Vec<_>>()))
-                .collect();
-            let mut model = model(group);
-            // Pieces of seven tokens, where one graph has them all.
-            model.head_logits = 7 * 64;
-            let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
-                (logprobs * &batch.weights * &batch.advantages).sum(Kind::Float)
-            };
-            let (gradients, _) = model.gradients(&batches, loss).unwrap();
-            gradients
-                .iter()
-                .map(|g| Vec::<f32>::try_from(g).unwrap())
-                .collect::<Vec<_>>()
-        });
-        for (unit, expected) in expected.iter().enumerate() {
-            let mut whole: Vec<f32> = parts.iter().flat_map(|part| part[unit].clone()).collect();
-            whole.truncate(expected.len());
-            let apart = distance(&whole, expected);
-            assert!(apart < 1e-5, "unit {unit} at world {world}: {apart:e}");
+        for way in WAYS {
+            let whole = gradients_of(&rows, world, way);
+            for (unit, expected) in expected.iter().enumerate() {
+                let apart = distance(&whole[unit][..expected.len()], expected);
+                assert!(apart < 1e-5, "unit {unit} at world {world}, {way:?}: {apart:e}");
+            }
         }
     }
+}
+
+/// How gradients are computed.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    packed: bool,
+    kept: bool,
+    over: LossOver,
+    /// Unique tokens of a pack.
+    budget: usize,
+}
+
+const WAYS: [Way; 4] = [
+    Way {
+        packed: false,
+        kept: false,
+        over: LossOver::Tokens,
+        budget: 0,
+    },
+    Way {
+        packed: true,
+        kept: false,
+        over: LossOver::Tokens,
+        budget: 100,
+    },
+    Way {
+        packed: true,
+        kept: true,
+        over: LossOver::Tokens,
+        budget: 100,
+    },
+    Way {
+        packed: true,
+        kept: true,
+        over: LossOver::Batches,
+        budget: 1000,
+    },
+];
+
+/// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.
+fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
+    let parts = ranks(world, |group| {
+        let rank = group.rank() as usize;
+        let batches: Vec<MicroBatch> = if way.packed {
+            let packing = pack(rows, way.budget, world as usize, &Cost::of(&config()));
+            let mine = &packing.ranks[rank];
+            mine.iter()
+                .map(|pack| MicroBatch::packed(pack, rows).unwrap())
+                .collect()
+        } else {
+            rows.chunks(2)
+                .skip(rank)
+                .step_by(world as usize)
+                .map(MicroBatch::padded)
+                .collect()
+        };
+        let mut model = model(group);
+        // Pieces of seven tokens, where one graph has them all.
+        model.head_logits = 7 * 64;
+        model.activation_bytes = if way.kept { usize::MAX } else { 0 };
+        model.loss_over = way.over;
+        let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
+            (logprobs * &batch.weights * &batch.advantages).sum(Kind::Float)
+        };
+        let (gradients, loss) = model.gradients(&batches, loss).unwrap();
+        let mut parts: Vec<Vec<f32>> = gradients.iter().map(|g| Vec::<f32>::try_from(g).unwrap()).collect();
+        parts.push(vec![model.sum(&[loss]).unwrap()[0] as f32]);
+        parts
+    });
+    (0..parts[0].len())
+        .map(|unit| parts.iter().flat_map(|part| part[unit].clone()).collect())
+        .collect()
+}
+
+/// Rows of `episodes` episodes of one prompt, one per turn, each with its whole history or with all but its last `window` turns cut short.
+fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
+    let token = |episode: u32, turn: u32, i: u32| (7 + episode * 13 + turn * 5 + i * i * 3) % 64;
+    let mut rows = Vec::new();
+    for episode in 0..episodes {
+        for turn in 0..turns {
+            let mut tokens: Vec<u32> = (0..9).map(|i| (i * i) % 64).collect();
+            for past in 0..=turn {
+                let length = if window.is_some_and(|window| past + window <= turn) {
+                    2
+                } else {
+                    5
+                };
+                tokens.extend((0..length).map(|i| token(episode, past, i)));
+            }
+            let n = tokens.len();
+            rows.push(TrainRow {
+                weights: (0..n)
+                    .map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 })
+                    .collect(),
+                old: vec![-4.0; n],
+                advantage: episode as f32 - 0.7 + turn as f32 * 0.1,
+                temperature: 0.7 + 0.2 * episode as f32,
+                tokens,
+            });
+        }
+    }
+    rows
+}
+
+#[test]
+fn packed_turns_have_the_gradients_and_the_loss_of_unpacked_ones_on_one_and_two_ranks() {
+    for window in [None, Some(2)] {
+        let rows = turn_rows(3, 8, window);
+        let expected = gradients_of(&rows, 1, WAYS[0]);
+        let packing = pack(&rows, 1000, 1, &Cost::of(&config()));
+        assert!(
+            packing.unique_tokens * 2 < packing.row_tokens,
+            "{window:?}: nothing is shared"
+        );
+        for world in [1, 2] {
+            for way in WAYS {
+                let got = gradients_of(&rows, world, way);
+                for (unit, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                    // Each rank has the loss; the unit's padding is zero.
+                    let got = &got[..expected.len()];
+                    let apart = distance(got, expected);
+                    assert!(
+                        apart < 1e-5,
+                        "{window:?}, {way:?}, unit {unit} at world {world}: {apart:e}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keeping_activations_and_computing_them_again_give_the_same_bits() {
+    let rows = turn_rows(2, 5, Some(2));
+    assert_eq!(gradients_of(&rows, 1, WAYS[1]), gradients_of(&rows, 1, WAYS[2]));
+    let batches = [MicroBatch::padded(&rows)];
+    let mut model: Sharded = alone();
+    let least = model.kept_bytes(&batches);
+    model.activation_bytes = least - 1;
+    let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| {
+        // Entropies flow back too.
+        (logprobs * &batch.weights - entropies * 0.1).sum(Kind::Float)
+    };
+    let (streamed, _) = model.gradients(&batches, loss).unwrap();
+    model.activation_bytes = least;
+    let (kept, _) = model.gradients(&batches, loss).unwrap();
+    assert!(streamed.iter().zip(&kept).all(|(a, b)| a.equal(b)));
 }
 
 #[test]

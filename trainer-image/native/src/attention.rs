@@ -1,0 +1,167 @@
+//! Attention over a packed tree, and rotary positions of its tokens.
+//!
+//! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who attends to whom. No mask
+//! is ever built. Each piece is one call of libtorch's flash kernel; a query's pieces are merged by their logarithms of the sum of
+//! exponentials, forward, and the backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention,
+//! arXiv 2205.14135, as ring attention uses it, arXiv 2310.01889).
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
+
+use tch::Tensor;
+
+use crate::call;
+
+unsafe extern "C" {
+    fn grpo_tree_attention(
+        q: *mut c_void,
+        k: *mut c_void,
+        v: *mut c_void,
+        pieces: *const i64,
+        numbers: usize,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_rotate(
+        x: *mut c_void,
+        cos: *mut c_void,
+        sin: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+/// A run of queries that attends to a run of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub queries: Range<usize>,
+    pub keys: Range<usize>,
+    /// Query i sees the keys up to i; both runs are then the same. Else every query sees every key.
+    pub causal: bool,
+}
+
+impl Piece {
+    /// Pairs of a query and a key that it sees.
+    pub fn pairs(&self) -> usize {
+        let n = self.queries.len();
+        if self.causal {
+            n * (n + 1) / 2
+        } else {
+            n * self.keys.len()
+        }
+    }
+}
+
+/// Why attention could not be computed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttentionError {
+    #[error("piece {at} of the attention's layout: {message}")]
+    Layout { at: usize, message: String },
+    #[error("attention over shapes {shapes:?}: {message}")]
+    Torch { shapes: Vec<Vec<i64>>, message: String },
+}
+
+/// Checks that the pieces can be computed over `n` tokens: in bounds, and each token a query of exactly one causal piece, before any other.
+pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
+    let mut begun = vec![false; n];
+    for (at, piece) in pieces.iter().enumerate() {
+        let wrong = |message: &str| {
+            Err(AttentionError::Layout {
+                at,
+                message: format!("queries {:?}, keys {:?}: {message}", piece.queries, piece.keys),
+            })
+        };
+        if piece.queries.is_empty() || piece.keys.is_empty() {
+            return wrong("a run is empty");
+        }
+        if piece.queries.end > n || piece.keys.end > n {
+            return wrong("a run ends behind the last token");
+        }
+        if piece.causal && piece.queries != piece.keys {
+            return wrong("causal, but the runs are not the same");
+        }
+        for seen in &mut begun[piece.queries.clone()] {
+            if *seen == piece.causal {
+                return wrong("a token has no causal piece before its others, or has two");
+            }
+            *seen = true;
+        }
+    }
+    match begun.iter().position(|seen| !seen) {
+        Some(token) => Err(AttentionError::Layout {
+            at: pieces.len(),
+            message: format!("token {token} is in no causal piece"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`. Differentiable. `pieces` as
+/// [`check`] wants them.
+pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tensor, AttentionError> {
+    let (qs, ks, vs) = (q.size(), k.size(), v.size());
+    let failed = |message: String| AttentionError::Torch {
+        shapes: vec![qs.clone(), ks.clone(), vs.clone()],
+        message,
+    };
+    let fits = qs.len() == 3 && ks.len() == 3 && ks == vs && qs[0] == ks[0] && qs[2] == ks[2];
+    if !fits || ks[1] == 0 || qs[1] % ks[1] != 0 {
+        return Err(failed("the shapes do not fit each other".to_owned()));
+    }
+    let n = qs[0] as usize;
+    // What could read or write outside the tensors is refused here; `check` is for whoever makes a layout.
+    if let Some(at) = pieces.iter().position(|p| p.queries.end > n || p.keys.end > n) {
+        let message = "a run ends behind the last token".to_owned();
+        return Err(AttentionError::Layout { at, message });
+    }
+    let numbers: Vec<i64> = pieces
+        .iter()
+        .flat_map(|p| {
+            [
+                p.queries.start,
+                p.queries.len(),
+                p.keys.start,
+                p.keys.len(),
+                usize::from(p.causal),
+            ]
+            .map(|n| n as i64)
+        })
+        .collect();
+    let (mut q, mut k, mut v) = (q.shallow_clone(), k.shallow_clone(), v.shallow_clone());
+    let mut out = std::ptr::null_mut();
+    call(|error, room| {
+        let (q, k, v) = (q.as_mut_ptr(), k.as_mut_ptr(), v.as_mut_ptr());
+        // SAFETY: the tensors and numbers outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
+        unsafe {
+            let (pieces, n) = (numbers.as_ptr(), numbers.len());
+            grpo_tree_attention(q.cast(), k.cast(), v.cast(), pieces, n, &mut out, error, room)
+        }
+    })
+    .map_err(failed)?;
+    // SAFETY: a tensor made by `new` for us.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}
+
+/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given. Differentiable in `x`.
+pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, AttentionError> {
+    let (xs, cs, ss) = (x.size(), cos.size(), sin.size());
+    let failed = |message: String| AttentionError::Torch {
+        shapes: vec![xs.clone(), cs.clone(), ss.clone()],
+        message,
+    };
+    if xs.len() != 3 || cs != ss || cs != [xs[0], xs[2] / 2] || xs[2] % 2 != 0 || x.kind() != cos.kind() {
+        return Err(failed("the shapes or kinds do not fit each other".to_owned()));
+    }
+    let (mut x, mut cos, mut sin) = (x.shallow_clone(), cos.shallow_clone(), sin.shallow_clone());
+    let mut out = std::ptr::null_mut();
+    call(|error, room| {
+        let (x, cos, sin) = (x.as_mut_ptr(), cos.as_mut_ptr(), sin.as_mut_ptr());
+        // SAFETY: as above.
+        unsafe { grpo_rotate(x.cast(), cos.cast(), sin.cast(), &mut out, error, room) }
+    })
+    .map_err(failed)?;
+    // SAFETY: a tensor made by `new` for us.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}

@@ -1,0 +1,263 @@
+//! Tree attention, rotation and the fused optimizer against dense double precision, forward and gradients.
+
+#![allow(clippy::unwrap_used)]
+
+use grpo_native::attention::{self, AttentionError, Piece};
+use grpo_native::fused;
+use grpo_native::optimizer::{AdamStep, adamw};
+use proptest::prelude::*;
+use tch::{Device, Kind, Tensor};
+
+fn apart(a: &Tensor, b: &Tensor) -> f64 {
+    let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
+    (a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1e-30)
+}
+
+/// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among them.
+struct Tree {
+    pieces: Vec<Piece>,
+    sees: Vec<Vec<usize>>,
+}
+
+/// A tree of paths: each path hangs on a place of an earlier one, and what hangs there is contiguous. `shape`: for each path its length,
+/// and of each path that hangs on it the place.
+fn tree(lengths: &[usize], hangs: &[usize]) -> Tree {
+    fn path(at: usize, above: &[usize], lengths: &[usize], hangs: &[usize], tree: &mut Tree) {
+        let begin = tree.sees.len();
+        for i in 0..lengths[at] {
+            let own = (begin..=begin + i).collect::<Vec<_>>();
+            tree.sees.push([above, &own].concat());
+        }
+        let own = begin..begin + lengths[at];
+        tree.pieces.push(Piece {
+            queries: own.clone(),
+            keys: own,
+            causal: true,
+        });
+        // Path i > 0 hangs on path (i - 1) / 2; two at one place are one piece.
+        let children: Vec<usize> = [2 * at + 1, 2 * at + 2]
+            .into_iter()
+            .filter(|c| *c < lengths.len())
+            .collect();
+        let place = |child: &usize| 1 + hangs[*child] % lengths[at];
+        let together = children.len() == 2 && place(&children[0]) == place(&children[1]);
+        let groups: Vec<Vec<usize>> = if together {
+            vec![children]
+        } else {
+            children.into_iter().map(|child| vec![child]).collect()
+        };
+        for group in groups {
+            let end = begin + place(&group[0]);
+            let above: Vec<usize> = above.iter().copied().chain(begin..end).collect();
+            let first = tree.sees.len();
+            for child in group {
+                path(child, &above, lengths, hangs, tree);
+            }
+            tree.pieces.push(Piece {
+                queries: first..tree.sees.len(),
+                keys: begin..end,
+                causal: false,
+            });
+        }
+    }
+    let mut tree = Tree {
+        pieces: vec![],
+        sees: vec![],
+    };
+    path(0, &[], lengths, hangs, &mut tree);
+    tree
+}
+
+/// By a mask and a softmax.
+fn dense(q: &Tensor, k: &Tensor, v: &Tensor, tree: &Tree) -> Tensor {
+    let n = tree.sees.len() as i64;
+    let mut mask = vec![f64::NEG_INFINITY; (n * n) as usize];
+    for (token, sees) in tree.sees.iter().enumerate() {
+        for other in sees {
+            mask[token * n as usize + other] = 0.0;
+        }
+    }
+    let mask = Tensor::from_slice(&mask).view([n, n]);
+    let repeat = |x: &Tensor| {
+        x.repeat_interleave_self_int(q.size()[1] / k.size()[1], 1, None)
+            .transpose(0, 1)
+    };
+    let scores = q.transpose(0, 1).matmul(&repeat(k).transpose(1, 2)) / (q.size()[2] as f64).sqrt();
+    (scores + mask)
+        .softmax(-1, Kind::Double)
+        .matmul(&repeat(v))
+        .transpose(0, 1)
+}
+
+/// Output and the gradients of <output, above> in q, k and v.
+fn with_gradients(x: [&Tensor; 3], above: &Tensor, f: impl Fn(&Tensor, &Tensor, &Tensor) -> Tensor) -> [Tensor; 4] {
+    let [q, k, v] = x.map(|x| x.detach().set_requires_grad(true));
+    let y = f(&q, &k, &v);
+    (&y * above).sum(y.kind()).backward();
+    [y.detach(), q.grad(), k.grad(), v.grad()]
+}
+
+fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) {
+    tch::manual_seed(seed);
+    let n = tree.sees.len() as i64;
+    let normal = |heads: i64| Tensor::randn([n, heads, d], (Kind::Double, Device::Cpu));
+    let (q, k, v, above) = (
+        normal(groups * in_group),
+        normal(groups),
+        normal(groups),
+        normal(groups * in_group),
+    );
+    attention::check(&tree.pieces, n as usize).unwrap();
+    let wanted = with_gradients([&q, &k, &v], &above, |q, k, v| dense(q, k, v, tree));
+    for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+        let [q, k, v, above] = [&q, &k, &v, &above].map(|x| x.to_kind(kind));
+        let got = with_gradients([&q, &k, &v], &above, |q, k, v| {
+            attention::tree(q, k, v, &tree.pieces).unwrap()
+        });
+        for (name, (got, wanted)) in ["output", "dq", "dk", "dv"].iter().zip(got.iter().zip(&wanted)) {
+            let apart = apart(got, wanted);
+            assert!(apart < bound, "{name} in {kind:?}: {apart:e} apart, {:?}", tree.pieces);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn attention_over_any_tree_and_its_gradients_are_those_of_a_dense_mask(
+        lengths in prop::collection::vec(1usize..24, 1..9), hangs in prop::collection::vec(0usize..24, 9),
+        groups in 1i64..4, in_group in 1i64..4, d in 1i64..9, seed in 0i64..1000,
+    ) {
+        holds(&tree(&lengths, &hangs), groups, in_group, 2 * d, seed);
+    }
+}
+
+#[test]
+fn runs_longer_than_the_kernels_tiles_are_exact_too() {
+    holds(&tree(&[700, 90, 600], &[0, 699, 699]), 2, 2, 16, 3);
+}
+
+#[test]
+fn a_layout_that_cannot_be_computed_is_refused_by_its_piece() {
+    let piece = |queries: std::ops::Range<usize>, keys: std::ops::Range<usize>, causal| Piece { queries, keys, causal };
+    let cases = [
+        (vec![piece(0..4, 0..4, true)], 5, "no causal piece"),
+        (vec![piece(0..4, 0..4, true), piece(3..5, 3..5, true)], 5, "has two"),
+        (vec![piece(2..5, 0..2, false)], 5, "no causal piece before"),
+        (vec![piece(0..6, 0..6, true)], 5, "behind the last token"),
+        (vec![piece(0..5, 0..4, true)], 5, "not the same"),
+        (vec![piece(0..5, 0..5, true), piece(2..2, 0..1, false)], 5, "empty"),
+    ];
+    for (pieces, n, word) in cases {
+        let error = attention::check(&pieces, n).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    let x = Tensor::zeros([4, 2, 8], (Kind::Float, Device::Cpu));
+    let error = attention::tree(&x, &x, &x, &[piece(0..5, 0..5, true)]).unwrap_err();
+    assert!(matches!(error, AttentionError::Layout { at: 0, .. }), "{error}");
+    let odd = Tensor::zeros([4, 3, 8], (Kind::Float, Device::Cpu));
+    let error = attention::tree(&x, &odd, &odd, &[]).unwrap_err().to_string();
+    assert!(error.contains("[4, 3, 8]"), "{error}");
+}
+
+#[test]
+fn rotation_and_its_gradient_are_those_of_complex_numbers() {
+    let options = (Kind::Double, Device::Cpu);
+    let (x, above) = (Tensor::randn([5, 3, 8], options), Tensor::randn([5, 3, 8], options));
+    let angles = Tensor::randn([5, 4], options);
+    let (cos, sin) = (angles.cos(), angles.sin());
+    let plain = |x: &Tensor| {
+        let (a, b) = (x.narrow(-1, 0, 4), x.narrow(-1, 4, 4));
+        let (c, s) = (cos.unsqueeze(1), sin.unsqueeze(1));
+        Tensor::cat(&[&a * &c - &b * &s, b * c + a * s], -1)
+    };
+    let gradient = |f: &dyn Fn(&Tensor) -> Tensor| {
+        let x = x.detach().set_requires_grad(true);
+        let y = f(&x);
+        (&y * &above).sum(Kind::Double).backward();
+        (y.detach(), x.grad())
+    };
+    let (wanted, got) = (
+        gradient(&plain),
+        gradient(&|x| attention::rotate(x, &cos, &sin).unwrap()),
+    );
+    assert!(apart(&got.0, &wanted.0) < 1e-14 && apart(&got.1, &wanted.1) < 1e-14);
+    assert!(attention::rotate(&x, &cos.narrow(0, 0, 4), &sin).is_err());
+}
+
+#[test]
+fn a_fused_step_is_the_papers() {
+    let options = (Kind::Double, Device::Cpu);
+    let step = |steps| AdamStep {
+        steps,
+        rate: 0.1,
+        betas: [0.9, 0.95],
+        weight_decay: 0.2,
+        epsilon: 1e-8,
+    };
+    let (mut x, mut m, mut v) = (
+        Tensor::randn([1000], options),
+        Tensor::zeros([1000], options),
+        Tensor::zeros([1000], options),
+    );
+    let (mut wx, mut wm, mut wv) = (x.copy(), m.copy(), v.copy());
+    for steps in 1..=3 {
+        let g = Tensor::randn([1000], options);
+        wm = wm * 0.9 + &g * 0.1;
+        wv = wv * 0.95 + g.square() * 0.05;
+        let (m_hat, v_hat) = (&wm / (1.0 - 0.9f64.powi(steps)), &wv / (1.0 - 0.95f64.powi(steps)));
+        wx = &wx * (1.0 - 0.1 * 0.2) - m_hat / (v_hat.sqrt() + 1e-8) * 0.1;
+        adamw(&mut x, &g, [&mut m, &mut v], &step(steps as u64)).unwrap();
+        assert!(apart(&x, &wx) < 1e-12 && apart(&m, &wm) < 1e-12 && apart(&v, &wv) < 1e-12);
+    }
+    let short = Tensor::zeros([3], options);
+    assert!(
+        adamw(&mut x, &short, [&mut m, &mut v], &step(4))
+            .unwrap_err()
+            .to_string()
+            .contains("1000 values")
+    );
+}
+
+#[test]
+fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() {
+    tch::manual_seed(4);
+    let normal = |size: &[i64]| Tensor::randn(size, (Kind::Double, Device::Cpu));
+    let gradients = |x: [&Tensor; 2], above: &Tensor, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
+        let [a, b] = x.map(|x| x.detach().set_requires_grad(true));
+        let y = f(&a, &b);
+        (&y * above).sum(y.kind()).backward();
+        [y.detach(), a.grad(), b.grad()]
+    };
+    type Pair<'a> = [&'a dyn Fn(&Tensor, &Tensor) -> Tensor; 2];
+    let norm: Pair<'_> = [
+        &|x, w| x * (x.square().mean_dim(-1, true, x.kind()) + 1e-6).rsqrt() * w,
+        &|x, w| fused::rms_norm(x, w, 1e-6).unwrap(),
+    ];
+    let gated: Pair<'_> = [&|g, u| g.silu() * u, &|g, u| fused::swiglu(g, u).unwrap()];
+    for (n, h) in [(1, 1), (3, 37), (200, 64)] {
+        let (x, w, u) = (normal(&[2, n, h]), normal(&[h]), normal(&[2, n, h]));
+        let above = normal(&[2, n, h]);
+        for ([plain, one], second) in [(norm, &w), (gated, &u)] {
+            let wanted = gradients([&x, second], &above, plain);
+            for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+                let [x, second, above] = [&x, second, &above].map(|x| x.to_kind(kind));
+                let got = gradients([&x, &second], &above, one);
+                for (got, wanted) in got.iter().zip(&wanted) {
+                    // At width one the norm's gradient is next to nothing, and rounding is large beside it.
+                    let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
+                    let size = wanted.norm().double_value(&[]).max(1.0);
+                    assert!(apart < bound * size, "{n} x {h} in {kind:?}: {apart:e} of {size}");
+                }
+            }
+        }
+    }
+    assert!(
+        fused::rms_norm(&normal(&[2, 3]), &normal(&[2]), 1e-6)
+            .unwrap_err()
+            .to_string()
+            .contains("[2, 3]")
+    );
+    assert!(fused::swiglu(&normal(&[2, 3]), &normal(&[3, 2])).is_err());
+}

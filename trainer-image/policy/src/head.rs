@@ -1,0 +1,176 @@
+//! The vocabulary head in chunks: logprobs and entropies of chosen tokens, and their gradients, without ever holding more than a chunk's
+//! logits.
+//!
+//! What flows through: normed hidden states `[n, h]`, the head's weight `[v, h]`. Softmax, selected logprob, entropy and gradient are computed
+//! in place in one `[chunk, v]` buffer, in blocks of rows that stay in a core's cache. With z the logits over the temperature, p = softmax(z),
+//! and g, e the gradients of a token's logprob and entropy H, the gradient of z is g (onehot - p) - e p (log p + H).
+//! (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are the same idea.)
+
+use tch::{Kind, Tensor};
+
+/// Elements of a block that passes over a buffer share: 1 MiB of fp32.
+const BLOCK: i64 = 1 << 18;
+
+/// Log probabilities of one chunk's tokens over the whole vocabulary, and what their gradient needs.
+pub struct Chunk {
+    /// log p, `[n, v]`.
+    logp: Tensor,
+    /// Hidden states over their temperatures, `[n, h]`.
+    scaled: Tensor,
+    temperatures: Tensor,
+    targets: Tensor,
+    entropies: Tensor,
+}
+
+/// Rows `[begin, begin + count)` that are passed over together.
+fn blocks(n: i64, v: i64) -> impl Iterator<Item = (i64, i64)> {
+    let rows = (BLOCK / v.max(1)).max(1);
+    (0..n)
+        .step_by(rows as usize)
+        .map(move |begin| (begin, rows.min(n - begin)))
+}
+
+impl Chunk {
+    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` holds at least `n * v` elements and is
+    /// overwritten. Answers the chunk with the targets' logprobs `[n]` and the entropies `[n]` in nats. No graph is recorded.
+    pub fn forward(
+        weight: &Tensor,
+        hidden: &Tensor,
+        targets: &Tensor,
+        temperatures: &Tensor,
+        buffer: &Tensor,
+    ) -> (Self, Tensor, Tensor) {
+        tch::no_grad(|| {
+            let (n, v, kind) = (hidden.size()[0], weight.size()[0], hidden.kind());
+            let scaled = hidden / temperatures.unsqueeze(-1);
+            let logp = buffer.narrow(0, 0, n * v).view([n, v]);
+            let _ = scaled.mm_out(&logp, &weight.tr());
+            let entropies = Tensor::zeros([n], (kind, hidden.device()));
+            for (begin, count) in blocks(n, v) {
+                let mut z = logp.narrow(0, begin, count);
+                let _ = z.g_sub_(&z.amax(-1, true));
+                let p = z.exp();
+                let sum = p.sum_dim_intlist(-1, true, kind);
+                let mean = (p * &z).sum_dim_intlist(-1, true, kind) / &sum;
+                let log = sum.log();
+                entropies.narrow(0, begin, count).copy_(&(&log - mean).squeeze_dim(-1));
+                let _ = z.g_sub_(&log);
+            }
+            let logprobs = logp.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1);
+            let chunk = Self {
+                logp,
+                scaled,
+                temperatures: temperatures.shallow_clone(),
+                targets: targets.shallow_clone(),
+                entropies: entropies.shallow_clone(),
+            };
+            (chunk, logprobs, entropies)
+        })
+    }
+
+    /// Adds to `weight_gradient: [v, h]` and answers the gradient of the hidden states, `[n, h]`, given those of the logprobs and of the
+    /// entropies, `[n]` each (none: the loss does not look at entropies). Consumes the buffer's content.
+    pub fn backward(
+        self,
+        weight: &Tensor,
+        logprobs: &Tensor,
+        entropies: Option<&Tensor>,
+        weight_gradient: &mut Tensor,
+    ) -> Tensor {
+        tch::no_grad(|| {
+            let (n, v) = (self.logp.size()[0], self.logp.size()[1]);
+            let g = logprobs.unsqueeze(-1);
+            for (begin, count) in blocks(n, v) {
+                let part = |x: &Tensor| x.narrow(0, begin, count);
+                let mut z = part(&self.logp);
+                let g = part(&g).neg();
+                match entropies {
+                    None => {
+                        let _ = z.exp_().g_mul_(&g);
+                    }
+                    Some(e) => {
+                        let e = part(e).unsqueeze(-1);
+                        let factor = g - (&z + part(&self.entropies).unsqueeze(-1)) * e;
+                        let _ = z.exp_().g_mul_(&factor);
+                    }
+                }
+            }
+            let mut logits = self.logp;
+            let _ = logits.scatter_add_(-1, &self.targets.unsqueeze(-1), &g);
+            let _ = weight_gradient.addmm_(&logits.tr(), &self.scaled);
+            logits.mm(weight) / self.temperatures.unsqueeze(-1)
+        })
+    }
+}
+
+/// A buffer for chunks of `tokens`.
+pub fn buffer(tokens: i64, vocabulary: i64, like: &Tensor) -> Tensor {
+    Tensor::empty([tokens * vocabulary], (like.kind(), like.device()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(size: &[i64]) -> Tensor {
+        Tensor::randn(size, (Kind::Double, tch::Device::Cpu))
+    }
+
+    fn apart(a: &Tensor, b: &Tensor) -> f64 {
+        (a - b).norm().double_value(&[]) / b.norm().double_value(&[])
+    }
+
+    /// Loss, logprobs, entropies and gradients by autograd over dense logits.
+    fn dense(x: &Tensor, w: &Tensor, targets: &Tensor, t: &Tensor, g: &Tensor, e: Option<&Tensor>) -> [Tensor; 4] {
+        let (x, w) = (x.copy().set_requires_grad(true), w.copy().set_requires_grad(true));
+        let all = (x.matmul(&w.tr()) / t.unsqueeze(-1)).log_softmax(-1, x.kind());
+        let logprobs = all.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1);
+        let entropies = (all.exp() * &all).sum_dim_intlist(-1, false, x.kind()).neg();
+        let mut loss = (&logprobs * g).sum(x.kind());
+        if let Some(e) = e {
+            loss += (&entropies * e).sum(x.kind());
+        }
+        loss.backward();
+        [logprobs.detach(), entropies.detach(), x.grad(), w.grad()]
+    }
+
+    #[test]
+    fn a_chunk_is_the_dense_head_and_its_gradient_in_either_precision() {
+        tch::manual_seed(1);
+        // The second vocabulary is larger than a block.
+        for (n, v, h) in [(7, 33, 5), (3, BLOCK + 3, 2), (700, 1000, 8)] {
+            let (x, w, t) = (normal(&[n, h]), normal(&[v, h]), normal(&[n]).exp() + 0.3);
+            let targets = Tensor::randint(v, [n], (Kind::Int64, tch::Device::Cpu));
+            let (g, e) = (normal(&[n]), normal(&[n]));
+            for (kind, bound) in [(Kind::Double, 1e-11), (Kind::Float, 2e-5)] {
+                for e in [None, Some(&e)] {
+                    let wanted = dense(&x, &w, &targets, &t, &g, e);
+                    let [x, w, t, g] = [&x, &w, &t, &g].map(|tensor| tensor.to_kind(kind));
+                    let e = e.map(|e| e.to_kind(kind));
+                    let mut dw = w.zeros_like();
+                    let buffer = buffer(n + 1, v, &x);
+                    let (chunk, logprobs, entropies) = Chunk::forward(&w, &x, &targets, &t, &buffer);
+                    let dx = chunk.backward(&w, &g, e.as_ref(), &mut dw);
+                    for (got, wanted) in [logprobs, entropies, dx, dw].iter().zip(&wanted) {
+                        let apart = apart(&got.to_kind(Kind::Double), wanted);
+                        assert!(apart < bound, "{n} of {v}: {apart:e}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn logits_that_would_overflow_do_not() {
+        let x = Tensor::from_slice(&[1e4f32, -1e4]).view([2, 1]);
+        let w = Tensor::from_slice(&[1.0f32, 0.5, -1.0]).view([3, 1]);
+        let targets = Tensor::from_slice(&[0i64, 0]);
+        let t = Tensor::ones([2], (Kind::Float, tch::Device::Cpu));
+        let (chunk, logprobs, entropies) = Chunk::forward(&w, &x, &targets, &t, &buffer(2, 3, &x));
+        assert_eq!(Vec::<f32>::try_from(&logprobs).unwrap(), [0.0, -2e4]);
+        assert_eq!(Vec::<f32>::try_from(&entropies).unwrap(), [0.0, 0.0]);
+        let mut dw = w.zeros_like();
+        let dx = chunk.backward(&w, &t, None, &mut dw);
+        assert_eq!(Vec::<f32>::try_from(dx.reshape([-1])).unwrap(), [0.0, 2.0]);
+    }
+}

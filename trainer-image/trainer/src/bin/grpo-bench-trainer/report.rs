@@ -1,0 +1,103 @@
+//! The figures' file: rows in the form of this project's other benches (`e2e/src/bench.rs`, which this crate cannot link beside libtorch).
+
+use std::path::Path;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// A figure with its bar.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its number, a colon, and what it is.
+    pub figure: String,
+    pub value: Option<f64>,
+    pub unit: String,
+    pub peer: Option<String>,
+    pub peer_value: Option<f64>,
+    /// `>=` or `<=` and a number.
+    pub bar: Option<String>,
+}
+
+impl Row {
+    pub fn new(figure: String, value: f64, unit: &str, bar: Option<&str>) -> Self {
+        Self {
+            figure,
+            value: Some(rounded(value)),
+            unit: unit.to_owned(),
+            peer: None,
+            peer_value: None,
+            bar: bar.map(str::to_owned),
+        }
+    }
+
+    pub fn beside(mut self, peer: &str, value: f64) -> Self {
+        self.peer = Some(peer.to_owned());
+        self.peer_value = Some(rounded(value));
+        self
+    }
+
+    pub fn meets_its_bar(&self) -> bool {
+        let Some((sign, bar)) = self.bar.as_deref().and_then(|bar| bar.split_once(' ')) else {
+            return true;
+        };
+        match (self.value, bar.parse::<f64>()) {
+            (Some(value), Ok(bar)) if sign == ">=" => value >= bar,
+            (Some(value), Ok(bar)) => value <= bar,
+            _ => false,
+        }
+    }
+}
+
+/// To four digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct File {
+    commit: String,
+    machine: String,
+    versions: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// Puts the rows into the file, in the place of those of the same numbers.
+pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failure> {
+    let number = |row: &Row| row.figure.split(':').next().unwrap_or_default().to_owned();
+    let earlier = std::fs::read(path)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<File>(&bytes).ok());
+    let mut all = earlier.map(|file| file.rows).unwrap_or_default();
+    all.retain(|row| rows.iter().all(|new| number(new) != number(row)));
+    all.extend_from_slice(rows);
+    all.sort_by_key(number);
+    let mut commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
+    if !said_by("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
+        commit.push('+');
+    }
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find_map(|line| line.strip_prefix("model name"));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let file = File {
+        commit,
+        machine: format!(
+            "{}, {cores} cores",
+            model.map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']))
+        ),
+        versions: [&[said_by("rustc", &["--version"])], versions].concat(),
+        rows: all,
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)?;
+    }
+    Ok(std::fs::write(path, serde_json::to_string_pretty(&file)? + "\n")?)
+}
+
+/// What a command prints; nothing where it cannot be run.
+fn said_by(program: &str, arguments: &[&str]) -> String {
+    let ran = Command::new(program).args(arguments).output();
+    ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+        .unwrap_or_default()
+}

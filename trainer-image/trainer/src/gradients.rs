@@ -1,0 +1,260 @@
+//! Loss and gradients of a step's micro-batches, by one of two schedules.
+//!
+//! **Streamed**, breadth first: for each block, gather its weights once, pass *all* micro-batches through, keep each input, free the weights.
+//! Backward walks the blocks in reverse: gather again, recompute with graph, and reduce-scatter the block's gradient once. So a step costs
+//! two gathers and one reduce-scatter per unit however many micro-batches there are, and memory holds one unit's weights and the blocks'
+//! inputs.
+//!
+//! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered once, and each
+//! micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same operations on the same numbers.
+//!
+//! The vocabulary head is computed in chunks (see [`grpo_policy::head`]) by both.
+
+use grpo_policy::head::{self, Chunk};
+use grpo_policy::model::{self, Block};
+use tch::{Kind, Tensor};
+
+use crate::data::MicroBatch;
+use crate::error::TrainError;
+use crate::sharded::Sharded;
+
+/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, both `[n]`, and answers the summed loss.
+pub type LossFn<'a> = dyn FnMut(&MicroBatch, &Tensor, &Tensor) -> Tensor + 'a;
+
+/// What one call of a loss function is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossOver {
+    /// A piece of a micro-batch: the loss is a sum over tokens. Logits are computed once.
+    #[default]
+    Tokens,
+    /// A whole micro-batch: the loss looks at a row's tokens together. Logits are computed a second time for the gradient, where they
+    /// are more than one piece.
+    Batches,
+}
+
+/// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the vocabulary per
+/// piece would be written and read again each time.
+struct Ends {
+    tensors: Vec<Tensor>,
+    gradients: Vec<Tensor>,
+    buffer: Tensor,
+    /// Tokens of a piece.
+    most: i64,
+}
+
+impl Ends {
+    fn head(&self) -> usize {
+        if self.tensors.len() > 2 { 2 } else { 0 }
+    }
+
+    /// The embedding's part: `above` is what flows into its output.
+    fn embedded(&mut self, ids: &Tensor, above: &Tensor) {
+        let h = above.size().last().copied().unwrap_or(1);
+        tch::no_grad(|| {
+            let _ = self.gradients[0].index_add_(0, &ids.reshape([-1]), &above.reshape([-1, h]));
+        });
+    }
+}
+
+impl Sharded {
+    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss function is called for
+    /// every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
+    pub fn gradients(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
+        // All ranks gather alike, so one that cannot keep what it computes decides for all.
+        let over = f64::from(u8::from(self.kept_bytes(batches) > self.activation_bytes));
+        if self.sum(&[over])?[0] > 0.0 {
+            self.streamed(batches, loss)
+        } else {
+            self.kept(batches, loss)
+        }
+    }
+
+    /// Estimate of what the kept schedule holds beyond parameters and optimizer: weights and gradients whole, and the activations of the
+    /// largest micro-batch.
+    pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
+        let c = &self.config;
+        let (d, h) = (c.head_dim(), c.hidden_size);
+        let (heads, groups) = (c.num_attention_heads * d, c.num_key_value_heads * d);
+        // Saved for backward in a block: norms and residuals over h, queries, keys, values and outputs before and after norm and rotation,
+        // and the SwiGLU's parts.
+        let token = 5 * h + 4 * heads + 5 * groups + 3 * c.intermediate_size;
+        let tokens = batches.iter().map(MicroBatch::tokens).max().unwrap_or(0);
+        let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).sum();
+        4 * (2 * parameters + tokens * token * c.num_hidden_layers)
+    }
+
+    fn ends(&self, tensors: Vec<Tensor>) -> Ends {
+        let most = (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64;
+        Ends {
+            gradients: tensors.iter().map(Tensor::zeros_like).collect(),
+            buffer: head::buffer(most, self.config.vocab_size as i64, &tensors[0]),
+            tensors,
+            most,
+        }
+    }
+
+    fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
+        let mut ends = self.ends(self.gather(0)?);
+        let mut units = Vec::new();
+        for index in 1..self.shards.len() {
+            units.push(leaves(self.gather(index)?));
+        }
+        let mut total = 0.0;
+        for batch in batches {
+            let below = tch::no_grad(|| model::embed(&ends.tensors[0], &batch.ids)).set_requires_grad(true);
+            let mut x = below.shallow_clone();
+            for weights in &units {
+                x = model::block(&self.config, &self.rope, &batch.layout, &Block(weights), &x);
+            }
+            let above = self.head(batch, &x, &mut ends, loss, &mut total)?;
+            flow(&x, &above);
+            drop(x);
+            ends.embedded(&batch.ids, &grad_of(&below));
+        }
+        let mut gradients = vec![self.reduce(0, ends.gradients)?];
+        for (index, weights) in units.into_iter().enumerate() {
+            gradients.push(self.reduce(index + 1, weights.iter().map(grad_of).collect())?);
+        }
+        Ok((gradients, total))
+    }
+
+    fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
+        let layers = self.shards.len() - 1;
+        let block = |weights: &[Tensor], batch: &MicroBatch, x: &Tensor| {
+            model::block(&self.config, &self.rope, &batch.layout, &Block(weights), x)
+        };
+        // Forward: inputs[layer][micro-batch], the last being the head's.
+        let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
+        let mut ends = self.ends(self.gather(0)?);
+        tch::no_grad(|| -> Result<(), TrainError> {
+            inputs.push(
+                batches
+                    .iter()
+                    .map(|batch| model::embed(&ends.tensors[0], &batch.ids))
+                    .collect(),
+            );
+            for layer in 0..layers {
+                let weights = self.gather(layer + 1)?;
+                let pairs = batches.iter().zip(&inputs[layer]);
+                let next = pairs.map(|(batch, x)| block(&weights, batch, x)).collect();
+                inputs.push(next);
+            }
+            Ok(())
+        })?;
+
+        let mut total = 0.0;
+        let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
+        for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
+            flowing.push(self.head(batch, &x, &mut ends, loss, &mut total)?);
+        }
+
+        // Backward through the blocks, then the embedding.
+        let mut gradients: Vec<Option<Tensor>> = (0..self.shards.len()).map(|_| None).collect();
+        for layer in (0..layers).rev() {
+            let weights = leaves(self.gather(layer + 1)?);
+            let layer_inputs = inputs.pop().unwrap_or_default();
+            for ((batch, x), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
+                let x = x.detach().set_requires_grad(true);
+                flow(&block(&weights, batch, &x), above);
+                *above = grad_of(&x);
+            }
+            gradients[layer + 1] = Some(self.reduce(layer + 1, weights.iter().map(grad_of).collect())?);
+        }
+        for (batch, above) in batches.iter().zip(&flowing) {
+            ends.embedded(&batch.ids, above);
+        }
+        gradients[0] = Some(self.reduce(0, ends.gradients)?);
+        Ok((gradients.into_iter().flatten().collect(), total))
+    }
+
+    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `ends`; answers what flows into the last block's
+    /// output `x: [b, t, h]`.
+    fn head(
+        &self,
+        batch: &MicroBatch,
+        x: &Tensor,
+        ends: &mut Ends,
+        loss: &mut LossFn<'_>,
+        total: &mut f64,
+    ) -> Result<Tensor, TrainError> {
+        let h = x.size().last().copied().unwrap_or(1);
+        let x = x.detach().set_requires_grad(true);
+        let n = batch.positions.size1()?;
+        if n == 0 {
+            return Ok(x.zeros_like());
+        }
+        let norm = ends.tensors[1].detach().set_requires_grad(true);
+        let chosen = x.reshape([-1, h]).index_select(0, &batch.positions);
+        let normed = model::final_norm(&self.config, &norm, &chosen);
+        let states = normed.detach();
+        let (weight, at) = (ends.tensors[ends.head()].shallow_clone(), ends.head());
+        let forward = |piece: &MicroBatch, begin: i64, buffer: &Tensor| {
+            let part = states.narrow(0, begin, piece.positions.size()[0]);
+            Chunk::forward(&weight, &part, &piece.targets, &piece.temperatures, buffer)
+        };
+
+        // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
+        let mut differentiate = |batch: &MicroBatch, logprobs: Tensor, entropies: Tensor| {
+            let (logprobs, entropies) = (logprobs.set_requires_grad(true), entropies.set_requires_grad(true));
+            let loss = loss(batch, &logprobs, &entropies);
+            *total += loss.double_value(&[]);
+            loss.backward();
+            let entropies = entropies.grad();
+            (grad_of(&logprobs), entropies.defined().then_some(entropies))
+        };
+        let pieces = batch.pieces(ends.most);
+        let mut backs: Vec<Tensor> = Vec::with_capacity(pieces.len());
+        let whole = (self.loss_over == LossOver::Batches && pieces.len() > 1).then(|| {
+            let scores: Vec<(Tensor, Tensor)> = pieces
+                .iter()
+                .enumerate()
+                .map(|(i, piece)| forward(piece, i as i64 * ends.most, &ends.buffer))
+                .map(|(_, logprobs, entropies)| (logprobs, entropies))
+                .collect();
+            let (logprobs, entropies): (Vec<Tensor>, Vec<Tensor>) = scores.into_iter().unzip();
+            differentiate(batch, Tensor::cat(&logprobs, 0), Tensor::cat(&entropies, 0))
+        });
+        for (i, piece) in pieces.iter().enumerate() {
+            let begin = i as i64 * ends.most;
+            let (chunk, logprobs, entropies) = forward(piece, begin, &ends.buffer);
+            let (logprobs, entropies) = match &whole {
+                None => differentiate(piece, logprobs, entropies),
+                Some((logprobs, entropies)) => {
+                    let part = |x: &Tensor| x.narrow(0, begin, piece.positions.size()[0]);
+                    (part(logprobs), entropies.as_ref().map(part))
+                }
+            };
+            backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), &mut ends.gradients[at]));
+        }
+        flow(&normed, &Tensor::cat(&backs, 0));
+        ends.gradients[1] += grad_of(&norm);
+        Ok(grad_of(&x))
+    }
+
+    /// This rank's part of the unit's gradient, summed over ranks.
+    fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Tensor, TrainError> {
+        let shard = &self.shards[index];
+        let mut parts: Vec<Tensor> = tensors.iter().map(|gradient| gradient.reshape([-1])).collect();
+        let padding = shard.values.numel() * self.group.world() as usize - shard.unit.numel();
+        if padding > 0 {
+            parts.push(Tensor::zeros([padding as i64], (Kind::Float, tch::Device::Cpu)));
+        }
+        Ok(self.group.reduce_scatter_sum(&Tensor::cat(&parts, 0))?)
+    }
+}
+
+fn leaves(tensors: Vec<Tensor>) -> Vec<Tensor> {
+    let leaf = |tensor: Tensor| tensor.detach().set_requires_grad(true);
+    tensors.into_iter().map(leaf).collect()
+}
+
+/// Sends `above` into `y`: the gradient of <y, g> for constant g is the vector-Jacobian product with g.
+fn flow(y: &Tensor, above: &Tensor) {
+    (y * above).sum(Kind::Float).backward();
+}
+
+/// The accumulated gradient, zero where nothing flowed (a rank without micro-batches).
+fn grad_of(tensor: &Tensor) -> Tensor {
+    let grad = tensor.grad();
+    if grad.defined() { grad } else { tensor.zeros_like() }
+}
