@@ -1,12 +1,14 @@
 //! The trainer: parameters, optimizer state, advantages and loss, checkpoints, published weights. It does not know what an agent is.
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state and streams units through the model, breadth first. [`grpo`] turns
-//! a stored batch into one step, [`finetune`] trains a warm start. [`state`] writes checkpoints and weights versions, and says where to go on.
+//! a stored batch into one step, [`finetune`] trains a warm start. [`state`] writes checkpoints and weights versions, and says where to go on;
+//! [`export`] writes what others read.
 //! [`serve`] is the process a run's pods execute: rank 0 answers the driver, every rank follows rank 0's orders, and [`watchdog`] ends a rank
 //! that waits for one that hangs.
 
 pub mod data;
 pub mod error;
+pub mod export;
 pub mod finetune;
 pub mod grpo;
 pub mod serve;

@@ -4,15 +4,23 @@
 //! moments of it. For each block: gather its weights once, pass *all* micro-batches through, keep each input, free the weights. Backward
 //! walks the blocks in reverse: gather again, recompute with graph, and reduce-scatter the block's gradient once. So a step costs two gathers and
 //! one reduce-scatter per unit however many micro-batches there are, and memory holds one unit's weights and the blocks' inputs.
+//!
+//! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and are gathered with the
+//! adapter's.
+
+use std::cell::RefCell;
+use std::ops::Range;
 
 use grpo_native::Group;
+use grpo_policy::lora::{self, Lora};
 use grpo_policy::model::{self, Block, Rope};
-use grpo_policy::weights::{self, Array, Unit, Weights};
+use grpo_policy::weights::{self, Array, Source, Unit, Weights};
 use grpo_policy::{Config, ModelError};
 use tch::{Kind, Tensor};
 
 use crate::data::MicroBatch;
 use crate::error::TrainError;
+use crate::finetune;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,16 +41,52 @@ pub struct Shard {
     pub second_moment: Tensor,
 }
 
+impl Shard {
+    fn new(
+        unit: Unit,
+        group: &Group,
+        read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Self, TrainError> {
+        let part = padded(&unit, group.world() as usize) / group.world() as usize;
+        let (begin, end) = (part * group.rank() as usize, part * (group.rank() as usize + 1));
+        let mut values = Vec::with_capacity(part);
+        let mut offset = 0;
+        for (name, shape) in &unit.tensors {
+            let numel: usize = shape.iter().product();
+            let inside = |at: usize| at.clamp(offset, offset + numel) - offset;
+            let range = inside(begin)..inside(end);
+            if !range.is_empty() {
+                values.extend(read(name, range)?);
+            }
+            offset += numel;
+        }
+        values.resize(part, 0.0);
+        let values = Tensor::from_slice(&values);
+        let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
+        Ok(Self {
+            unit,
+            values,
+            first_moment,
+            second_moment,
+        })
+    }
+}
+
 /// One rank's part of model and optimizer.
 pub struct Sharded {
     pub config: Config,
     pub group: Group,
+    /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
+    /// The model's own units where an adapter is trained; else empty.
+    frozen: Vec<(Unit, Tensor)>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
     pub head_logits: usize,
     rope: Rope,
+    /// Tokens that each expert of each layer computed here in the last [`Sharded::gradients`].
+    loads: RefCell<Vec<Vec<i64>>>,
 }
 
 /// 256 MiB of fp32.
@@ -54,64 +98,149 @@ pub type LossFn<'a> = dyn FnMut(&MicroBatch, &Tensor, &Tensor) -> Tensor + 'a;
 impl Sharded {
     /// Takes this rank's part of `weights`.
     pub fn new(config: Config, group: Group, weights: &Weights) -> Result<Self, TrainError> {
-        let world = group.world() as usize;
+        Self::build(config, group, part_of(weights, "the model"))
+    }
+
+    /// Reads this rank's part of a model directory, and no other bytes of its tensors.
+    pub fn read(config: Config, group: Group, source: &Source) -> Result<Self, TrainError> {
+        Self::build(config, group, |name, range| source.read_finite(name, range))
+    }
+
+    fn build(
+        config: Config,
+        group: Group,
+        read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Self, TrainError> {
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| {
-                let mut flat = Vec::with_capacity(padded(&unit, world));
-                for (name, _) in &unit.tensors {
-                    let missing = || ModelError::MissingTensor {
-                        path: "the model".to_owned(),
-                        name: name.clone(),
-                    };
-                    flat.extend_from_slice(&weights.get(name).ok_or_else(missing)?.values);
-                }
-                flat.resize(padded(&unit, world), 0.0);
-                let part = flat.len() / world;
-                let begin = part * group.rank() as usize;
-                let values = Tensor::from_slice(&flat[begin..begin + part]);
-                let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
-                Ok(Shard {
-                    unit,
-                    values,
-                    first_moment,
-                    second_moment,
-                })
-            })
+            .map(|unit| Shard::new(unit, &group, &read))
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
         Ok(Self {
             config,
             group,
             shards,
+            frozen: Vec::new(),
             updates: 0,
             head_logits: HEAD_LOGITS,
             rope,
+            loads: RefCell::default(),
         })
     }
 
-    /// The unit's tensors, whole, on every rank.
-    fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
-        let whole = self.group.all_gather(&self.shards[index].values)?;
-        Ok(split(&self.shards[index].unit, &whole))
+    /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B at zero, so that the
+    /// model is at first what it was.
+    pub fn with_adapter(self, lora: Lora, seed: u64) -> Result<Self, TrainError> {
+        let adapter = finetune::initialise_adapter(&self.config, &lora, seed);
+        self.with_adapter_of(lora, &adapter)
     }
 
-    /// All weights, whole. Every rank must call it.
+    /// The same with an adapter that has been trained before.
+    pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
+        let config = self.config.with_lora(lora.clone())?;
+        let read = part_of(adapter, "the adapter");
+        let shards = lora::units(&config, &lora)
+            .into_iter()
+            .map(|unit| Shard::new(unit, &self.group, &read))
+            .collect::<Result<_, TrainError>>()?;
+        let frozen = self.shards.into_iter().map(|shard| (shard.unit, shard.values));
+        Ok(Self {
+            config,
+            shards,
+            frozen: frozen.collect(),
+            updates: 0,
+            ..self
+        })
+    }
+
+    /// The unit's tensors, whole, on every rank: the model's, then the adapter's.
+    fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        let shard = &self.shards[index];
+        let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
+        let mut tensors = Vec::new();
+        for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
+            // An embedding's adapter is empty.
+            if !unit.tensors.is_empty() {
+                tensors.extend(split(unit, &self.group.all_gather(values)?));
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// How many of a unit's tensors are frozen. They come first.
+    fn frozen_tensors(&self, index: usize) -> usize {
+        self.frozen.get(index).map_or(0, |(unit, _)| unit.tensors.len())
+    }
+
+    /// Gathered tensors as leaves of a graph, those that are trained.
+    fn leaves(&self, index: usize, tensors: Vec<Tensor>) -> Vec<Tensor> {
+        let frozen = self.frozen_tensors(index);
+        let leaf = |(at, tensor): (usize, Tensor)| tensor.detach().set_requires_grad(at >= frozen);
+        tensors.into_iter().enumerate().map(leaf).collect()
+    }
+
+    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank must call it.
+    pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
+        let mut tensors = self.gather(index)?;
+        let Some(lora) = &self.config.lora else {
+            return Ok((self.shards[index].unit.clone(), tensors));
+        };
+        let unit = self.frozen[index].0.clone();
+        let adapter = tensors.split_off(unit.tensors.len());
+        for (target, matrices) in lora.targets().iter().zip(adapter.chunks_exact(2)) {
+            let weight = format!("{}.weight", target.path());
+            let at = unit.tensors.iter().position(|(name, _)| name.ends_with(&weight));
+            if let Some(at) = at {
+                tensors[at] = &tensors[at] + matrices[1].matmul(&matrices[0]) * lora.scale();
+            }
+        }
+        Ok((unit, tensors))
+    }
+
+    /// The adapter's tensors of a unit, whole. Every rank must call it.
+    pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
+        let tensors = self.gather(index)?.split_off(self.frozen_tensors(index));
+        Ok((self.shards[index].unit.clone(), tensors))
+    }
+
+    /// All weights, whole, with the adapter added where there is one. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
         let mut weights = Weights::new();
         for index in 0..self.shards.len() {
-            for ((name, shape), tensor) in self.shards[index].unit.tensors.iter().zip(self.gather(index)?) {
+            let (unit, tensors) = self.unit(index)?;
+            for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
-                weights.insert(
-                    name.clone(),
-                    Array {
-                        shape: shape.clone(),
-                        values,
-                    },
-                );
+                weights.insert(name, Array { shape, values });
             }
         }
         Ok(weights)
+    }
+
+    /// Tokens that each expert of each layer computed in the last step's forward pass, over all ranks, padding included: `[layer][expert]`, empty
+    /// for a layer without experts. Every rank must call it.
+    pub fn expert_loads(&self) -> Result<Vec<Vec<u64>>, TrainError> {
+        let own = self.loads.borrow().clone();
+        let flat: Vec<f64> = own.iter().flatten().map(|count| *count as f64).collect();
+        let mut sums = match flat.is_empty() {
+            true => Vec::new(),
+            false => self.sum(&flat)?,
+        }
+        .into_iter();
+        let layer = |own: Vec<i64>| sums.by_ref().take(own.len()).map(|sum| sum as u64).collect();
+        Ok(own.into_iter().map(layer).collect())
+    }
+
+    fn note_loads(&self, layer: usize, chosen: &[Option<Tensor>]) {
+        let mut counts = Vec::new();
+        if let Some(experts) = self.config.experts_of(layer) {
+            counts = vec![0; experts.count];
+            for chosen in chosen.iter().flatten() {
+                for (sum, count) in counts.iter_mut().zip(model::loads(experts, chosen)) {
+                    *sum += count;
+                }
+            }
+        }
+        self.loads.borrow_mut().push(counts);
     }
 
     /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss function is called for
@@ -120,25 +249,29 @@ impl Sharded {
         let layers = self.shards.len() - 1;
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
+        // Experts of every token, [layer][micro-batch]: what is recomputed goes the same way.
+        let mut routes: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(layers);
+        self.loads.borrow_mut().clear();
         let ends = self.gather(0)?;
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(batches.iter().map(|batch| model::embed(&ends[0], &batch.ids)).collect());
             for layer in 0..layers {
                 let weights = self.gather(layer + 1)?;
+                let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|_| None).collect();
                 let next = inputs[layer]
                     .iter()
-                    .map(|x| model::block(&self.config, &self.rope, &Block(&weights), x));
+                    .zip(&mut chosen)
+                    .map(|(x, experts)| model::block(&self.config, &self.rope, &Block(&weights), x, experts));
                 let next = next.collect();
                 inputs.push(next);
+                self.note_loads(layer, &chosen);
+                routes.push(chosen);
             }
             Ok(())
         })?;
 
         // Head: loss, and what flows back into the last block.
-        let ends: Vec<Tensor> = ends
-            .into_iter()
-            .map(|tensor| tensor.detach().set_requires_grad(true))
-            .collect();
+        let ends = self.leaves(0, ends);
         let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
@@ -158,21 +291,19 @@ impl Sharded {
         // Backward through the blocks, then the embedding.
         let mut gradients: Vec<Option<Tensor>> = (0..self.shards.len()).map(|_| None).collect();
         for layer in (0..layers).rev() {
-            let weights = self.gather(layer + 1)?;
-            let weights: Vec<Tensor> = weights
-                .into_iter()
-                .map(|t| t.detach().set_requires_grad(true))
-                .collect();
-            for (x, above) in inputs.pop().unwrap_or_default().iter().zip(flowing.iter_mut()) {
+            let weights = self.leaves(layer + 1, self.gather(layer + 1)?);
+            let mut chosen = routes.pop().unwrap_or_default();
+            let flowing = flowing.iter_mut().zip(&mut chosen);
+            for (x, (above, experts)) in inputs.pop().unwrap_or_default().iter().zip(flowing) {
                 let x = x.detach().set_requires_grad(true);
-                let y = model::block(&self.config, &self.rope, &Block(&weights), &x);
+                let y = model::block(&self.config, &self.rope, &Block(&weights), &x, experts);
                 // The gradient of <y, g> for constant g is the vector-Jacobian product with g.
                 (y * &*above).sum(Kind::Float).backward();
                 *above = grad_of(&x);
             }
             gradients[layer + 1] = Some(self.reduce(layer + 1, &weights)?);
         }
-        for (batch, above) in batches.iter().zip(&flowing) {
+        for (batch, above) in batches.iter().zip(&flowing).filter(|_| self.frozen.is_empty()) {
             (model::embed(&ends[0], &batch.ids) * above).sum(Kind::Float).backward();
         }
         gradients[0] = Some(self.reduce(0, &ends)?);
@@ -182,6 +313,10 @@ impl Sharded {
     /// This rank's part of the unit's gradient, summed over ranks.
     fn reduce(&self, index: usize, tensors: &[Tensor]) -> Result<Tensor, TrainError> {
         let shard = &self.shards[index];
+        if shard.unit.tensors.is_empty() {
+            return Ok(shard.values.zeros_like());
+        }
+        let tensors = &tensors[self.frozen_tensors(index)..];
         let mut parts: Vec<Tensor> = tensors.iter().map(|tensor| grad_of(tensor).reshape([-1])).collect();
         let padding = shard.values.numel() * self.group.world() as usize - shard.unit.numel();
         if padding > 0 {
@@ -233,6 +368,17 @@ impl Sharded {
         let mut tensor = Tensor::from_slice(numbers);
         self.group.all_reduce_sum(&mut tensor)?;
         Ok(Vec::<f64>::try_from(tensor)?)
+    }
+}
+
+/// Reads ranges of weights that are in memory; `path` is for messages.
+fn part_of(weights: &Weights, path: &'static str) -> impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError> {
+    move |name, range| {
+        let missing = || ModelError::MissingTensor {
+            path: path.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(weights.get(name).ok_or_else(missing)?.values[range].to_vec())
     }
 }
 

@@ -42,7 +42,7 @@ fn logprobs(leaves: &[Vec<Tensor>], tokens: &[u32], temperature: f64) -> Tensor 
     let rope = Rope::new(&config(), 64, Kind::Float);
     let mut x = model::embed(&leaves[0][0], &ids);
     for block in &leaves[1..] {
-        x = model::block(&config(), &rope, &Block(block), &x);
+        x = model::block(&config(), &rope, &Block(block), &x, &mut None);
     }
     let n = tokens.len() as i64;
     let all = model::head(&config(), &leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1)) / temperature;
