@@ -120,6 +120,8 @@ driven() {
 . e2e/setup/env.sh
 unset LD_LIBRARY_PATH
 stage "vLLM's CPU build" install_vllm
+# vllm.sh install: for others who need it.
+[ "${1:-}" != install ] || exit 0
 stage "SGLang's sources" unpack_sglang
 stage "read by vLLM" read_by vllm "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")
 stage "read by SGLang" read_by sglang "$SGLANG" "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")

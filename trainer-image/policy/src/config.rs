@@ -1,8 +1,17 @@
-//! `config.json` of a Hugging Face model directory, read strictly: what this crate would compute differently is refused by name.
+//! `config.json` of a Hugging Face model directory, read strictly: what this crate would compute differently is refused by name and field.
+//!
+//! Three families are known: Qwen2.5 (`qwen2`), Qwen3 dense (`qwen3`) and Qwen3 mixture-of-experts (`qwen3_moe`), as transformers 4 and 5
+//! write them. What comes out is a [`Config`]: the geometry alone, with every default filled in.
+
+mod fields;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 
-use serde::Deserialize;
+use crate::lora::Lora;
+use crate::rope::Yarn;
+use fields::Fields;
 
 /// Why a model directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +20,7 @@ pub enum ModelError {
     Read { path: String, source: std::io::Error },
     #[error("{path} is not what it should be: {message}")]
     Malformed { path: String, message: String },
-    #[error("{path}: model_type {found:?} is not known here; known: qwen3")]
+    #[error("{path}: model_type {found:?} is not known here; known: qwen2, qwen3, qwen3_moe")]
     UnknownType { path: String, found: String },
     #[error("{path}: {field} is {found}, which this model code does not compute; {wanted}")]
     Unsupported {
@@ -22,6 +31,16 @@ pub enum ModelError {
     },
     #[error("{path}: tensor {name} is missing")]
     MissingTensor { path: String, name: String },
+    #[error("{path}: tensor {name} is not of this model; the config asks for no such tensor")]
+    UnexpectedTensor { path: String, name: String },
+    #[error("{path}: tensor {name} is there already, in {other}; one of the two must go")]
+    DuplicateTensor { path: String, name: String, other: String },
+    #[error("{path}: tensor {name} is damaged ({message}); copy the file again")]
+    DamagedTensor {
+        path: String,
+        name: String,
+        message: String,
+    },
     #[error("{path}: tensor {name} has shape {found:?}, the config asks for {wanted:?}")]
     Shape {
         path: String,
@@ -29,43 +48,80 @@ pub enum ModelError {
         found: Vec<usize>,
         wanted: Vec<usize>,
     },
-    #[error("{path}: tensor {name} holds {found}; F32 and BF16 can be read")]
+    #[error("{path}: tensor {name} holds {found}; F32, F16 and BF16 can be read")]
     Kind { path: String, name: String, found: String },
     #[error("writing {path}: {source}; is the disk full?")]
     Write { path: String, source: std::io::Error },
 }
 
-/// The geometry of a Qwen3-shaped model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// Which model code a directory asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Qwen2.5: biases on queries, keys and values; no norms of heads.
+    Qwen2,
+    /// Qwen3, dense.
+    Qwen3,
+    /// Qwen3 with a mixture of experts in place of (some) MLPs.
+    Qwen3Moe,
+}
+
+impl Family {
+    pub const ALL: [Self; 3] = [Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
+
+    /// What `model_type` says.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3_moe",
+        }
+    }
+
+    /// What `architectures` says of a model that predicts the next token.
+    fn architecture(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Qwen3Moe => "Qwen3MoeForCausalLM",
+        }
+    }
+}
+
+/// The experts of a mixture (Shazeer et al., arXiv 1701.06538, with softmax before the choice as Qwen3 has it).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    pub count: usize,
+    /// Experts that compute each token.
+    pub per_token: usize,
+    /// Width of one expert.
+    pub intermediate_size: usize,
+    /// Whether the weights of a token's experts are made to sum to one.
+    pub normalised: bool,
+    /// For every layer, whether it has experts; the others have one MLP of `Config::intermediate_size`.
+    pub layers: Vec<bool>,
+}
+
+/// The geometry of a model.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    pub model_type: String,
+    pub family: Family,
     pub vocab_size: usize,
     pub hidden_size: usize,
     pub intermediate_size: usize,
     pub num_hidden_layers: usize,
     pub num_attention_heads: usize,
     pub num_key_value_heads: usize,
-    #[serde(default)]
-    pub head_dim: Option<usize>,
+    pub(crate) head_dim: usize,
     pub rms_norm_eps: f64,
     pub rope_theta: f64,
-    #[serde(default)]
-    pub rope_scaling: Option<serde_json::Value>,
+    pub yarn: Option<Yarn>,
+    /// Positions the model may be given; with YaRN, the extended ones.
     pub max_position_embeddings: usize,
-    #[serde(default)]
     pub tie_word_embeddings: bool,
-    #[serde(default)]
-    pub attention_bias: bool,
-    #[serde(default)]
-    pub use_sliding_window: bool,
-    #[serde(default = "silu")]
-    pub hidden_act: String,
-    #[serde(default)]
     pub initializer_range: Option<f64>,
-}
-
-fn silu() -> String {
-    "silu".to_owned()
+    pub experts: Option<Experts>,
+    /// The adapter that is trained while the model's own weights stay. Not part of `config.json`.
+    pub lora: Option<Lora>,
 }
 
 impl Config {
@@ -82,106 +138,213 @@ impl Config {
 
     /// `path` is for messages.
     pub fn parse(bytes: &[u8], path: &str) -> Result<Self, ModelError> {
-        let malformed = |message: String| ModelError::Malformed {
-            path: path.to_owned(),
-            message,
-        };
-        // The type first: another family's config need not have these fields at all.
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
-        let found = value["model_type"].as_str().unwrap_or_default();
-        if found != "qwen3" {
+        let fields = Fields::parse(bytes, path)?;
+        let found: String = fields.optional("model_type", "a name")?.unwrap_or_default();
+        let Some(family) = Family::ALL.into_iter().find(|family| family.name() == found) else {
             return Err(ModelError::UnknownType {
                 path: path.to_owned(),
-                found: found.to_owned(),
-            });
-        }
-        let config: Self = serde_json::from_value(value).map_err(|e| malformed(e.to_string()))?;
-        config.check(path)?;
-        Ok(config)
-    }
-
-    fn check(&self, path: &str) -> Result<(), ModelError> {
-        let refuse = |field, found: String, wanted| {
-            Err(ModelError::Unsupported {
-                path: path.to_owned(),
-                field,
                 found,
-                wanted,
-            })
+            });
         };
-        if self.hidden_act != "silu" {
-            return refuse("hidden_act", self.hidden_act.clone(), "silu is");
+        refuse_what_is_not_computed(&fields, family)?;
+        let num_attention_heads = fields.positive("num_attention_heads")?;
+        let num_hidden_layers = fields.positive("num_hidden_layers")?;
+        let hidden_size = fields.positive("hidden_size")?;
+        let stated = fields.positive("max_position_embeddings")?;
+        let (rope_theta, yarn) = fields.rope(stated)?;
+        let config = Self {
+            family,
+            vocab_size: fields.positive("vocab_size")?,
+            hidden_size,
+            intermediate_size: fields.positive("intermediate_size")?,
+            num_hidden_layers,
+            num_attention_heads,
+            num_key_value_heads: fields
+                .optional("num_key_value_heads", "a number of heads")?
+                .unwrap_or(num_attention_heads),
+            head_dim: head_dim(&fields, family, hidden_size, num_attention_heads)?,
+            rms_norm_eps: fields.above("rms_norm_eps", 0.0)?,
+            rope_theta,
+            max_position_embeddings: yarn.as_ref().map_or(stated, |yarn| stated.max(yarn.positions())),
+            yarn,
+            tie_word_embeddings: fields
+                .optional("tie_word_embeddings", "true or false")?
+                .unwrap_or(false),
+            initializer_range: fields.optional("initializer_range", "a number")?,
+            experts: experts(&fields, family, num_hidden_layers)?,
+            lora: None,
+        };
+        if config.num_key_value_heads == 0 || !num_attention_heads.is_multiple_of(config.num_key_value_heads) {
+            let found = format!("{} over {num_attention_heads} heads", config.num_key_value_heads);
+            return Err(fields.refuse("num_key_value_heads", found, "it must divide num_attention_heads"));
         }
-        if self.attention_bias {
-            return refuse("attention_bias", "true".to_owned(), "Qwen3 has none");
+        if config.head_dim == 0 || !config.head_dim.is_multiple_of(2) {
+            return Err(fields.refuse("head_dim", config.head_dim.to_string(), "it must be even"));
         }
-        if self.use_sliding_window {
-            return refuse("use_sliding_window", "true".to_owned(), "full attention is");
-        }
-        if let Some(scaling) = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()) {
-            return refuse("rope_scaling", scaling.to_string(), "plain rotary positions are");
-        }
-        if self.num_key_value_heads == 0 || !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
-            let found = format!("{} over {} heads", self.num_key_value_heads, self.num_attention_heads);
-            return refuse("num_key_value_heads", found, "it must divide num_attention_heads");
-        }
-        if self.head_dim() == 0 || !self.head_dim().is_multiple_of(2) {
-            return refuse("head_dim", self.head_dim().to_string(), "it must be even");
-        }
-        if self.vocab_size == 0 || self.hidden_size == 0 || self.num_hidden_layers == 0 {
-            return refuse(
-                "vocab_size, hidden_size, num_hidden_layers",
-                "zero".to_owned(),
-                "all must be positive",
-            );
-        }
-        Ok(())
+        Ok(config)
     }
 
     pub fn head_dim(&self) -> usize {
         self.head_dim
-            .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+    }
+
+    /// Whether queries, keys and values have biases.
+    pub fn biased(&self) -> bool {
+        self.family == Family::Qwen2
+    }
+
+    /// Whether each head of queries and keys is normed.
+    pub fn norms_heads(&self) -> bool {
+        self.family != Family::Qwen2
+    }
+
+    /// The experts of a layer, where it has any.
+    pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
+        self.experts
+            .as_ref()
+            .filter(|experts| experts.layers.get(layer) == Some(&true))
+    }
+
+    /// The same model with an adapter beside it, which is then what is trained.
+    pub fn with_lora(mut self, lora: Lora) -> Result<Self, ModelError> {
+        lora.check(&self)?;
+        if self.lora.is_some() {
+            return Err(ModelError::Unsupported {
+                path: "the adapter".to_owned(),
+                field: "lora",
+                found: "a second one".to_owned(),
+                wanted: "one adapter at a time is; merge the first",
+            });
+        }
+        self.lora = Some(lora);
+        Ok(self)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(change: impl FnOnce(&mut serde_json::Value)) -> Result<Config, ModelError> {
-        let mut value = serde_json::json!({
-            "model_type": "qwen3", "vocab_size": 32, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
-            "max_position_embeddings": 64, "tie_word_embeddings": true
-        });
-        change(&mut value);
-        Config::parse(value.to_string().as_bytes(), "/model/config.json")
+/// As transformers 5.23 has it: Qwen3's default is a number, the other two divide the hidden size.
+fn head_dim(fields: &Fields<'_>, family: Family, hidden: usize, heads: usize) -> Result<usize, ModelError> {
+    match (fields.optional("head_dim", "a number")?, family) {
+        (Some(found), Family::Qwen2) if found * heads != hidden => Err(fields.refuse(
+            "head_dim",
+            format!("{found} with {heads} heads and hidden_size {hidden}"),
+            "of qwen2 it is hidden_size / num_attention_heads",
+        )),
+        (Some(found), _) => Ok(found),
+        (None, Family::Qwen3) => Ok(128),
+        (None, _) if !hidden.is_multiple_of(heads) => Err(fields.refuse(
+            "hidden_size",
+            format!("{hidden} over {heads} heads"),
+            "without head_dim, num_attention_heads must divide it",
+        )),
+        (None, _) => Ok(hidden / heads),
     }
+}
 
-    #[test]
-    fn a_qwen3_config_is_read() {
-        assert_eq!(config(|_| ()).unwrap().head_dim(), 4);
+fn refuse_what_is_not_computed(fields: &Fields<'_>, family: Family) -> Result<(), ModelError> {
+    fields.only("hidden_act", "silu", "silu is")?;
+    fields.only("attention_bias", false, "biases of these families are fixed")?;
+    fields.only("partial_rotary_factor", 1.0, "all of a head is rotated")?;
+    fields.only("attention_dropout", 0.0, "nothing is dropped")?;
+    fields.only("output_router_logits", false, "there is no auxiliary loss of routers")?;
+    fields.only("shared_expert_intermediate_size", 0, "there is no shared expert")?;
+    fields.only(
+        "qkv_bias",
+        family == Family::Qwen2,
+        "biases of these families are fixed",
+    )?;
+    fields.only(
+        "use_qk_norm",
+        family != Family::Qwen2,
+        "norms of heads go with the family",
+    )?;
+    if let Some(found) = fields.present("quantization_config") {
+        return Err(fields.refuse("quantization_config", found.to_string(), "weights of 16 or 32 bits are"));
     }
+    if family != Family::Qwen3Moe {
+        fields.only("num_experts", 0, "experts are of model_type qwen3_moe")?;
+    }
+    let architectures: Vec<String> = fields.optional("architectures", "a list of names")?.unwrap_or_default();
+    if architectures.iter().any(|name| name != family.architecture()) {
+        let wanted = "it must be the ...ForCausalLM of its model_type";
+        return Err(fields.refuse("architectures", architectures.join(", "), wanted));
+    }
+    refuse_windows(fields, family)
+}
 
-    #[test]
-    fn what_would_be_computed_differently_is_refused_by_name() {
-        type Change = fn(&mut serde_json::Value);
-        let cases: [(Change, &str); 5] = [
-            (|c| c["model_type"] = "llama".into(), "llama"),
-            (|c| c["attention_bias"] = true.into(), "attention_bias"),
-            (
-                |c| c["rope_scaling"] = serde_json::json!({"type": "yarn"}),
-                "rope_scaling",
-            ),
-            (|c| c["num_key_value_heads"] = 3.into(), "num_key_value_heads"),
-            (|c| c["hidden_act"] = "gelu".into(), "hidden_act"),
-        ];
-        for (change, word) in cases {
-            let message = config(change).unwrap_err().to_string();
-            assert!(
-                message.contains(word) && message.contains("/model/config.json"),
-                "{message}"
-            );
+/// A layer is windowed where `use_sliding_window` is on and it is none of the first `max_window_layers` (in a mixture: any layer).
+fn refuse_windows(fields: &Fields<'_>, family: Family) -> Result<(), ModelError> {
+    let kinds: Option<Vec<String>> = fields.optional("layer_types", "a list of names")?;
+    let layers = fields.positive("num_hidden_layers")?;
+    if let Some(kinds) = kinds {
+        if let Some(kind) = kinds.iter().find(|kind| *kind != "full_attention") {
+            return Err(fields.refuse("layer_types", kind.clone(), "full_attention is"));
         }
+        if kinds.len() != layers {
+            let found = format!("of {} layers, num_hidden_layers is {layers}", kinds.len());
+            return Err(fields.refuse("layer_types", found, "the two must agree"));
+        }
+        return Ok(());
     }
+    let on = fields.optional("use_sliding_window", "true or false")?.unwrap_or(false);
+    let window = fields.optional::<usize>("sliding_window", "a number of positions")?;
+    let first = fields
+        .optional("max_window_layers", "a number of layers")?
+        .unwrap_or(28);
+    // Absent is transformers' 4096; written as null is none.
+    if on && (window.is_some() || fields.absent("sliding_window")) && (first < layers || family == Family::Qwen3Moe) {
+        return Err(fields.refuse("use_sliding_window", "true".to_owned(), "full attention is"));
+    }
+    Ok(())
+}
+
+fn experts(fields: &Fields<'_>, family: Family, layers: usize) -> Result<Option<Experts>, ModelError> {
+    if family != Family::Qwen3Moe {
+        return Ok(None);
+    }
+    let count = match (
+        fields.optional("num_experts", "a number")?,
+        fields.optional("num_local_experts", "a number")?,
+    ) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(fields.refuse(
+                "num_local_experts",
+                format!("{b} and num_experts {a}"),
+                "the two must agree",
+            ));
+        }
+        (a, b) => a.or(b).unwrap_or(0),
+    };
+    if count == 0 {
+        return Err(fields.refuse("num_experts", "0 or missing".to_owned(), "a mixture has experts"));
+    }
+    let per_token = fields.positive("num_experts_per_tok")?;
+    if per_token > count {
+        let found = format!("{per_token} of {count} experts");
+        return Err(fields.refuse("num_experts_per_tok", found, "it may be num_experts at most"));
+    }
+    let step = fields
+        .optional("decoder_sparse_step", "a number of layers")?
+        .unwrap_or(1usize);
+    if step == 0 {
+        return Err(fields.refuse("decoder_sparse_step", "0".to_owned(), "it must be positive"));
+    }
+    let dense: Vec<usize> = fields
+        .optional("mlp_only_layers", "a list of layers")?
+        .unwrap_or_default();
+    if let Some(layer) = dense.iter().find(|layer| **layer >= layers) {
+        return Err(fields.refuse(
+            "mlp_only_layers",
+            layer.to_string(),
+            "it must be below num_hidden_layers",
+        ));
+    }
+    Ok(Some(Experts {
+        count,
+        per_token,
+        intermediate_size: fields.positive("moe_intermediate_size")?,
+        normalised: fields.optional("norm_topk_prob", "true or false")?.unwrap_or(false),
+        layers: (0..layers)
+            .map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer))
+            .collect(),
+    }))
 }

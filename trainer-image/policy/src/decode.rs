@@ -14,7 +14,8 @@ mod tests;
 pub use cache::{Block, Sequence};
 pub use kernel::LANES as BLOCK_LEN;
 
-use crate::config::{Config, ModelError};
+use crate::config::{Config, Family, ModelError};
+use crate::rope::frequencies;
 use crate::weights::Weights;
 use kernel::{LANES, Panels, accumulate, add, exp, gated, rms_norm, sum};
 use pulp::{Arch, NullaryFnOnce};
@@ -76,8 +77,16 @@ pub struct Scratch {
 }
 
 impl Decoder {
-    /// Packs a model for sequences of at most `max_context` positions.
+    /// Packs a model for sequences of at most `max_context` positions. Of the families, Qwen3 dense is decoded.
     pub fn new(config: &Config, weights: &Weights, max_context: usize) -> Result<Self, ModelError> {
+        if config.family != Family::Qwen3 {
+            return Err(ModelError::Unsupported {
+                path: "the model".to_owned(),
+                field: "model_type",
+                found: config.family.name().to_owned(),
+                wanted: "the embedded engine decodes qwen3; serve this model with another engine",
+            });
+        }
         let tensor = |name: &str| match weights.get(name) {
             Some(array) => Ok(array.values.as_slice()),
             None => Err(ModelError::MissingTensor {
@@ -189,10 +198,10 @@ impl Decoder {
 
 /// Cosine and sine of each position's angles, rounded once from f64 as the training arithmetic has them.
 fn rope_tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
-    let (dim, half) = (config.head_dim() as f64, config.head_dim() / 2);
-    let frequency = |i: usize| (-(2.0 * i as f64 / dim) * config.rope_theta.ln()).exp();
-    let angles = (0..positions).flat_map(|position| (0..half).map(move |i| position as f64 * frequency(i)));
-    angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
+    let (frequencies, scale) = frequencies(config);
+    let angles = (0..positions).flat_map(|position| frequencies.iter().map(move |speed| position as f64 * speed));
+    let rounded = |value: f64| (value * scale) as f32;
+    angles.map(|angle| (rounded(angle.cos()), rounded(angle.sin()))).unzip()
 }
 
 /// One thread's part of a forward pass.

@@ -6,7 +6,7 @@
 //! and g, e the gradients of a token's logprob and entropy H, the gradient of z is g (onehot - p) - e p (log p + H).
 //! (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are the same idea.)
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 /// Elements of a block that passes over a buffer share: 1 MiB of fp32.
 const BLOCK: i64 = 1 << 18;
@@ -110,6 +110,8 @@ pub fn buffer(tokens: i64, vocabulary: i64, like: &Tensor) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use tch::Kind;
+
     use super::*;
 
     fn normal(size: &[i64]) -> Tensor {

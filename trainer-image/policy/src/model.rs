@@ -1,14 +1,70 @@
 //! The model, top to bottom, as functions of the weights they are given: the trainer gathers a unit, calls one of these, and frees it again.
 //!
-//! Qwen3 (dense): embedding, then blocks of { RMSNorm, attention with grouped keys and values, per-head RMSNorm on queries and keys before the rotary
-//! embedding, no biases; RMSNorm, SwiGLU }, then RMSNorm and the vocabulary head. Shapes: `b` rows, `t` tokens, `h` hidden. Which position a
-//! token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
+//! One decoder for three families. Embedding; then blocks of { RMSNorm, attention with grouped keys and values and rotary positions; RMSNorm,
+//! SwiGLU }; then RMSNorm and the vocabulary head. Qwen2.5 adds biases to queries, keys and values; Qwen3 instead norms each head of queries and
+//! keys before it is rotated; Qwen3's mixture has experts in place of the one SwiGLU. Any linear layer may have an adapter beside it ([`crate::lora`]).
+//!
+//! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
+//! Checked against transformers by `tests/reference.rs`.
 
 use grpo_native::fused;
 use tch::{Kind, Tensor};
 
-use crate::config::Config;
+use crate::config::{Config, Experts};
 use crate::layout::Layout;
+use crate::lora::Linear;
+use crate::rope::frequencies;
+
+/// `ids: [b, t]` int64 to `[b, t, h]`.
+pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
+    Tensor::embedding(embedding, ids, -1, false, false)
+}
+
+/// Weights of one block, in the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the order
+/// of [`crate::lora::units`].
+pub struct Block<'a>(pub &'a [Tensor]);
+
+/// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
+///
+/// `experts` are those that compute each token, `[b, t, experts per token]` int64: chosen and left there where there are none, taken as they are
+/// where there are some, which is how a block is recomputed as it was, and how a trainer repeats what an engine has recorded (router replay,
+/// arXiv 2510.11370). A block without experts leaves it alone. An expert that does not exist ends in libtorch's error.
+pub fn block(
+    config: &Config,
+    rope: &Rope,
+    layout: &Layout,
+    weights: &Block<'_>,
+    x: &Tensor,
+    experts: &mut Option<Tensor>,
+) -> Tensor {
+    let layer = Layer::new(config, weights);
+    let normed = rms_norm(x, layer.input_norm, config.rms_norm_eps);
+    let x = x + attention(config, rope, layout, &layer, &normed);
+    let normed = rms_norm(&x, layer.mlp_norm, config.rms_norm_eps);
+    let mixed = match &layer.mlp {
+        Mlp::Dense { gate, up, down } => down.apply(&swiglu(&gate.apply(&normed), &up.apply(&normed))),
+        Mlp::Mixture {
+            experts: geometry,
+            router,
+            weights,
+        } => mixture(geometry, router, weights, &normed, experts),
+    };
+    x + mixed
+}
+
+fn attention(config: &Config, rope: &Rope, layout: &Layout, layer: &Layer<'_>, x: &Tensor) -> Tensor {
+    let size = x.size();
+    let (b, t, d) = (size[0], size[1], config.head_dim() as i64);
+    let split = |linear: &LinearLayer<'_>| linear.apply(x).view([b, t, -1, d]);
+    let normed = |heads: Tensor, weight: Option<&Tensor>| match weight {
+        Some(weight) => rms_norm(&heads, weight, config.rms_norm_eps),
+        None => heads,
+    };
+    let queries = layout.rotate(rope, &normed(split(&layer.query), layer.query_norm));
+    let keys = layout.rotate(rope, &normed(split(&layer.key), layer.key_norm));
+    let mixed = layout.attend(&queries, &keys, &split(&layer.value));
+    layer.output.apply(&mixed)
+}
 
 /// Cosines and sines of the rotary embedding, `[positions, head_dim]` each.
 pub struct Rope {
@@ -18,15 +74,13 @@ pub struct Rope {
 
 impl Rope {
     pub fn new(config: &Config, positions: i64, kind: Kind) -> Self {
-        let d = config.head_dim() as i64;
-        let device = tch::Device::Cpu;
-        let exponents = Tensor::arange_start_step(0, d, 2, (Kind::Double, device)) / d as f64;
-        let frequencies = (exponents * -config.rope_theta.ln()).exp();
-        let angles = Tensor::arange(positions, (Kind::Double, device)).unsqueeze(1) * frequencies.unsqueeze(0);
+        let (frequencies, scale) = frequencies(config);
+        let frequencies = Tensor::from_slice(&frequencies).unsqueeze(0);
+        let angles = Tensor::arange(positions, (Kind::Double, tch::Device::Cpu)).unsqueeze(1) * frequencies;
         let angles = Tensor::cat(&[&angles, &angles], 1);
         Self {
-            cos: angles.cos().to_kind(kind),
-            sin: angles.sin().to_kind(kind),
+            cos: (angles.cos() * scale).to_kind(kind),
+            sin: (angles.sin() * scale).to_kind(kind),
         }
     }
 
@@ -38,6 +92,7 @@ impl Rope {
     }
 }
 
+/// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension.
 fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
     // Shapes that do not fit panic, as they do in every other operation on tensors.
     fused::rms_norm(x, weight, epsilon).unwrap_or_else(|error| panic!("{error}"))
@@ -48,36 +103,181 @@ fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     fused::swiglu(gate, up).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Weights of one block, in the order of [`crate::weights::units`].
-pub struct Block<'a>(pub &'a [Tensor]);
+/// The experts of each token of `x: [b, t, h]`, weighed by the router's softmax over all of them.
+///
+/// Tokens are put in the order of their experts and back by permutations, and a token's parts are summed along a dimension: nothing is added to
+/// one place from two, so the same bits come out every time, backward as well.
+fn mixture(
+    geometry: &Experts,
+    router: &Tensor,
+    weights: &[Tensor],
+    x: &Tensor,
+    experts: &mut Option<Tensor>,
+) -> Tensor {
+    let size = x.size();
+    let (n, k, h) = (size[0] * size[1], geometry.per_token as i64, size[2]);
+    let x = x.reshape([n, h]);
+    // 32 bits at least, whatever the weights have.
+    let kind = if x.kind() == Kind::Double {
+        Kind::Double
+    } else {
+        Kind::Float
+    };
+    let probabilities = x.matmul(&router.tr()).softmax(-1, kind);
+    let chosen = experts
+        .get_or_insert_with(|| {
+            probabilities
+                .detach()
+                .topk(k, -1, true, true)
+                .1
+                .view([size[0], size[1], k])
+        })
+        .reshape([n, k]);
+    let mut shares = probabilities.gather(-1, &chosen, false);
+    if geometry.normalised {
+        shares = &shares / shares.sum_dim_intlist(Some(&[-1i64][..]), true, kind);
+    }
 
-/// `ids: [b, t]` int64 to `[b, t, h]`.
-pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
-    Tensor::embedding(embedding, ids, -1, false, false)
+    // Stable: tokens of one expert stay in their order.
+    let order = chosen.reshape([-1]).argsort_stable(true, 0, false);
+    let permuted = x
+        .unsqueeze(1)
+        .expand([n, k, h], false)
+        .reshape([n * k, h])
+        .index_select(0, &order);
+    let mut begin = 0;
+    let mut parts = Vec::with_capacity(geometry.count);
+    for (expert, count) in loads(geometry, &chosen).into_iter().enumerate() {
+        if count > 0 {
+            let [gate, up, down] = [0, 1, 2].map(|matrix| &weights[3 * expert + matrix]);
+            let tokens = permuted.narrow(0, begin, count);
+            let gated = tokens.matmul(&gate.tr()).silu() * tokens.matmul(&up.tr());
+            parts.push(gated.matmul(&down.tr()));
+            begin += count;
+        }
+    }
+    let back = order.argsort(0, false);
+    let parts = Tensor::cat(&parts, 0).index_select(0, &back).view([n, k, h]);
+    let shares = shares.to_kind(parts.kind()).unsqueeze(-1);
+    (parts * shares)
+        .sum_dim_intlist(Some(&[1i64][..]), false, x.kind())
+        .view(size.as_slice())
 }
 
-/// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
-pub fn block(config: &Config, rope: &Rope, layout: &Layout, weights: &Block<'_>, x: &Tensor) -> Tensor {
-    let [n1, q, k, v, o, qn, kn, n2, gate, up, down] = weights.0 else {
-        unreachable!("a block has eleven tensors, see weights::units")
-    };
-    let size = x.size();
-    let (b, t) = (size[0], size[1]);
-    let (heads, kv, d) = (
-        config.num_attention_heads as i64,
-        config.num_key_value_heads as i64,
-        config.head_dim() as i64,
-    );
+/// How many tokens each expert computes, of experts as [`block`] leaves them.
+pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
+    let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
+    (0..geometry.count as i64)
+        .map(|expert| counts.int64_value(&[expert]))
+        .collect()
+}
 
-    let normed = rms_norm(x, n1, config.rms_norm_eps);
-    let split = |weight: &Tensor, heads: i64| normed.matmul(&weight.tr()).view([b, t, heads, d]);
-    let queries = layout.rotate(rope, &rms_norm(&split(q, heads), qn, config.rms_norm_eps));
-    let keys = layout.rotate(rope, &rms_norm(&split(k, kv), kn, config.rms_norm_eps));
-    let mixed = layout.attend(&queries, &keys, &split(v, kv));
-    let x = x + mixed.matmul(&o.tr());
+/// A linear layer: `[.., inputs]` to `[.., outputs]`.
+struct LinearLayer<'a> {
+    weight: &'a Tensor,
+    bias: Option<&'a Tensor>,
+    /// A, B and what their product is multiplied by.
+    adapter: Option<(&'a Tensor, &'a Tensor, f64)>,
+}
 
-    let normed = rms_norm(&x, n2, config.rms_norm_eps);
-    &x + swiglu(&normed.matmul(&gate.tr()), &normed.matmul(&up.tr())).matmul(&down.tr())
+impl LinearLayer<'_> {
+    fn apply(&self, x: &Tensor) -> Tensor {
+        let mut y = x.matmul(&self.weight.tr());
+        if let Some(bias) = self.bias {
+            y = y + bias;
+        }
+        if let Some((a, b, scale)) = self.adapter {
+            y = y + x.matmul(&a.tr()).matmul(&b.tr()) * scale;
+        }
+        y
+    }
+}
+
+/// A block's tensors by what they are for.
+struct Layer<'a> {
+    input_norm: &'a Tensor,
+    query: LinearLayer<'a>,
+    key: LinearLayer<'a>,
+    value: LinearLayer<'a>,
+    output: LinearLayer<'a>,
+    query_norm: Option<&'a Tensor>,
+    key_norm: Option<&'a Tensor>,
+    mlp_norm: &'a Tensor,
+    mlp: Mlp<'a>,
+}
+
+enum Mlp<'a> {
+    Dense {
+        gate: LinearLayer<'a>,
+        up: LinearLayer<'a>,
+        down: LinearLayer<'a>,
+    },
+    Mixture {
+        experts: &'a Experts,
+        router: &'a Tensor,
+        /// Gate, up and down of each expert behind each other.
+        weights: &'a [Tensor],
+    },
+}
+
+impl<'a> Layer<'a> {
+    fn new(config: &'a Config, weights: &Block<'a>) -> Self {
+        let targets = config.lora.as_ref().map_or(&[][..], |lora| lora.targets());
+        let (mut rest, adapters) = weights.0.split_at(weights.0.len() - 2 * targets.len());
+        let mut next = || {
+            let [first, others @ ..] = rest else {
+                unreachable!("a block has the tensors that weights::units lists")
+            };
+            rest = others;
+            first
+        };
+        let (biased, normed) = (config.biased(), config.norms_heads());
+        let adapter = |linear: Linear| {
+            let at = targets.iter().position(|target| *target == linear)?;
+            let scale = config.lora.as_ref()?.scale();
+            Some((&adapters[2 * at], &adapters[2 * at + 1], scale))
+        };
+        let input_norm = next();
+        let [query, key, value, output] = [Linear::Query, Linear::Key, Linear::Value, Linear::Output].map(|linear| {
+            let weight = next();
+            let bias = (biased && linear != Linear::Output).then(&mut next);
+            let adapter = adapter(linear);
+            LinearLayer { weight, bias, adapter }
+        });
+        let (query_norm, key_norm) = (normed.then(&mut next), normed.then(&mut next));
+        let mlp_norm = next();
+        let mlp = match (rest, &config.experts) {
+            ([gate, up, down], _) => {
+                let plain = |linear, weight| LinearLayer {
+                    weight,
+                    bias: None,
+                    adapter: adapter(linear),
+                };
+                Mlp::Dense {
+                    gate: plain(Linear::Gate, gate),
+                    up: plain(Linear::Up, up),
+                    down: plain(Linear::Down, down),
+                }
+            }
+            ([router, weights @ ..], Some(experts)) => Mlp::Mixture {
+                experts,
+                router,
+                weights,
+            },
+            _ => unreachable!("a block has the tensors that weights::units lists"),
+        };
+        Self {
+            input_norm,
+            query,
+            key,
+            value,
+            output,
+            query_norm,
+            key_norm,
+            mlp_norm,
+            mlp,
+        }
+    }
 }
 
 /// The norm before the vocabulary head, over the last dimension.

@@ -1,15 +1,23 @@
 //! Weights as files: a model's tensors by their Hugging Face names, read from and written to safetensors, fp32 in memory.
 //!
-//! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`checksum`] speaks of names, shapes and values,
+//! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of a directory's tensors,
+//! so that a rank takes no more than its shard; [`export`] writes directories that others read. [`checksum`] speaks of names, shapes and values,
 //! not of how they lie in a file: it is what a weights manifest calls `tensorsSha256` and what an engine reports after loading.
+
+pub mod export;
+mod source;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, ModelError};
+use crate::lora::Linear;
+pub use source::Source;
 
 /// One tensor, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +50,7 @@ impl Unit {
 
 /// The sharding units of a model, in forward order: embedding with final norm and head (needed first, and again at the end), then blocks.
 pub fn units(config: &Config) -> Vec<Unit> {
-    let (h, d) = (config.hidden_size, config.head_dim());
-    let (q, kv, f) = (
-        config.num_attention_heads * d,
-        config.num_key_value_heads * d,
-        config.intermediate_size,
-    );
+    let h = config.hidden_size;
     let mut ends = vec![
         ("model.embed_tokens.weight".to_owned(), vec![config.vocab_size, h]),
         ("model.norm.weight".to_owned(), vec![h]),
@@ -55,86 +58,59 @@ pub fn units(config: &Config) -> Vec<Unit> {
     if !config.tie_word_embeddings {
         ends.push(("lm_head.weight".to_owned(), vec![config.vocab_size, h]));
     }
-    let mut units = vec![Unit {
+    let ends = Unit {
         name: "embedding".to_owned(),
         tensors: ends,
-    }];
-    for layer in 0..config.num_hidden_layers {
-        let part = |name: &str, shape: Vec<usize>| (format!("model.layers.{layer}.{name}.weight"), shape);
-        units.push(Unit {
-            name: format!("layer {layer}"),
-            tensors: vec![
-                part("input_layernorm", vec![h]),
-                part("self_attn.q_proj", vec![q, h]),
-                part("self_attn.k_proj", vec![kv, h]),
-                part("self_attn.v_proj", vec![kv, h]),
-                part("self_attn.o_proj", vec![h, q]),
-                part("self_attn.q_norm", vec![d]),
-                part("self_attn.k_norm", vec![d]),
-                part("post_attention_layernorm", vec![h]),
-                part("mlp.gate_proj", vec![f, h]),
-                part("mlp.up_proj", vec![f, h]),
-                part("mlp.down_proj", vec![h, f]),
-            ],
-        });
-    }
-    units
+    };
+    let layers = (0..config.num_hidden_layers).map(|layer| Unit {
+        name: format!("layer {layer}"),
+        tensors: layer_tensors(config, layer),
+    });
+    std::iter::once(ends).chain(layers).collect()
 }
 
-/// Reads `<dir>/model.safetensors` and checks that it holds exactly what the config asks for.
-pub fn read(dir: &Path, config: &Config) -> Result<Weights, ModelError> {
-    let file = dir.join("model.safetensors");
-    let path = file.display().to_string();
-    let bytes = std::fs::read(&file).map_err(|source| ModelError::Read {
-        path: path.clone(),
-        source,
-    })?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|e| ModelError::Malformed {
-        path: path.clone(),
-        message: e.to_string(),
-    })?;
-    let mut weights = Weights::new();
-    for (name, wanted) in units(config).into_iter().flat_map(|unit| unit.tensors) {
-        let tensor = tensors.tensor(&name).map_err(|_| ModelError::MissingTensor {
-            path: path.clone(),
-            name: name.clone(),
-        })?;
-        if tensor.shape() != wanted {
-            let found = tensor.shape().to_vec();
-            return Err(ModelError::Shape {
-                path,
-                name,
-                found,
-                wanted,
-            });
+/// What one block has, in the order in which [`crate::model`] takes it.
+fn layer_tensors(config: &Config, layer: usize) -> Vec<(String, Vec<usize>)> {
+    let (h, d) = (config.hidden_size, config.head_dim());
+    let named = |name: &str, shape: Vec<usize>| (format!("model.layers.{layer}.{name}"), shape);
+    let linear = |linear: Linear| named(&format!("{}.weight", linear.path()), linear.shape(config).to_vec());
+    let mut tensors = vec![named("input_layernorm.weight", vec![h])];
+    for part in [Linear::Query, Linear::Key, Linear::Value, Linear::Output] {
+        tensors.push(linear(part));
+        if config.biased() && part != Linear::Output {
+            tensors.push(named(&format!("{}.bias", part.path()), vec![part.shape(config)[0]]));
         }
-        let values = match tensor.dtype() {
-            Dtype::F32 => from_f32(tensor.data()),
-            Dtype::BF16 => from_bf16(tensor.data()),
-            other => {
-                return Err(ModelError::Kind {
-                    path,
-                    name,
-                    found: format!("{other:?}"),
-                });
-            }
-        };
-        weights.insert(name, Array { shape: wanted, values });
     }
-    Ok(weights)
+    if config.norms_heads() {
+        tensors.push(named("self_attn.q_norm.weight", vec![d]));
+        tensors.push(named("self_attn.k_norm.weight", vec![d]));
+    }
+    tensors.push(named("post_attention_layernorm.weight", vec![h]));
+    match config.experts_of(layer) {
+        None => tensors.extend([Linear::Gate, Linear::Up, Linear::Down].map(linear)),
+        Some(experts) => {
+            let f = experts.intermediate_size;
+            tensors.push(named("mlp.gate.weight", vec![experts.count, h]));
+            for expert in 0..experts.count {
+                let part = |name: &str, shape| named(&format!("mlp.experts.{expert}.{name}.weight"), shape);
+                tensors.push(part("gate_proj", vec![f, h]));
+                tensors.push(part("up_proj", vec![f, h]));
+                tensors.push(part("down_proj", vec![h, f]));
+            }
+        }
+    }
+    tensors
 }
 
-fn from_f32(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect()
-}
-
-fn from_bf16(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(2)
-        .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+/// Reads the whole model of a directory, which must hold exactly what the config asks for.
+pub fn read(dir: &Path, config: &Config) -> Result<Weights, ModelError> {
+    let source = Source::open(dir, config)?;
+    let tensors = units(config).into_iter().flat_map(|unit| unit.tensors);
+    tensors
+        .map(|(name, shape)| {
+            let values = source.read(&name, 0..shape.iter().product())?;
+            Ok((name, Array { shape, values }))
+        })
         .collect()
 }
 
@@ -176,55 +152,4 @@ pub fn checksum(weights: &Weights) -> String {
         sha.update(&buffer);
     }
     hex::encode(sha.finalize())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn weights() -> Weights {
-        Weights::from([
-            (
-                "a".to_owned(),
-                Array {
-                    shape: vec![2, 2],
-                    values: vec![1.0, -2.0, 3.5, 0.0],
-                },
-            ),
-            (
-                "b".to_owned(),
-                Array {
-                    shape: vec![1],
-                    values: vec![7.0],
-                },
-            ),
-        ])
-    }
-
-    #[test]
-    fn the_checksum_speaks_of_values_shapes_and_names() {
-        let whole = checksum(&weights());
-        let changes: [fn(&mut Weights); 3] = [
-            |w| w.get_mut("a").unwrap().values[0] = 1.0000001,
-            |w| w.get_mut("a").unwrap().shape = vec![4],
-            |w| {
-                let b = w.remove("b").unwrap();
-                w.insert("c".to_owned(), b);
-            },
-        ];
-        for change in changes {
-            let mut changed = weights();
-            change(&mut changed);
-            assert_ne!(checksum(&changed), whole);
-        }
-        assert_eq!(checksum(&weights()), whole);
-    }
-
-    #[test]
-    fn written_tensors_read_back_the_same() {
-        let bytes = to_safetensors(&weights()).unwrap();
-        let read = SafeTensors::deserialize(&bytes).unwrap();
-        assert_eq!(from_f32(read.tensor("a").unwrap().data()), weights()["a"].values);
-        assert_eq!(read.tensor("a").unwrap().shape(), [2, 2]);
-    }
 }

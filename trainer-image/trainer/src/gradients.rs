@@ -77,10 +77,17 @@ impl Sharded {
         let (heads, groups) = (c.num_attention_heads * d, c.num_key_value_heads * d);
         // Saved for backward in a block: norms and residuals over h, queries, keys, values and outputs before and after norm and rotation,
         // and the SwiGLU's parts.
-        let token = 5 * h + 4 * heads + 5 * groups + 3 * c.intermediate_size;
+        // A mixture also keeps a token's states once for each of its experts, before and after.
+        let width = |layer: usize| match c.experts_of(layer) {
+            Some(experts) => experts.per_token * (3 * experts.intermediate_size + 3 * h) + experts.count,
+            None => 3 * c.intermediate_size,
+        };
+        let widths: usize = (0..c.num_hidden_layers).map(width).sum();
+        let token = (5 * h + 4 * heads + 5 * groups) * c.num_hidden_layers + widths;
         let tokens = batches.iter().map(MicroBatch::tokens).max().unwrap_or(0);
-        let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).sum();
-        4 * (2 * parameters + tokens * token * c.num_hidden_layers)
+        let frozen = self.frozen.iter().map(|(unit, _)| unit.numel());
+        let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).chain(frozen).sum();
+        4 * (2 * parameters + tokens * token)
     }
 
     fn ends(&self, tensors: Vec<Tensor>) -> Ends {
@@ -93,24 +100,43 @@ impl Sharded {
         }
     }
 
+    /// Beside an adapter the embedding is not trained.
+    fn embedded(&self, ends: &mut Ends, ids: &Tensor, above: &Tensor) {
+        if self.frozen.is_empty() {
+            ends.embedded(ids, above);
+        }
+    }
+
+    /// `routes`: experts of every token, `[layer][micro-batch]`.
+    fn note_all_loads(&self, routes: &[Vec<Option<Tensor>>]) {
+        self.loads.borrow_mut().clear();
+        for (layer, chosen) in routes.iter().enumerate() {
+            self.note_loads(layer, chosen);
+        }
+    }
+
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let mut ends = self.ends(self.gather(0)?);
         let mut units = Vec::new();
         for index in 1..self.shards.len() {
-            units.push(leaves(self.gather(index)?));
+            units.push(self.leaves(index, self.gather(index)?));
         }
+        let mut routes: Vec<Vec<Option<Tensor>>> = units.iter().map(|_| Vec::new()).collect();
         let mut total = 0.0;
         for batch in batches {
             let below = tch::no_grad(|| model::embed(&ends.tensors[0], &batch.ids)).set_requires_grad(true);
             let mut x = below.shallow_clone();
-            for weights in &units {
-                x = model::block(&self.config, &self.rope, &batch.layout, &Block(weights), &x);
+            for (weights, routes) in units.iter().zip(&mut routes) {
+                let mut experts = None;
+                x = model::block(&self.config, &self.rope, &batch.layout, &Block(weights), &x, &mut experts);
+                routes.push(experts);
             }
             let above = self.head(batch, &x, &mut ends, loss, &mut total)?;
             flow(&x, &above);
             drop(x);
-            ends.embedded(&batch.ids, &grad_of(&below));
+            self.embedded(&mut ends, &batch.ids, &grad_of(&below));
         }
+        self.note_all_loads(&routes);
         let mut gradients = vec![self.reduce(0, ends.gradients)?];
         for (index, weights) in units.into_iter().enumerate() {
             gradients.push(self.reduce(index + 1, weights.iter().map(grad_of).collect())?);
@@ -120,11 +146,13 @@ impl Sharded {
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let layers = self.shards.len() - 1;
-        let block = |weights: &[Tensor], batch: &MicroBatch, x: &Tensor| {
-            model::block(&self.config, &self.rope, &batch.layout, &Block(weights), x)
+        let block = |weights: &[Tensor], batch: &MicroBatch, x: &Tensor, experts: &mut Option<Tensor>| {
+            model::block(&self.config, &self.rope, &batch.layout, &Block(weights), x, experts)
         };
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
+        // Experts of every token, [layer][micro-batch]: what is recomputed goes the same way.
+        let mut routes: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(layers);
         let mut ends = self.ends(self.gather(0)?);
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(
@@ -135,12 +163,15 @@ impl Sharded {
             );
             for layer in 0..layers {
                 let weights = self.gather(layer + 1)?;
-                let pairs = batches.iter().zip(&inputs[layer]);
-                let next = pairs.map(|(batch, x)| block(&weights, batch, x)).collect();
-                inputs.push(next);
+                let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|_| None).collect();
+                let all = batches.iter().zip(&inputs[layer]).zip(&mut chosen);
+                let next = all.map(|((batch, x), experts)| block(&weights, batch, x, experts));
+                inputs.push(next.collect());
+                routes.push(chosen);
             }
             Ok(())
         })?;
+        self.note_all_loads(&routes);
 
         let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
@@ -151,17 +182,18 @@ impl Sharded {
         // Backward through the blocks, then the embedding.
         let mut gradients: Vec<Option<Tensor>> = (0..self.shards.len()).map(|_| None).collect();
         for layer in (0..layers).rev() {
-            let weights = leaves(self.gather(layer + 1)?);
-            let layer_inputs = inputs.pop().unwrap_or_default();
-            for ((batch, x), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
+            let weights = self.leaves(layer + 1, self.gather(layer + 1)?);
+            let mut chosen = routes.pop().unwrap_or_default();
+            let layer_inputs = inputs.pop().unwrap_or_default().into_iter().zip(&mut chosen);
+            for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
                 let x = x.detach().set_requires_grad(true);
-                flow(&block(&weights, batch, &x), above);
+                flow(&block(&weights, batch, &x, experts), above);
                 *above = grad_of(&x);
             }
             gradients[layer + 1] = Some(self.reduce(layer + 1, weights.iter().map(grad_of).collect())?);
         }
         for (batch, above) in batches.iter().zip(&flowing) {
-            ends.embedded(&batch.ids, above);
+            self.embedded(&mut ends, &batch.ids, above);
         }
         gradients[0] = Some(self.reduce(0, ends.gradients)?);
         Ok((gradients.into_iter().flatten().collect(), total))
@@ -234,6 +266,11 @@ impl Sharded {
     /// This rank's part of the unit's gradient, summed over ranks.
     fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Tensor, TrainError> {
         let shard = &self.shards[index];
+        // An embedding's adapter is empty.
+        if shard.unit.tensors.is_empty() {
+            return Ok(shard.values.zeros_like());
+        }
+        let tensors = &tensors[self.frozen_tensors(index)..];
         let mut parts: Vec<Tensor> = tensors.iter().map(|gradient| gradient.reshape([-1])).collect();
         let padding = shard.values.numel() * self.group.world() as usize - shard.unit.numel();
         if padding > 0 {
@@ -241,11 +278,6 @@ impl Sharded {
         }
         Ok(self.group.reduce_scatter_sum(&Tensor::cat(&parts, 0))?)
     }
-}
-
-fn leaves(tensors: Vec<Tensor>) -> Vec<Tensor> {
-    let leaf = |tensor: Tensor| tensor.detach().set_requires_grad(true);
-    tensors.into_iter().map(leaf).collect()
 }
 
 /// Sends `above` into `y`: the gradient of <y, g> for constant g is the vector-Jacobian product with g.

@@ -2,11 +2,12 @@
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state, [`gradients`] streams units through the model. [`packing`] merges rows that
 //! begin alike, [`data`] makes tensors of them. [`grpo`] turns a stored batch into one step, [`finetune`] trains a warm start. [`state`] writes
-//! checkpoints and weights versions, and says where to go on. [`serve`] is the process a run's pods execute: rank 0 answers the driver, every
+//! checkpoints and weights versions, and says where to go on; [`export`] writes what others read. [`serve`] is the process a run's pods execute: rank 0 answers the driver, every
 //! rank follows rank 0's orders, and [`watchdog`] ends a rank that waits for one that hangs.
 
 pub mod data;
 pub mod error;
+pub mod export;
 pub mod finetune;
 pub mod gradients;
 pub mod grpo;

@@ -1,14 +1,16 @@
 //! `grpo-trainer serve`: one rank of a run's trainer. `grpo-trainer finetune`: a warm start from demonstrations.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use grpo_crds::RunConfig;
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::{Config, weights};
+use grpo_policy::weights::{self, Source};
+use grpo_policy::{Config, lora};
 use grpo_trainer::TrainError;
+use grpo_trainer::export::{self, Form, Options};
 use grpo_trainer::finetune::{self, Plan};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
@@ -49,6 +51,32 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
+    /// Write a run's newest checkpoint, or a model as it is, as a Hugging Face directory; or merge an adapter into its model.
+    Export {
+        /// Directory of the model that the run began with.
+        #[arg(long)]
+        model: PathBuf,
+        /// The run's store; without it the model itself is written.
+        #[arg(long)]
+        store: Option<PathBuf>,
+        /// A PEFT adapter to merge into the model.
+        #[arg(long, conflicts_with = "store")]
+        adapter: Option<PathBuf>,
+        /// Directory to write; it must not exist.
+        #[arg(long)]
+        to: PathBuf,
+        #[arg(long, value_enum, default_value_t = Precision::F32)]
+        precision: Precision,
+        /// Bytes of one safetensors file.
+        #[arg(long, default_value_t = export::FILE_BYTES)]
+        file_bytes: u64,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Precision {
+    F32,
+    Bf16,
 }
 
 fn main() {
@@ -102,7 +130,51 @@ fn run(command: Command) -> Result<(), TrainError> {
                 ..Plan::default()
             },
         ),
+        Command::Export {
+            model,
+            store,
+            adapter,
+            to,
+            precision,
+            file_bytes,
+        } => {
+            let options = Options {
+                form: Form::Model,
+                precision: match precision {
+                    Precision::F32 => weights::export::Precision::F32,
+                    Precision::Bf16 => weights::export::Precision::Bf16,
+                },
+                file_bytes,
+            };
+            export_model(&model, store, adapter, &to, &options)
+        }
     }
+}
+
+fn export_model(
+    model_dir: &Path,
+    store: Option<PathBuf>,
+    adapter: Option<PathBuf>,
+    to: &Path,
+    options: &Options,
+) -> Result<(), TrainError> {
+    let config = Config::read(model_dir)?;
+    let source = Source::open(model_dir, &config)?;
+    let mut model = Sharded::read(config, Group::join(&Rendezvous::alone())?, &source)?;
+    if let Some(root) = store {
+        let store = Store::new(root.clone());
+        let none = || TrainError::Start(format!("{} holds no whole checkpoint", root.display()));
+        let checkpoint = store.newest_checkpoint()?.ok_or_else(none)?;
+        store.load(&mut model, &checkpoint)?;
+        eprintln!("step {} of lineage {}", checkpoint.step, checkpoint.lineage);
+    }
+    if let Some(adapter) = adapter {
+        let (lora, matrices) = lora::read(&adapter, &model.config)?;
+        model = model.with_adapter_of(lora, &matrices)?;
+    }
+    model.export(to, model_dir, options)?;
+    eprintln!("{}", to.display());
+    Ok(())
 }
 
 fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), TrainError> {

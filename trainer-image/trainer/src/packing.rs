@@ -62,8 +62,13 @@ impl Cost {
             config.num_attention_heads as f64 * d,
             config.num_key_value_heads as f64 * d,
         );
+        let width = |layer: usize| match config.experts_of(layer) {
+            Some(experts) => experts.per_token * experts.intermediate_size,
+            None => config.intermediate_size,
+        };
+        let widths = (0..config.num_hidden_layers).map(width).sum::<usize>() as f64;
         Self {
-            token: layers * h * (2.0 * heads + 2.0 * groups + 3.0 * config.intermediate_size as f64),
+            token: h * (layers * (2.0 * heads + 2.0 * groups) + 3.0 * widths),
             pair: layers * 2.0 * heads,
             entry: h * config.vocab_size as f64,
         }

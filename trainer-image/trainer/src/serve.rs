@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use grpo_crds::RunConfig;
 use grpo_native::{Arrived, Rendezvous, Watch};
-use grpo_policy::{Config, weights};
+use grpo_policy::Config;
+use grpo_policy::weights::{self, Source};
 use grpo_records::paths;
 use grpo_records::trainer::{
     CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
@@ -195,7 +196,8 @@ fn train(
     let rendezvous = &process.rendezvous;
     let model_dir = PathBuf::from(&config.model_path);
     let model_config = Config::read(&model_dir)?;
-    let initial = weights::read(&model_dir, &model_config)?;
+    // A damaged model is refused before anybody waits for this rank.
+    let source = Source::open(&model_dir, &model_config)?;
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let arrived = Arrived::reach(rendezvous)?;
     board.arrived.store(true, Ordering::Relaxed);
@@ -218,11 +220,10 @@ fn train(
         watch: group.watch(),
         pending: None,
         curves: None,
-        model: Sharded::new(model_config, group, &initial)?,
+        model: Sharded::read(model_config, group, &source)?,
         config,
         model_dir,
     };
-    drop(initial);
     rank.recover()?;
     rank.follow(jobs, &process.limits)
 }

@@ -2,15 +2,23 @@
 //!
 //! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32 shard of every unit, and AdamW's two
 //! moments of it. [`crate::gradients`] streams the units through the model.
+//!
+//! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and are gathered with the
+//! adapter's.
+
+use std::cell::RefCell;
+use std::ops::Range;
 
 use grpo_native::Group;
 use grpo_native::optimizer::{AdamStep, adamw};
-use grpo_policy::model::Rope;
-use grpo_policy::weights::{self, Array, Unit, Weights};
+use grpo_policy::lora::{self, Lora};
+use grpo_policy::model::{self, Rope};
+use grpo_policy::weights::{self, Array, Source, Unit, Weights};
 use grpo_policy::{Config, ModelError};
 use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
+use crate::finetune;
 pub use crate::gradients::{LossFn, LossOver};
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
@@ -32,11 +40,45 @@ pub struct Shard {
     pub second_moment: Tensor,
 }
 
+impl Shard {
+    fn new(
+        unit: Unit,
+        group: &Group,
+        read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Self, TrainError> {
+        let part = padded(&unit, group.world() as usize) / group.world() as usize;
+        let (begin, end) = (part * group.rank() as usize, part * (group.rank() as usize + 1));
+        let mut values = Vec::with_capacity(part);
+        let mut offset = 0;
+        for (name, shape) in &unit.tensors {
+            let numel: usize = shape.iter().product();
+            let inside = |at: usize| at.clamp(offset, offset + numel) - offset;
+            let range = inside(begin)..inside(end);
+            if !range.is_empty() {
+                values.extend(read(name, range)?);
+            }
+            offset += numel;
+        }
+        values.resize(part, 0.0);
+        let values = Tensor::from_slice(&values);
+        let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
+        Ok(Self {
+            unit,
+            values,
+            first_moment,
+            second_moment,
+        })
+    }
+}
+
 /// One rank's part of model and optimizer.
 pub struct Sharded {
     pub config: Config,
     pub group: Group,
+    /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
+    /// The model's own units where an adapter is trained; else empty.
+    pub(crate) frozen: Vec<(Unit, Tensor)>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
@@ -46,6 +88,8 @@ pub struct Sharded {
     /// What one call of the loss function is given.
     pub loss_over: LossOver,
     pub(crate) rope: Rope,
+    /// Tokens that each expert of each layer computed here in the last [`Sharded::gradients`].
+    pub(crate) loads: RefCell<Vec<Vec<i64>>>,
 }
 
 /// 64 MiB of fp32.
@@ -59,66 +103,151 @@ const NORM_PIECE: i64 = 1 << 18;
 impl Sharded {
     /// Takes this rank's part of `weights`.
     pub fn new(config: Config, group: Group, weights: &Weights) -> Result<Self, TrainError> {
-        let world = group.world() as usize;
+        Self::build(config, group, part_of(weights, "the model"))
+    }
+
+    /// Reads this rank's part of a model directory, and no other bytes of its tensors.
+    pub fn read(config: Config, group: Group, source: &Source) -> Result<Self, TrainError> {
+        Self::build(config, group, |name, range| source.read_finite(name, range))
+    }
+
+    fn build(
+        config: Config,
+        group: Group,
+        read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Self, TrainError> {
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| {
-                let mut flat = Vec::with_capacity(padded(&unit, world));
-                for (name, _) in &unit.tensors {
-                    let missing = || ModelError::MissingTensor {
-                        path: "the model".to_owned(),
-                        name: name.clone(),
-                    };
-                    flat.extend_from_slice(&weights.get(name).ok_or_else(missing)?.values);
-                }
-                flat.resize(padded(&unit, world), 0.0);
-                let part = flat.len() / world;
-                let begin = part * group.rank() as usize;
-                let values = Tensor::from_slice(&flat[begin..begin + part]);
-                let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
-                Ok(Shard {
-                    unit,
-                    values,
-                    first_moment,
-                    second_moment,
-                })
-            })
+            .map(|unit| Shard::new(unit, &group, &read))
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
         Ok(Self {
             config,
             group,
             shards,
+            frozen: Vec::new(),
             updates: 0,
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
             loss_over: LossOver::default(),
             rope,
+            loads: RefCell::default(),
         })
     }
 
-    /// The unit's tensors, whole, on every rank.
-    pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
-        let whole = self.group.all_gather(&self.shards[index].values)?;
-        Ok(split(&self.shards[index].unit, &whole))
+    /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B at zero, so that the
+    /// model is at first what it was.
+    pub fn with_adapter(self, lora: Lora, seed: u64) -> Result<Self, TrainError> {
+        let adapter = finetune::initialise_adapter(&self.config, &lora, seed);
+        self.with_adapter_of(lora, &adapter)
     }
 
-    /// All weights, whole. Every rank must call it.
+    /// The same with an adapter that has been trained before.
+    pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
+        let config = self.config.with_lora(lora.clone())?;
+        let read = part_of(adapter, "the adapter");
+        let shards = lora::units(&config, &lora)
+            .into_iter()
+            .map(|unit| Shard::new(unit, &self.group, &read))
+            .collect::<Result<_, TrainError>>()?;
+        let frozen = self.shards.into_iter().map(|shard| (shard.unit, shard.values));
+        Ok(Self {
+            config,
+            shards,
+            frozen: frozen.collect(),
+            updates: 0,
+            ..self
+        })
+    }
+
+    /// The unit's tensors, whole, on every rank: the model's, then the adapter's.
+    pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        let shard = &self.shards[index];
+        let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
+        let mut tensors = Vec::new();
+        for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
+            // An embedding's adapter is empty.
+            if !unit.tensors.is_empty() {
+                tensors.extend(split(unit, &self.group.all_gather(values)?));
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// How many of a unit's tensors are frozen. They come first.
+    pub(crate) fn frozen_tensors(&self, index: usize) -> usize {
+        self.frozen.get(index).map_or(0, |(unit, _)| unit.tensors.len())
+    }
+
+    /// Gathered tensors as leaves of a graph, those that are trained.
+    pub(crate) fn leaves(&self, index: usize, tensors: Vec<Tensor>) -> Vec<Tensor> {
+        let frozen = self.frozen_tensors(index);
+        let leaf = |(at, tensor): (usize, Tensor)| tensor.detach().set_requires_grad(at >= frozen);
+        tensors.into_iter().enumerate().map(leaf).collect()
+    }
+
+    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank must call it.
+    pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
+        let mut tensors = self.gather(index)?;
+        let Some(lora) = &self.config.lora else {
+            return Ok((self.shards[index].unit.clone(), tensors));
+        };
+        let unit = self.frozen[index].0.clone();
+        let adapter = tensors.split_off(unit.tensors.len());
+        for (target, matrices) in lora.targets().iter().zip(adapter.chunks_exact(2)) {
+            let weight = format!("{}.weight", target.path());
+            let at = unit.tensors.iter().position(|(name, _)| name.ends_with(&weight));
+            if let Some(at) = at {
+                tensors[at] = &tensors[at] + matrices[1].matmul(&matrices[0]) * lora.scale();
+            }
+        }
+        Ok((unit, tensors))
+    }
+
+    /// The adapter's tensors of a unit, whole. Every rank must call it.
+    pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
+        let tensors = self.gather(index)?.split_off(self.frozen_tensors(index));
+        Ok((self.shards[index].unit.clone(), tensors))
+    }
+
+    /// All weights, whole, with the adapter added where there is one. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
         let mut weights = Weights::new();
         for index in 0..self.shards.len() {
-            for ((name, shape), tensor) in self.shards[index].unit.tensors.iter().zip(self.gather(index)?) {
+            let (unit, tensors) = self.unit(index)?;
+            for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
-                weights.insert(
-                    name.clone(),
-                    Array {
-                        shape: shape.clone(),
-                        values,
-                    },
-                );
+                weights.insert(name, Array { shape, values });
             }
         }
         Ok(weights)
+    }
+
+    /// Tokens that each expert of each layer computed in the last step's forward pass, over all ranks, padding included: `[layer][expert]`, empty
+    /// for a layer without experts. Every rank must call it.
+    pub fn expert_loads(&self) -> Result<Vec<Vec<u64>>, TrainError> {
+        let own = self.loads.borrow().clone();
+        let flat: Vec<f64> = own.iter().flatten().map(|count| *count as f64).collect();
+        let mut sums = match flat.is_empty() {
+            true => Vec::new(),
+            false => self.sum(&flat)?,
+        }
+        .into_iter();
+        let layer = |own: Vec<i64>| sums.by_ref().take(own.len()).map(|sum| sum as u64).collect();
+        Ok(own.into_iter().map(layer).collect())
+    }
+
+    pub(crate) fn note_loads(&self, layer: usize, chosen: &[Option<Tensor>]) {
+        let mut counts = Vec::new();
+        if let Some(experts) = self.config.experts_of(layer) {
+            counts = vec![0; experts.count];
+            for chosen in chosen.iter().flatten() {
+                for (sum, count) in counts.iter_mut().zip(model::loads(experts, chosen)) {
+                    *sum += count;
+                }
+            }
+        }
+        self.loads.borrow_mut().push(counts);
     }
 
     /// Norm of the whole gradient.
@@ -168,6 +297,17 @@ impl Sharded {
         let mut tensor = Tensor::from_slice(numbers);
         self.group.all_reduce_sum(&mut tensor)?;
         Ok(Vec::<f64>::try_from(tensor)?)
+    }
+}
+
+/// Reads ranges of weights that are in memory; `path` is for messages.
+fn part_of(weights: &Weights, path: &'static str) -> impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError> {
+    move |name, range| {
+        let missing = || ModelError::MissingTensor {
+            path: path.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(weights.get(name).ok_or_else(missing)?.values[range].to_vec())
     }
 }
 

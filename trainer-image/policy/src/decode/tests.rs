@@ -122,18 +122,51 @@ fn a_shared_block_gives_the_bits_of_an_own_one() {
     assert_eq!(logits(&decoder, &mut second, &tokens[3 * BLOCK_LEN..]), whole);
 }
 
+/// The same geometry with the positions stretched.
+#[cfg(feature = "torch")]
+fn stretched() -> Config {
+    let yarn = crate::rope::Yarn {
+        factor: 4.0,
+        original: 128,
+        attention_factor: 0.1 * 4f64.ln() + 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        truncate: true,
+    };
+    Config {
+        yarn: Some(yarn),
+        ..config()
+    }
+}
+
+#[test]
+fn another_family_is_refused_by_name() {
+    let config = Config {
+        family: Family::Qwen3Moe,
+        ..config()
+    };
+    let error = Decoder::new(&config, &Weights::new(), 512).err().unwrap();
+    assert!(error.to_string().contains("qwen3_moe"), "{error}");
+}
+
 #[cfg(feature = "torch")]
 #[test]
 fn logprobs_are_those_of_the_training_arithmetic() {
+    agree_with_training(&config());
+    agree_with_training(&stretched());
+}
+
+#[cfg(feature = "torch")]
+fn agree_with_training(config: &Config) {
+    use crate::layout::Layout;
     use crate::model::{self, Block, Rope};
     use tch::{Kind, Tensor};
 
-    let config = config();
-    let weights = random_weights(&config);
-    let decoder = Decoder::new(&config, &weights, 512).unwrap();
+    let weights = random_weights(config);
+    let decoder = Decoder::new(config, &weights, 512).unwrap();
     let tokens = Random(4).ids(300);
 
-    let units = units(&config);
+    let units = units(config);
     let tensor = |name: &str| {
         let array = &weights[name];
         let shape: Vec<i64> = array.shape.iter().map(|size| *size as i64).collect();
@@ -145,12 +178,13 @@ fn logprobs_are_those_of_the_training_arithmetic() {
         .collect();
     let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
     let ids = Tensor::from_slice(&ids).unsqueeze(0);
-    let rope = Rope::new(&config, 512, Kind::Float);
+    let rope = Rope::new(config, 512, Kind::Float);
+    let layout = Layout::rows(1, tokens.len() as i64);
     let mut x = model::embed(&gathered[0][0], &ids);
     for block in &gathered[1..] {
-        x = model::block(&config, &rope, &Block(block), &x);
+        x = model::block(config, &rope, &layout, &Block(block), &x, &mut None);
     }
-    let expected = model::head(&config, &gathered[0], &x.squeeze_dim(0)).log_softmax(-1, Kind::Float);
+    let expected = model::head(config, &gathered[0], &x.squeeze_dim(0)).log_softmax(-1, Kind::Float);
 
     let mut sequence = Sequence::new();
     let mut largest = 0.0_f64;

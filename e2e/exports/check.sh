@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Our models against those of others, longer than the tests do. Models of random geometry are written by transformers and computed by us; then models
+# that we have trained are exported, and transformers, PEFT and vLLM (its CPU build) load them and say what logprobs they give.
+# Installs into $GRPO_CACHE, 10 GB the first time, and needs network for that only. docs/src/models.md says what is proven.
+#   check.sh [COUNT [SEED]]     models of random geometry, 60 of seed 1 unless said otherwise
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
+cd "$REPO"
+COUNT=${1:-60}
+SEED=${2:-1}
+TORCH=(-p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch)
+LIBRARIES=$(source e2e/setup/env.sh && echo "${LD_LIBRARY_PATH:-}")
+PYTHON=$CACHE/venv-transformers/bin/python
+VLLM=$CACHE/venv-vllm/bin/python
+# Two cores are enough for a tiny model, and vLLM takes all there are.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+trap 'exit 130' INT TERM
+
+random_models() { "$PYTHON" trainer-image/policy/tests/golden/make.py --random "$COUNT" --seed "$SEED" --to "$WORK/models"; }
+
+# ours TEST NAME: a test that is left out otherwise; its figures are what it prints.
+ours() {
+  LD_LIBRARY_PATH=$LIBRARIES cargo test "${TORCH[@]}" --test "$1" -- --ignored --exact "$2" --nocapture | tee "$WORK/said"
+  grep -q "1 passed" "$WORK/said"
+  note "$(grep "largest relative" "$WORK/said" || echo "${2//_/ }")"
+}
+
+# theirs PYTHON PEER: its last line is the sum.
+theirs() {
+  "$1" e2e/exports/load.py "$2" "$WORK/exports" > "$WORK/said"
+  cat "$WORK/said"
+  note "$(tail -n 1 "$WORK/said")"
+}
+
+e2e/exports/install.sh
+e2e/engines/vllm.sh install
+. e2e/setup/env.sh
+unset LD_LIBRARY_PATH
+stage "$COUNT models of random geometry" random_models
+export GRPO_REFERENCE_MODELS=$WORK/models
+stage "computed as transformers does" ours reference models_of_random_geometry_compute_what_transformers_does
+export GRPO_EXPORTS=$WORK/exports
+stage "trained and exported" ours families what_is_trained_is_exported_for_others
+stage "loaded by transformers" theirs "$PYTHON" transformers
+stage "loaded by PEFT" theirs "$PYTHON" peft
+stage "loaded by vLLM" theirs "$VLLM" vllm

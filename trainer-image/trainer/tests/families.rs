@@ -1,0 +1,369 @@
+//! Every family of models, whole and with an adapter: steps over ranks, shards read from files, exports read back.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{algorithm, batch, flat, ranks};
+use grpo_crds::algorithm::Algorithm;
+use grpo_native::{Group, Rendezvous};
+use grpo_policy::lora::{self, Lora};
+use grpo_policy::weights::export::Precision;
+use grpo_policy::weights::{self, Source, Weights};
+use grpo_policy::{Config, Family};
+use grpo_trainer::data::{MicroBatch, TrainRow};
+use grpo_trainer::export::{Form, Options};
+use grpo_trainer::finetune::initialise;
+use grpo_trainer::grpo;
+use grpo_trainer::sharded::Sharded;
+use serde_json::{Value, json};
+use tch::{Kind, Tensor};
+
+const FAMILIES: [&str; 3] = ["qwen2", "qwen3", "qwen3_moe"];
+
+fn config_json(family: &str) -> Value {
+    let mut value = json!({
+        "model_type": family, "vocab_size": 64, "hidden_size": 30, "intermediate_size": 34, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+        "max_position_embeddings": 64, "tie_word_embeddings": family == "qwen2", "initializer_range": 0.15, "dtype": "float32"
+    });
+    if family == "qwen3_moe" {
+        for (field, number) in [
+            ("num_experts", 5),
+            ("num_experts_per_tok", 2),
+            ("moe_intermediate_size", 11),
+        ] {
+            value[field] = number.into();
+        }
+        value["mlp_only_layers"] = json!([0]);
+    }
+    value
+}
+
+fn config(family: &str) -> Config {
+    Config::parse(config_json(family).to_string().as_bytes(), "config.json").unwrap()
+}
+
+fn alone() -> Group {
+    Group::join(&Rendezvous::alone()).unwrap()
+}
+
+/// A model of the family, with an adapter beside it if asked.
+fn model(family: &str, group: Group, adapted: bool) -> Sharded {
+    let config = config(family);
+    let weights = initialise(&config, 5);
+    let model = Sharded::new(config, group, &weights).unwrap();
+    match adapted {
+        false => model,
+        true => model.with_adapter(adapter(family), 9).unwrap(),
+    }
+}
+
+fn adapter(family: &str) -> Lora {
+    let targets: &[&str] = match family {
+        "qwen3_moe" => &["q_proj", "v_proj"],
+        _ => &["q_proj", "o_proj", "down_proj"],
+    };
+    Lora::new(3, 6.0, targets).unwrap()
+}
+
+/// Two steps; answers the weights after each.
+fn stepped(model: &mut Sharded) -> Vec<Vec<f32>> {
+    let step = |step| {
+        grpo::step(model, &batch(step), "batch", &algorithm(), 0).unwrap();
+        flat(&model.weights().unwrap())
+    };
+    (1..=2).map(step).collect()
+}
+
+/// |a - b| / |b|.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|v| v * v).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b))) / norm(&mut b.iter().map(|b| f64::from(*b)))
+}
+
+fn options(form: Form, precision: Precision, file_bytes: u64) -> Options {
+    Options {
+        form,
+        precision,
+        file_bytes,
+    }
+}
+
+/// A model directory without weights.
+fn base(folder: &Path, family: &str) {
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join("config.json"), config_json(family).to_string()).unwrap();
+    std::fs::write(folder.join("tokenizer.json"), "{}").unwrap();
+}
+
+#[test]
+fn two_ranks_step_every_family_as_one_does() {
+    for family in FAMILIES {
+        for adapted in [false, true] {
+            let before = flat(&model(family, alone(), adapted).weights().unwrap());
+            let expected = stepped(&mut model(family, alone(), adapted));
+            assert!(
+                distance(&expected[1], &before) > 1e-4,
+                "{family}: the steps did nothing"
+            );
+            for found in ranks(2, |group| stepped(&mut model(family, group, adapted))) {
+                for (found, expected) in found.iter().zip(&expected) {
+                    let apart = distance(found, expected);
+                    assert!(apart < 1e-5, "{family}, adapter {adapted}: {apart:e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_repeats_bit_by_bit() {
+    for family in FAMILIES {
+        let first = stepped(&mut model(family, alone(), false));
+        assert_eq!(stepped(&mut model(family, alone(), false)), first, "{family}");
+    }
+}
+
+#[test]
+fn an_adapter_learns_and_its_base_stays() {
+    for family in FAMILIES {
+        let mut model = model(family, alone(), true);
+        let before = model.weights().unwrap();
+        assert_eq!(
+            before,
+            initialise(&config(family), 5),
+            "{family}: an adapter begins at nothing"
+        );
+        stepped(&mut model);
+        let after = model.weights().unwrap();
+        let targets: Vec<String> = adapter(family)
+            .targets()
+            .iter()
+            .map(|t| format!("{}.weight", t.path()))
+            .collect();
+        for (name, array) in &after {
+            let trained = targets.iter().any(|target| name.ends_with(target));
+            assert_eq!(array != &before[name], trained, "{family}: {name}");
+        }
+    }
+}
+
+#[test]
+fn every_token_of_a_mixture_is_counted_at_its_experts() {
+    let loads = |mut model: Sharded| {
+        stepped(&mut model);
+        model.expert_loads().unwrap()
+    };
+    assert!(loads(model("qwen3", alone(), false)).iter().all(Vec::is_empty));
+    let one = loads(model("qwen3_moe", alone(), false));
+    assert!(one[0].is_empty() && one[1].len() == 5, "{one:?}");
+    // Two experts a token, of the groups that teach something.
+    let rows = batch(2).rows;
+    let tokens: usize = rows
+        .iter()
+        .filter(|row| row.group < 2)
+        .map(|row| row.tokens.len())
+        .sum();
+    assert!(one[1].iter().sum::<u64>() as usize >= 2 * tokens, "{one:?}");
+}
+
+#[test]
+fn a_rank_that_reads_its_shard_holds_what_it_would_take_of_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        let at = folder.path().join(family);
+        base(&at, family);
+        let whole = at.join("whole");
+        model(family, alone(), false)
+            .export(&whole, &at, &options(Form::Model, Precision::F32, 9_000))
+            .unwrap();
+        let shards = |model: &Sharded| -> Vec<Vec<f32>> {
+            model
+                .shards
+                .iter()
+                .map(|shard| Vec::<f32>::try_from(&shard.values).unwrap())
+                .collect()
+        };
+        let same = ranks(3, |group| {
+            let config = Config::read(&whole).unwrap();
+            let weights = weights::read(&whole, &config).unwrap();
+            let source = Source::open(&whole, &config).unwrap();
+            let taken = Sharded::new(config.clone(), group, &weights).unwrap();
+            let expected = shards(&taken);
+            let read = Sharded::read(config, taken.group, &source).unwrap();
+            shards(&read) == expected
+        });
+        assert_eq!(same, [true; 3], "{family}");
+    }
+}
+
+#[test]
+fn an_exported_model_is_read_back_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        let at = folder.path().join(family);
+        base(&at, family);
+        let mut trained = model(family, alone(), true);
+        stepped(&mut trained);
+        let expected = trained.weights().unwrap();
+
+        let merged = at.join("merged");
+        trained
+            .export(&merged, &at, &options(Form::Model, Precision::F32, 20_000))
+            .unwrap();
+        assert!(merged.join("model.safetensors.index.json").exists() && merged.join("tokenizer.json").exists());
+        assert_eq!(
+            weights::read(&merged, &Config::read(&merged).unwrap()).unwrap(),
+            expected,
+            "{family}"
+        );
+
+        let halves = at.join("halves");
+        trained
+            .export(&halves, &at, &options(Form::Model, Precision::Bf16, u64::MAX))
+            .unwrap();
+        let read = weights::read(&halves, &Config::read(&halves).unwrap()).unwrap();
+        let apart = distance(&flat(&read), &flat(&expected));
+        assert!(apart > 0.0 && apart < 4e-3, "{family}: {apart:e}");
+        let written: Value = serde_json::from_slice(&std::fs::read(halves.join("config.json")).unwrap()).unwrap();
+        assert_eq!(written["dtype"], "bfloat16");
+
+        let adapter = at.join("adapter");
+        trained
+            .export(&adapter, &at, &options(Form::Adapter, Precision::F32, u64::MAX))
+            .unwrap();
+        let (lora, matrices): (Lora, Weights) = lora::read(&adapter, &config(family)).unwrap();
+        let again = model(family, alone(), false).with_adapter_of(lora, &matrices).unwrap();
+        assert_eq!(again.weights().unwrap(), expected, "{family}");
+    }
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused_on_every_rank_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    base(folder.path(), "qwen3");
+    let target = folder.path().join("adapter");
+    let refused = ranks(2, |group| {
+        let model = model("qwen3", group, false);
+        let written = model.export(&target, folder.path(), &options(Form::Adapter, Precision::F32, 1));
+        written.unwrap_err().to_string()
+    });
+    assert!(
+        refused[0].contains("this model has none") && refused[1].contains("rank 0"),
+        "{refused:?}"
+    );
+    assert!(!target.exists());
+}
+
+#[test]
+fn a_value_that_is_no_number_is_refused_by_tensor() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in Family::ALL.map(Family::name) {
+        let at = folder.path().join(family);
+        base(&at, family);
+        let config = config(family);
+        let mut weights = initialise(&config, 1);
+        let name = "model.layers.1.self_attn.k_proj.weight";
+        weights.get_mut(name).unwrap().values[17] = f32::NAN;
+        std::fs::write(at.join("model.safetensors"), weights::to_safetensors(&weights).unwrap()).unwrap();
+        let source = Source::open(&at, &config).unwrap();
+        let error = Sharded::read(config, alone(), &source).err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("value 17 is NaN"), "{error}");
+    }
+}
+
+/// Logprobs of tokens 1.. of each row at temperature 1.
+fn logprobs(model: &Sharded, rows: &[TrainRow]) -> Vec<Vec<f32>> {
+    let one = |row: &TrainRow| {
+        let mut found = Vec::new();
+        let mut note = |_: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
+            found.extend(Vec::<f32>::try_from(logprobs.detach()).unwrap());
+            logprobs.sum(Kind::Float)
+        };
+        model.gradients(&[MicroBatch::padded(std::slice::from_ref(row))], &mut note).unwrap();
+        found
+    };
+    rows.iter().map(one).collect()
+}
+
+/// A geometry that vLLM's kernels take: heads of 32, widths that are multiples of it.
+fn for_engines(family: &str) -> Value {
+    let mut value = config_json(family);
+    let shape = [
+        ("hidden_size", 64),
+        ("intermediate_size", 64),
+        ("num_attention_heads", 2),
+        ("head_dim", 32),
+    ];
+    for (field, number) in shape {
+        value[field] = number.into();
+    }
+    if family == "qwen3_moe" {
+        value["moe_intermediate_size"] = 32.into();
+        value["num_experts"] = 4.into();
+    }
+    value["architectures"] = match family {
+        "qwen2" => json!(["Qwen2ForCausalLM"]),
+        "qwen3" => json!(["Qwen3ForCausalLM"]),
+        _ => json!(["Qwen3MoeForCausalLM"]),
+    };
+    value["hidden_act"] = "silu".into();
+    value["norm_topk_prob"] = true.into();
+    value
+}
+
+/// `make check-exports` says where to, and has others load it.
+#[test]
+#[ignore = "writes to a folder for make check-exports"]
+fn what_is_trained_is_exported_for_others() {
+    let folder = std::path::PathBuf::from(std::env::var("GRPO_EXPORTS").unwrap());
+    let row = |begin: u32| TrainRow {
+        tokens: (0..30).map(|i| (begin + 7 * i + i * i) % 64).collect(),
+        weights: vec![1.0; 30],
+        temperature: 1.0,
+        ..Default::default()
+    };
+    let rows: Vec<TrainRow> = (0..4).map(row).collect();
+    let fast = Algorithm {
+        learning_rate: 1e-2,
+        ..algorithm()
+    };
+    for family in FAMILIES {
+        let at = folder.join(family);
+        std::fs::create_dir_all(&at).unwrap();
+        std::fs::write(at.join("config.json"), for_engines(family).to_string()).unwrap();
+        let config = Config::read(&at).unwrap();
+        let whole = |precision| options(Form::Model, precision, 30_000);
+        let fresh = || Sharded::new(config.clone(), alone(), &initialise(&config, 5)).unwrap();
+        let (mut tuned, mut adapted) = (fresh(), fresh().with_adapter(adapter(family), 9).unwrap());
+        tuned.export(&at.join("base"), &at, &whole(Precision::F32)).unwrap();
+        let before = logprobs(&tuned, &rows);
+        for step in 1..=6 {
+            grpo::step(&mut tuned, &batch(step), "batch", &fast, 0).unwrap();
+            grpo::step(&mut adapted, &batch(step), "batch", &fast, 0).unwrap();
+        }
+        adapted.export(&at.join("merged"), &at, &whole(Precision::F32)).unwrap();
+        adapted
+            .export(
+                &at.join("adapter"),
+                &at.join("base"),
+                &options(Form::Adapter, Precision::F32, 1),
+            )
+            .unwrap();
+        tuned.export(&at.join("halves"), &at, &whole(Precision::Bf16)).unwrap();
+        // What is in the file: rounded.
+        let rounded = Config::read(&at.join("halves")).unwrap();
+        let source = Source::open(&at.join("halves"), &rounded).unwrap();
+        let rounded = Sharded::read(rounded, alone(), &source).unwrap();
+        let trained = logprobs(&adapted, &rows);
+        let written = json!({
+            "rows": rows.iter().map(|row| &row.tokens).collect::<Vec<_>>(),
+            "logprobs": {"base": before, "merged": trained, "adapter": trained, "halves": logprobs(&rounded, &rows)}
+        });
+        std::fs::write(at.join("rows.json"), written.to_string()).unwrap();
+    }
+}
