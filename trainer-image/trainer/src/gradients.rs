@@ -128,7 +128,14 @@ impl Sharded {
             let mut x = below.shallow_clone();
             for (weights, routes) in units.iter().zip(&mut routes) {
                 let mut experts = None;
-                x = model::block(&self.config, &self.rope, &batch.layout, &Block(weights), &x, &mut experts);
+                x = model::block(
+                    &self.config,
+                    &self.rope,
+                    &batch.layout,
+                    &Block(weights),
+                    &x,
+                    &mut experts,
+                );
                 routes.push(experts);
             }
             let above = self.head(batch, &x, &mut ends, loss, &mut total)?;

@@ -106,14 +106,12 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
     let ranks = ranks.max(1);
     let whole = trie(&rows, (0..rows.len()).collect());
     let total: usize = whole.iter().map(|node| node.range.len()).sum();
-    // With more ranks than whole tries, a smaller budget may spread the work.
+    // With more ranks than whole tries, a smaller budget may spread the work. What is shared is in several packs then, so together they are larger.
     let mut budgets = vec![budget.max(1)];
     if ranks > 1 {
-        budgets.extend(
-            (1..=4)
-                .map(|parts| (total / (ranks * parts)).max(1))
-                .filter(|b| *b < budget),
-        );
+        let sizes =
+            (1..=4).flat_map(|parts| [100, 115, 130, 160].map(|percent| total * percent / (100 * ranks * parts)));
+        budgets.extend(sizes.map(|size| size.max(1)).filter(|size| *size < budget));
     }
     let mut best: Option<(f64, Vec<Vec<Pack>>)> = None;
     for budget in budgets {

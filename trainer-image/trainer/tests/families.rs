@@ -284,7 +284,9 @@ fn logprobs(model: &Sharded, rows: &[TrainRow]) -> Vec<Vec<f32>> {
             found.extend(Vec::<f32>::try_from(logprobs.detach()).unwrap());
             logprobs.sum(Kind::Float)
         };
-        model.gradients(&[MicroBatch::padded(std::slice::from_ref(row))], &mut note).unwrap();
+        model
+            .gradients(&[MicroBatch::padded(std::slice::from_ref(row))], &mut note)
+            .unwrap();
         found
     };
     rows.iter().map(one).collect()
