@@ -184,10 +184,10 @@ impl LinearLayer<'_> {
     fn apply(&self, x: &Tensor) -> Tensor {
         let mut y = x.matmul(&self.weight.tr());
         if let Some(bias) = self.bias {
-            y = y + bias;
+            y += bias;
         }
         if let Some((a, b, scale)) = self.adapter {
-            y = y + x.matmul(&a.tr()).matmul(&b.tr()) * scale;
+            y += x.matmul(&a.tr()).matmul(&b.tr()) * scale;
         }
         y
     }

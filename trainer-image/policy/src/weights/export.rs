@@ -14,6 +14,9 @@ use super::Unit;
 use crate::config::{Config, ModelError};
 use crate::lora::Lora;
 
+/// A tensor's name and shape.
+type Named = (String, Vec<usize>);
+
 /// Type of the values that are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
@@ -59,7 +62,7 @@ pub struct Export {
     staged: PathBuf,
     precision: Precision,
     /// Files in order, each with its tensors in order.
-    plan: Vec<(String, Vec<(String, Vec<usize>)>)>,
+    plan: Vec<(String, Vec<Named>)>,
     /// The file that is open, and how many of its tensors are written.
     open: Option<(BufWriter<File>, usize)>,
     file: usize,
@@ -136,7 +139,7 @@ impl Export {
     fn begin(
         target: &Path,
         precision: Precision,
-        plan: Vec<(String, Vec<(String, Vec<usize>)>)>,
+        plan: Vec<(String, Vec<Named>)>,
     ) -> Result<Self, ModelError> {
         let taken = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         let Some(name) = target.file_name().filter(|_| !target.exists()) else {
@@ -237,7 +240,7 @@ impl Drop for Export {
 
 /// The units' tensors in groups of `most` bytes, in order.
 fn grouped(units: &[Unit], precision: Precision, most: u64) -> Vec<Vec<(String, Vec<usize>)>> {
-    let mut groups: Vec<(u64, Vec<(String, Vec<usize>)>)> = Vec::new();
+    let mut groups: Vec<(u64, Vec<Named>)> = Vec::new();
     for (name, shape) in units.iter().flat_map(|unit| &unit.tensors) {
         let bytes = precision.bytes() * shape.iter().product::<usize>() as u64;
         let tensor = (name.clone(), shape.clone());
