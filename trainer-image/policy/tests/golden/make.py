@@ -43,7 +43,8 @@ FIXED = {
 def drawn(rng: random.Random) -> dict:
     """A model of random geometry."""
     family = rng.choice(list(FAMILIES))
-    kv, shared, head = rng.choice([1, 2, 3]), rng.choice([1, 2, 3]), rng.choice([2, 4, 8, 14])
+    # Not heads of two: the norm of two numbers leaves so little of a gradient that 32 bits of either program show 1e-4 of it.
+    kv, shared, head = rng.choice([1, 2, 3]), rng.choice([1, 2, 3]), rng.choice([4, 8, 14])
     shape = dict(
         family=family, num_attention_heads=kv * shared, num_key_value_heads=kv, tied=rng.random() < 0.5, old=rng.random() < 0.5,
         vocab_size=rng.randint(17, 200), intermediate_size=rng.randint(3, 60), num_hidden_layers=rng.randint(1, 4),
