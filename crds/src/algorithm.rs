@@ -12,10 +12,13 @@ use crate::cel;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
+    validation = Rule::new("self.loss != 'Cispo' || !has(self.clip.dual)").message("algorithm.clip.dual bounds the loss Clipped, but algorithm.loss is Cispo, whose ratio is bounded by clip.high already: leave dual out"),
+    validation = Rule::new("!has(self.correction) || self.oldLogprobs == 'Recompute' || !(has(self.correction.truncatedImportance) || has(self.correction.icePop))").message("algorithm.correction.truncatedImportance and icePop weigh what the trainer recomputes against what the engine recorded, but algorithm.oldLogprobs is Engine, so that the clipped ratio holds that difference already: set oldLogprobs: Recompute, or leave them out (sequenceMask and geometricMask go with both)"),
+    validation = Rule::new("!has(self.kl) || self.kl.placement != 'Reward' || self.kl.gradient == 'Estimator'").message("algorithm.kl.gradient says how a KL term of the loss is differentiated, but algorithm.kl.placement is Reward: leave gradient out"),
     validation = cel::rule("!has(self.aggregationLength) || self.aggregation == 'SequenceSum'", "algorithm.aggregationLength divides token sums, but algorithm.aggregation is {self.aggregation}: set aggregation: SequenceSum or leave aggregationLength out"),
     validation = cel::immutable(
         &[
-            "advantage", "clip", "kl?", "entropyCoefficient", "aggregation", "aggregationLength?", "denominator", "maskOverlong",
+            "advantage", "loss", "ratio", "clip", "kl?", "entropyCoefficient", "aggregation", "aggregationLength?", "denominator", "maskOverlong",
             "oldLogprobs", "correction?", "miniBatches", "epochs", "weightDecay", "betas", "gradientClip", "schedule", "allowFrozenSampler",
             "routerReplay?", "control?",
         ],
@@ -26,6 +29,15 @@ pub struct Algorithm {
     /// Advantages of a group's episodes.
     #[serde(default)]
     pub advantage: Advantage,
+    /// What a token's ratio and advantage become. Clipped: the smaller of ratio times advantage with and without the bounds of `clip` (PPO).
+    /// Cispo: the logprob times the advantage, weighed by the ratio within those bounds, which is held constant: every token keeps a
+    /// gradient.
+    #[serde(default)]
+    pub loss: Loss,
+    /// Which ratio of new to old probability. Token: each token's own. Sequence: the geometric mean over the sequence's trained tokens
+    /// (GSPO), whose bounds are to be much narrower. What a sequence is, `denominator` says.
+    #[serde(default)]
+    pub ratio: Ratio,
     /// Clipping of the probability ratio.
     #[serde(default)]
     pub clip: Clip,
@@ -106,6 +118,8 @@ impl Default for Algorithm {
     fn default() -> Self {
         Self {
             advantage: Advantage::default(),
+            loss: Loss::default(),
+            ratio: Ratio::default(),
             clip: Clip::default(),
             kl: None,
             entropy_coefficient: 0.0,
@@ -145,17 +159,50 @@ fn one() -> u32 {
     1
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Loss {
+    #[default]
+    Clipped,
+    Cispo,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Ratio {
+    #[default]
+    Token,
+    Sequence,
+}
+
 /// What a reward is compared with, and what the difference is divided by.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Advantage {
     /// Group: reward minus the mean of its group. LeaveOneOut: minus the mean of the others. StepWise: rewards of single turns, compared
     /// within the group's turns of the same number; needs `reward.process`.
     #[serde(default)]
     pub estimator: Estimator,
-    /// Which standard deviation of the group's rewards divides: None (no division), Population (n) or Unbiased (n - 1).
+    /// Which standard deviation divides: None (no division), Population (n) or Unbiased (n - 1) of the group's rewards, or Batch, the
+    /// unbiased one of all rewards of the batch.
     #[serde(default)]
     pub std: StandardDeviation,
+    /// Is added to the standard deviation before it divides.
+    #[serde(default = "default_epsilon")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub epsilon: f64,
+}
+
+impl Default for Advantage {
+    fn default() -> Self {
+        Self {
+            estimator: Estimator::default(),
+            std: StandardDeviation::default(),
+            epsilon: default_epsilon(),
+        }
+    }
+}
+
+fn default_epsilon() -> f64 {
+    1.0e-6
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -172,6 +219,7 @@ pub enum StandardDeviation {
     #[default]
     Population,
     Unbiased,
+    Batch,
 }
 
 /// The ratio of new to old probability is held in [1 - low, 1 + high].
@@ -207,13 +255,14 @@ fn default_clip() -> f64 {
 }
 
 /// TokenMean: mean over all tokens of the batch. SequenceMean: mean over episodes of their token means. SequenceSum: mean over episodes of
-/// their token sums.
+/// their token sums. TokenSum: sum over all tokens of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Aggregation {
     #[default]
     TokenMean,
     SequenceMean,
     SequenceSum,
+    TokenSum,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -238,9 +287,15 @@ pub struct Kl {
     #[serde(default = "default_kl")]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub coefficient: f64,
-    /// K1: x. K2: x squared, halved. K3: exp(-x) - 1 + x.
+    /// K1: x. K2: x squared, halved. K3: exp(-x) - 1 + x. Abs: x without its sign. SquaredRatio: exp(-x) - 1, squared and halved.
     #[serde(default)]
     pub estimator: KlEstimator,
+    /// How a term of the loss is differentiated. Estimator: as written; in expectation this is not the gradient of the KL divergence, and
+    /// for K1 it is none at all. StraightThrough: the value is the estimator's, the gradient K2's, which in expectation is the divergence's
+    /// while samples are the policy's own. ImportanceWeighted: the estimator times the token's ratio of new to old probability,
+    /// differentiated whole.
+    #[serde(default)]
+    pub gradient: KlGradient,
     /// Loss: added to the loss. Reward: taken from the reward before advantages are computed.
     #[serde(default)]
     pub placement: KlPlacement,
@@ -256,6 +311,16 @@ pub enum KlEstimator {
     K2,
     #[default]
     K3,
+    Abs,
+    SquaredRatio,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum KlGradient {
+    #[default]
+    Estimator,
+    StraightThrough,
+    ImportanceWeighted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -265,25 +330,34 @@ pub enum KlPlacement {
     Reward,
 }
 
-/// What is done about the engine's arithmetic. The ratio is the trainer's probability of a token, under the weights that sampled it, over the
-/// engine's.
+/// What is done about the engine's arithmetic and about stale samples. The ratio is the trainer's probability of a token, under the weights
+/// that the batch's first step starts from, over the engine's. What is left out stays in the denominators, so that nothing else weighs more
+/// for it.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!(has(self.truncatedImportance) && has(self.icePop))").message("algorithm.correction has both truncatedImportance and icePop: they weigh the same ratio; leave one of them out"),
-    validation = Rule::new("has(self.truncatedImportance) || has(self.icePop) || has(self.sequenceMask)").message("algorithm.correction is empty: give truncatedImportance, icePop or sequenceMask, or leave it out")
+    validation = Rule::new("has(self.truncatedImportance) || has(self.icePop) || has(self.sequenceMask) || has(self.geometricMask)").message("algorithm.correction is empty: give truncatedImportance, icePop, sequenceMask or geometricMask, or leave it out"),
+    validation = Rule::new("self.level == 'Token' || has(self.truncatedImportance) || has(self.icePop)").message("algorithm.correction.level says which ratio truncatedImportance and icePop take, but neither is given: leave level out")
 )]
 pub struct Correction {
-    /// TIS: a token's loss is multiplied by its ratio, held in the band.
+    /// Which ratio truncatedImportance and icePop take. Token: each token's own. Sequence: the product over the sequence's trained tokens.
+    #[serde(default)]
+    pub level: Ratio,
+    /// TIS: a token's loss is multiplied by the ratio, held in the band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_importance: Option<Band>,
     /// IcePop: a token whose ratio lies outside the band is left out, the others' losses are multiplied by their ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ice_pop: Option<Band>,
-    /// A sequence with a negative advantage is left out when its mean log ratio is further from 0 than this.
+    /// A sequence with a negative advantage is left out when the engine found its tokens likelier than the policy now does by more than this: the
+    /// mean over its tokens of the engine's logprob minus the policy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub sequence_mask: Option<f64>,
+    /// A sequence is left out when the geometric mean of its tokens' ratios lies outside the band.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub geometric_mask: Option<Band>,
 }
 
 /// A band of ratios.

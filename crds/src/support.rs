@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     agent::{Agent, Rows, Thinking},
-    algorithm::{Algorithm, Decay, Denominator, Estimator, OldLogprobs, Schedule},
+    algorithm::{Algorithm, Decay, Denominator, Estimator, Loss, OldLogprobs, Ratio, Schedule},
     common::ClaimSource,
     grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard, Trainer},
     sandbox_pool::SandboxPoolSpec,
@@ -217,12 +217,20 @@ fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
 fn algorithm(found: &mut Found, algorithm: &Algorithm) {
     let estimator = algorithm.advantage.estimator;
     found.unless(
-        estimator == Estimator::Group,
+        estimator != Estimator::StepWise,
         "algorithm.advantage.estimator",
         &estimator,
-        "use Group",
+        "use Group or LeaveOneOut",
     );
-    found.given("algorithm.kl", &algorithm.kl, "leave it out");
+    let loss = algorithm.loss;
+    found.unless(loss == Loss::Clipped, "algorithm.loss", &loss, "use Clipped");
+    let ratio = algorithm.ratio;
+    found.unless(ratio == Ratio::Token, "algorithm.ratio", &ratio, "use Token");
+    found.given(
+        "algorithm.kl",
+        &algorithm.kl,
+        "leave it out: no reference model is held",
+    );
     let entropy = algorithm.entropy_coefficient;
     found.unless(entropy == 0.0, "algorithm.entropyCoefficient", &entropy, "leave it out");
     found.given(

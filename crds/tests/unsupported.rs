@@ -34,7 +34,7 @@ fn what_is_executed_is_not_named() {
 }
 
 /// A patch over the base `train`, and every field it makes the driver refuse, with its value.
-const CASES: [(&str, &[(&str, &str)]); 32] = [
+const CASES: [(&str, &[(&str, &str)]); 33] = [
     ("{mode: Validate}", &[("mode", r#""Validate""#)]),
     (
         "{model: {image: null, hub: {repo: a/b}}}",
@@ -114,15 +114,19 @@ const CASES: [(&str, &[(&str, &str)]); 32] = [
         ],
     ),
     (
-        "{algorithm: {advantage: {estimator: LeaveOneOut}}}",
-        &[("algorithm.advantage.estimator", r#""LeaveOneOut""#)],
+        "{algorithm: {advantage: {estimator: StepWise}}}",
+        &[("algorithm.advantage.estimator", r#""StepWise""#)],
     ),
     (
         "{algorithm: {kl: {}}}",
         &[(
             "algorithm.kl",
-            r#"{"coefficient":0.001,"estimator":"K3","placement":"Loss"}"#,
+            r#"{"coefficient":0.001,"estimator":"K3","gradient":"Estimator","placement":"Loss"}"#,
         )],
+    ),
+    (
+        "{algorithm: {loss: Cispo, ratio: Sequence}}",
+        &[("algorithm.loss", r#""Cispo""#), ("algorithm.ratio", r#""Sequence""#)],
     ),
     (
         "{algorithm: {entropyCoefficient: 0.1}}",
@@ -146,7 +150,7 @@ const CASES: [(&str, &[(&str, &str)]); 32] = [
     ),
     (
         "{algorithm: {correction: {sequenceMask: 0.5}}}",
-        &[("algorithm.correction", r#"{"sequenceMask":0.5}"#)],
+        &[("algorithm.correction", r#"{"level":"Token","sequenceMask":0.5}"#)],
     ),
     (
         "{algorithm: {miniBatches: 2, epochs: 3}}",

@@ -2,8 +2,8 @@
 
 use grpo_crds::{
     algorithm::{
-        Aggregation, Algorithm, Correction, Decay, Denominator, Estimator, Kl, KlEstimator, KlPlacement, OldLogprobs,
-        StandardDeviation,
+        Aggregation, Algorithm, Correction, Decay, Denominator, Estimator, Kl, KlEstimator, KlGradient, KlPlacement,
+        Loss, OldLogprobs, Ratio, StandardDeviation,
     },
     grpo_run::{GrpoRunSpec, PlannedPods},
 };
@@ -53,6 +53,7 @@ fn advantage(algorithm: &Algorithm) -> String {
         StandardDeviation::None => format!("advantage = {difference}"),
         StandardDeviation::Population => format!("advantage = ({difference}) / population std"),
         StandardDeviation::Unbiased => format!("advantage = ({difference}) / unbiased std"),
+        StandardDeviation::Batch => format!("advantage = ({difference}) / std of the batch"),
     }
 }
 
@@ -66,9 +67,17 @@ fn ratio(algorithm: &Algorithm) -> String {
     let inert =
         algorithm.old_logprobs == OldLogprobs::Recompute && algorithm.mini_batches == 1 && algorithm.epochs == 1;
     let inert = if inert { " (inert: one step a batch)" } else { "" };
+    let ratio = match algorithm.ratio {
+        Ratio::Token => "ratio",
+        Ratio::Sequence => "mean ratio of a sequence",
+    };
+    let loss = match algorithm.loss {
+        Loss::Clipped => "",
+        Loss::Cispo => "CISPO: ",
+    };
     let dual = clip.dual.map(|dual| format!(", dual {dual}")).unwrap_or_default();
     format!(
-        "ratio to {old} in [{}, {}]{dual}{inert}",
+        "{loss}{ratio} to {old} in [{}, {}]{dual}{inert}",
         short(1.0 - clip.low),
         short(1.0 + clip.high)
     )
@@ -82,8 +91,16 @@ fn correction(correction: &Correction) -> String {
     if let Some(band) = &correction.ice_pop {
         words.push(format!("IcePop [{}, {}]", band.low, band.high));
     }
+    if correction.level == Ratio::Sequence {
+        words.push("of whole sequences".to_owned());
+    }
+    let mut words = vec![words.join(" ")];
+    words.retain(|word| !word.is_empty());
     if let Some(bound) = correction.sequence_mask {
         words.push(format!("sequence mask {bound}"));
+    }
+    if let Some(band) = &correction.geometric_mask {
+        words.push(format!("geometric mask [{}, {}]", band.low, band.high));
     }
     words.join(" + ")
 }
@@ -93,12 +110,19 @@ fn kl(kl: &Kl) -> String {
         KlEstimator::K1 => "k1",
         KlEstimator::K2 => "k2",
         KlEstimator::K3 => "k3",
+        KlEstimator::Abs => "|k1|",
+        KlEstimator::SquaredRatio => "(1/r - 1)^2 / 2",
     };
     let place = match kl.placement {
         KlPlacement::Loss => "in the loss",
         KlPlacement::Reward => "in the reward",
     };
-    format!("{} x KL {estimator} to the base {place}", kl.coefficient)
+    let gradient = match kl.gradient {
+        KlGradient::Estimator => "",
+        KlGradient::StraightThrough => " with the gradient of k2",
+        KlGradient::ImportanceWeighted => " weighed by the ratio",
+    };
+    format!("{} x KL {estimator} to the base {place}{gradient}", kl.coefficient)
 }
 
 fn aggregation(algorithm: &Algorithm) -> String {
@@ -108,6 +132,7 @@ fn aggregation(algorithm: &Algorithm) -> String {
     };
     match (algorithm.aggregation, algorithm.aggregation_length) {
         (Aggregation::TokenMean, _) => "mean over tokens".to_owned(),
+        (Aggregation::TokenSum, _) => "sum over tokens".to_owned(),
         (Aggregation::SequenceMean, _) => format!("mean over {unit} of token means"),
         (Aggregation::SequenceSum, None) => format!("mean over {unit} of token sums"),
         (Aggregation::SequenceSum, Some(length)) => format!("mean over {unit} of token sums / {length}"),

@@ -1,10 +1,16 @@
-//! The objective, as formulas: rewards to advantages ([`advantage`]), tokens to a loss ([`loss`]). No tensors, no I/O.
+//! The objective, as formulas: rewards to advantages ([`advantage`]), logprobs to a loss and its gradient ([`objective`], made of [`ratio`],
+//! [`loss`], [`kl`] and [`correction`]). No tensors, no I/O; double precision.
 //!
 //! The trainer computes the same loss on tensors and is tested against this; anything that recomputes a run from its store uses this
-//! directly, so what is reported and what was trained on cannot drift apart.
+//! directly, so what is reported and what was trained on cannot drift apart. `docs/src/objective.md` gives every formula with its source.
 
 pub mod advantage;
+pub mod correction;
+pub mod kl;
 pub mod loss;
+pub mod objective;
+pub mod ratio;
 
 pub use advantage::{GroupAdvantages, advantages};
-pub use loss::{TokenLoss, token_loss, token_weights};
+pub use loss::{TokenLoss, batch_weights, token_loss, token_weights};
+pub use objective::{Objective, Sequence, Token, objective};

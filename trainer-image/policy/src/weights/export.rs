@@ -136,11 +136,7 @@ impl Export {
         Ok(export)
     }
 
-    fn begin(
-        target: &Path,
-        precision: Precision,
-        plan: Vec<(String, Vec<Named>)>,
-    ) -> Result<Self, ModelError> {
+    fn begin(target: &Path, precision: Precision, plan: Vec<(String, Vec<Named>)>) -> Result<Self, ModelError> {
         let taken = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         let Some(name) = target.file_name().filter(|_| !target.exists()) else {
             return Err(failed(target)(taken));

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Random cases of the objective, answered by verl 0.9.1 and TRL 1.16.0 and by ours. Installs both (6 GB); network for that only.
+#   check.sh            15,000 cases
+#   check.sh --record   and writes some of them to trainer-image/objective/tests/peers.jsonl, which `make test-unit` reads
+# GRPO_PEER_NUMBER and GRPO_PEER_SEED change how many and which.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
+cd "$REPO"
+"$REPO/e2e/setup/peers.sh"
+
+CASES="$CACHE/objective-cases.jsonl"
+SHORT=()
+[ "${1:-}" != --record ] || SHORT=(--short 50 trainer-image/objective/tests/peers.jsonl)
+"$CACHE/venv-peers/bin/python" e2e/objective/cases.py "${GRPO_PEER_NUMBER:-15000}" "$CASES" --seed "${GRPO_PEER_SEED:-1}" "${SHORT[@]}"
+. e2e/setup/env.sh
+GRPO_PEER_CASES="$CASES" cargo test -p grpo-objective --test peers -- --nocapture
