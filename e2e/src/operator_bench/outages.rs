@@ -18,7 +18,10 @@ use super::{
 use crate::{
     bench::Row,
     cluster::api,
-    control_plane::{OPERATORS, audit::Request},
+    control_plane::{
+        OPERATORS,
+        audit::{Audit, Request},
+    },
 };
 
 /// How much is done.
@@ -291,6 +294,9 @@ async fn two(
 
     b.part.again()?;
     serves(rig, &b, scale.patience).await?;
+    // What was let through and is on its way out of the process leaves when it wakes; nobody can take that back, and it changes nothing that was not
+    // decided before. So it is frozen when it has nothing more to say.
+    says_nothing(&mut audit, &a, scale.patience).await?;
     a.part.send(Signal::SIGSTOP)?;
     holds(rig, &b, scale.patience + scale.frozen).await?;
     audit.fresh()?;
@@ -337,6 +343,26 @@ async fn two(
             Some("= 0"),
         ),
     ])
+}
+
+/// Waits until an operator has written nothing for a while.
+async fn says_nothing(audit: &mut Audit, operator: &Operator, limit: Duration) -> Result<(), RigError> {
+    audit.fresh()?;
+    let (begun, while_quiet) = (Instant::now(), Duration::from_millis(1500));
+    loop {
+        tokio::time::sleep(while_quiet).await;
+        let by_it = |r: &Request| r.by == operator.account && r.is_write() && !r.is_heartbeat();
+        let Some(write) = audit.fresh()?.into_iter().find(by_it) else {
+            return Ok(());
+        };
+        if begun.elapsed() > limit {
+            return Err(RigError::Never {
+                what: "an operator to have written all".to_owned(),
+                limit,
+                there: format!("{write:?}"),
+            });
+        }
+    }
 }
 
 /// Waits until an operator process answers, leading or not.
