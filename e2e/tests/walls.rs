@@ -13,7 +13,7 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 use support::gateway::Gateway;
-use support::{Result, SOON, Scene, repository};
+use support::{Result, SOON, Scene, repository, rows};
 
 /// A probe that showed nothing good is made again after 10, 20 and 40 s.
 const PROBED_AGAIN: Duration = Duration::from_secs(120);
@@ -89,7 +89,10 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
         assert!(limits.message.contains(part), "{part} in {}", limits.message);
     }
     let gateway = Gateway::of(&scene, "walls");
-    let lease = json!({"id": "l", "run": "r", "image": "grpo.dev/base:bookworm", "ttlSeconds": 60, "waitSeconds": 60, "priority": "Agent"});
+    // A demo task's: the one image with a shell that every such cluster has.
+    let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
+    let task: serde_json::Value = serde_json::from_str(text.lines().next().ok_or("the demo has no tasks")?)?;
+    let lease = json!({"id": "l", "run": "r", "image": task["image"], "ttlSeconds": 60, "waitSeconds": 60, "priority": "Agent"});
     let found = pools.get("walls").await?;
     let egress = condition(&found, "EgressBlocked")
         .ok_or("no condition EgressBlocked")?
