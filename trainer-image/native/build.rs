@@ -2,6 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-changed=src/call.h");
     println!("cargo:rerun-if-changed=src/collectives.cc");
     println!("cargo:rerun-if-changed=src/attention.cc");
     println!("cargo:rerun-if-changed=src/fused.cc");

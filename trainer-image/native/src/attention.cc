@@ -1,5 +1,5 @@
 // Attention over a packed tree, and the optimizer's step: what one call from Rust does with many of libtorch's. Exceptions are caught and
-// returned as text, as in collectives.cc.
+// returned as text (call.h).
 //
 // A tree's attention is a list of pieces: a run of queries against a run of keys, causal or whole. Every piece is one call of libtorch's
 // flash kernel, which answers its logarithm of the sum of exponentials; pieces of one query are merged by those (as in flash decoding and
@@ -16,29 +16,14 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "call.h"
+
 namespace {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-template <typename F>
-int guarded(char* error, size_t room, F&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    if (room > 0) {
-      const size_t length = std::min(std::strlen(e.what()), room - 1);
-      std::memcpy(error, e.what(), length);
-      error[length] = 0;
-    }
-    return 1;
-  }
-}
-
-Tensor& of(void* tensor) { return *reinterpret_cast<Tensor*>(tensor); }
 
 struct Piece {
   int64_t query, queries, key, keys;

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "call.h"
+
 namespace {
 
 struct Meeting {
@@ -28,19 +30,6 @@ void copy(const char* from, size_t length, char* into, size_t room) {
   std::memcpy(into, from, length);
   into[length] = 0;
 }
-
-template <typename F>
-int guarded(char* error, size_t room, F&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    copy(e.what(), std::strlen(e.what()), error, room);
-    return 1;
-  }
-}
-
-at::Tensor& of(void* tensor) { return *reinterpret_cast<at::Tensor*>(tensor); }
 
 c10d::Store& at_meeting(void* meeting) { return *static_cast<Meeting*>(meeting)->store; }
 

@@ -9,29 +9,14 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "call.h"
+
 namespace {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-template <typename F>
-int guarded(char* error, size_t room, F&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    if (room > 0) {
-      const size_t length = std::min(std::strlen(e.what()), room - 1);
-      std::memcpy(error, e.what(), length);
-      error[length] = 0;
-    }
-    return 1;
-  }
-}
-
-Tensor& of(void* tensor) { return *reinterpret_cast<Tensor*>(tensor); }
 
 // Compiled for several vector widths; the processor's is chosen when the library is loaded.
 #define WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))

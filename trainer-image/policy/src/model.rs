@@ -290,14 +290,3 @@ pub fn head(config: &Config, ends: &[Tensor], x: &Tensor) -> Tensor {
     let weight = if config.tie_word_embeddings { &ends[0] } else { &ends[2] };
     rms_norm(x, &ends[1], config.rms_norm_eps).matmul(&weight.tr())
 }
-
-/// Logprobs `[n]` of `targets: [n]` under softmax(logits / temperature), and the distributions' entropies `[n]` in nats (no gradient).
-pub fn logprobs(logits: &Tensor, targets: &Tensor, temperature: &Tensor) -> (Tensor, Tensor) {
-    let all = (logits / temperature.unsqueeze(-1)).log_softmax(-1, logits.kind());
-    let entropy = tch::no_grad(|| {
-        (all.detach().exp() * all.detach())
-            .sum_dim_intlist(Some(&[-1i64][..]), false, all.kind())
-            .neg()
-    });
-    (all.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1), entropy)
-}
