@@ -99,6 +99,11 @@ pub fn weights_version(lineage: &str, step: u32) -> String {
     format!("{lineage}-v{step}")
 }
 
+/// The step that published a version.
+pub fn step_of_weights(version: &str) -> Option<u32> {
+    version.rsplit_once("-v")?.1.parse().ok()
+}
+
 pub fn weights(version: &str) -> String {
     format!("{WEIGHTS}/{version}")
 }

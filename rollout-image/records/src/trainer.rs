@@ -97,29 +97,51 @@ pub struct StepMetrics {
     pub weights: String,
     /// Checksum of the weights that the step published: known even after the version itself is removed.
     pub tensors_sha256: String,
+    /// Sum of the three below; of several optimizer steps their mean.
     pub loss: f64,
+    pub policy_loss: f64,
+    /// With its coefficient.
+    pub kl_loss: f64,
+    /// With its coefficient; at most 0.
+    pub entropy_loss: f64,
+    /// Mean of the KL estimator over trained tokens, without its coefficient; 0 where the run has none.
+    pub kl: f64,
     /// Share of trained tokens whose ratio was clipped.
     pub clip_fraction: f64,
+    /// The same of ratios above 1.
+    pub clip_fraction_high: f64,
+    /// Share of trained tokens that a correction left out.
+    pub left_out_fraction: f64,
     /// Mean of |ratio - 1| over trained tokens.
     pub ratio_deviation: f64,
     /// Mean entropy of the policy at trained tokens, nats.
     pub entropy: f64,
-    /// Norm of the gradient before clipping.
+    /// Norm of the gradient before clipping; of several optimizer steps their mean.
     pub gradient_norm: f64,
+    /// Optimizer steps that the batch was divided into, over all its epochs.
+    pub updates: u32,
     pub learning_rate: f64,
     /// Trained tokens (mask 1).
     pub trained_tokens: u64,
     /// All tokens of the batch's rows.
     pub row_tokens: u64,
-    /// Largest |engine's logprob - trainer's| over trained tokens, before the step.
+    /// Tokens that were computed in a pass over the batch: shared prefixes once.
+    pub unique_tokens: u64,
+    /// How many steps the oldest weights that sampled are behind those that the step began with.
+    pub staleness_max: u32,
+    /// Largest |engine's logprob - trainer's| over the trained tokens of the first optimizer step, before it.
     pub logprob_gap_max: f64,
-    /// Trained tokens whose gap is over 1e-3.
+    /// Of those tokens, how many have a gap over 1e-3.
     pub logprob_gap_over: u64,
     pub groups: u32,
     /// Groups left out for having fewer than two valid episodes.
     pub groups_dropped: u32,
     /// Groups whose rewards were all equal: they teach nothing.
     pub groups_zero_variance: u32,
+    /// Groups that teach something.
+    pub groups_informative: u32,
+    /// Rows that were not trained on because a limit had cut their episode.
+    pub rows_overlong: u32,
     pub mean_reward: f64,
     /// Advantages that were trained with: one list a group of the batch, in the order of its rewards.
     #[serde(default)]
@@ -128,6 +150,12 @@ pub struct StepMetrics {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shuffled: bool,
     pub seconds: f64,
+    /// Of them, those before the first optimizer step: checks, packing, forward passes for reference and old logprobs.
+    pub observe_seconds: f64,
+    /// Forward and backward.
+    pub gradient_seconds: f64,
+    /// The optimizer's.
+    pub update_seconds: f64,
 }
 
 impl StepMetrics {
@@ -142,10 +170,9 @@ impl StepMetrics {
             .filter_map(|(name, value)| Some((shown(name), value.as_f64()?)))
             .collect();
         if self.seconds > 0.0 {
-            numbers.push((
-                "row_tokens_per_second".to_owned(),
-                self.row_tokens as f64 / self.seconds,
-            ));
+            for (name, tokens) in [("row", self.row_tokens), ("unique", self.unique_tokens)] {
+                numbers.push((format!("{name}_tokens_per_second"), tokens as f64 / self.seconds));
+            }
         }
         numbers
     }

@@ -5,11 +5,14 @@
 //! rewards of the batch (as TRL does for `scale_rewards: batch`). LeaveOneOut compares with the mean of the others, r_i - mean(r without r_i) (RLOO,
 //! arXiv 2402.14740).
 //!
+//! StepWise takes rows of single turns, each with its turn's reward (outcome and process together, as OpenClaw-RL's), and compares the turns of
+//! one number within the group; with fewer than two there is nothing to compare.
+//!
 //! A Void has no reward, so it is in neither mean nor deviation; with fewer than two valid episodes there is nothing to compare and the group is
 //! dropped. An episode that a limit cut may be left out of training, but it has a reward and stays in the baseline.
 
 use grpo_crds::algorithm::{Advantage, Algorithm, Control, Estimator, StandardDeviation};
-use grpo_records::batch::Batch;
+use grpo_records::batch::{Batch, Row};
 
 /// What became of one group.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,8 +82,10 @@ pub fn advantages(rewards: &[f64], how: &Advantage, batch: f64) -> GroupAdvantag
 pub enum AdvantageError {
     #[error("reward of {episode} is {reward}; a reward is a finite number")]
     Reward { episode: String, reward: f32 },
-    #[error("algorithm.advantage.estimator is StepWise, but a batch has no rewards of turns: use Group or LeaveOneOut")]
-    StepWise,
+    #[error(
+        "algorithm.advantage.estimator is StepWise, but a row of {episode} does not say which turn it is: use one row per turn, or Group"
+    )]
+    StepWise { episode: String },
     #[error("rows of {episode} carry different rewards ({first} and {second})")]
     Disagree { episode: String, first: f32, second: f32 },
 }
@@ -97,7 +102,8 @@ pub struct BatchAdvantages {
     pub zero_variance: u32,
     /// Mean reward over valid episodes.
     pub mean_reward: f64,
-    /// One list a group, in the order of the batch's groups and of their episodes; empty where the group was dropped.
+    /// One list a group (StepWise: a group's turns of one number), in the order of the batch's groups and of their episodes; empty where it
+    /// was dropped.
     pub by_group: Vec<Vec<f64>>,
 }
 
@@ -120,55 +126,75 @@ fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
 /// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once. `seed` is the
 /// run's.
 pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Result<BatchAdvantages, AdvantageError> {
-    if algorithm.advantage.estimator == Estimator::StepWise {
-        return Err(AdvantageError::StepWise);
-    }
-    let mut groups: Vec<(u32, Vec<(&str, f32)>)> = Vec::new();
-    for row in &batch.rows {
-        if !row.reward.is_finite() {
+    let rewards: Vec<f64> = batch.rows.iter().map(|row| f64::from(row.reward)).collect();
+    shaped_advantages(batch, &rewards, algorithm, seed)
+}
+
+/// What is compared with what: a group's episodes, or with StepWise its turns of one number.
+type Set = (u32, Option<u32>);
+
+/// The same with other rewards than the batch's, one a row: those from which a KL penalty was taken ([`crate::kl::shaped_reward`]).
+pub fn shaped_advantages(
+    batch: &Batch,
+    rewards: &[f64],
+    algorithm: &Algorithm,
+    seed: u64,
+) -> Result<BatchAdvantages, AdvantageError> {
+    let step_wise = algorithm.advantage.estimator == Estimator::StepWise;
+    let set_of = |row: &Row| (row.group, row.turn.filter(|_| step_wise));
+    let mut sets: Vec<(Set, Vec<(&str, f64)>)> = Vec::new();
+    let (mut sum, mut count) = (0.0, 0u32);
+    for (row, reward) in batch.rows.iter().zip(rewards) {
+        let episode = || row.episode.clone();
+        if !(row.reward.is_finite() && reward.is_finite()) {
             return Err(AdvantageError::Reward {
-                episode: row.episode.clone(),
-                reward: row.reward,
+                episode: episode(),
+                reward: if row.reward.is_finite() {
+                    *reward as f32
+                } else {
+                    row.reward
+                },
             });
         }
-        let episodes = match groups.iter_mut().find(|(group, _)| *group == row.group) {
-            Some((_, episodes)) => episodes,
+        if step_wise && row.turn.is_none() {
+            return Err(AdvantageError::StepWise { episode: episode() });
+        }
+        let at = sets.iter().position(|(set, _)| *set == set_of(row)).unwrap_or_else(|| {
+            sets.push((set_of(row), Vec::new()));
+            sets.len() - 1
+        });
+        let members = &mut sets[at].1;
+        match members.iter().find(|(member, _)| *member == row.episode) {
             None => {
-                groups.push((row.group, Vec::new()));
-                &mut groups.last_mut().unwrap_or_else(|| unreachable!()).1
+                members.push((&row.episode, *reward));
+                (sum, count) = (sum + f64::from(row.reward), count + 1);
             }
-        };
-        match episodes.iter().find(|(episode, _)| *episode == row.episode) {
-            None => episodes.push((&row.episode, row.reward)),
-            Some((_, first)) if *first == row.reward => {}
+            Some((_, first)) if first == reward => {}
             Some((_, first)) => {
-                let episode = row.episode.clone();
                 return Err(AdvantageError::Disagree {
-                    episode,
-                    first: *first,
-                    second: row.reward,
+                    episode: episode(),
+                    first: *first as f32,
+                    second: *reward as f32,
                 });
             }
         }
     }
     let mut result = BatchAdvantages {
-        groups: groups.len() as u32,
+        groups: sets.len() as u32,
+        mean_reward: if count == 0 { 0.0 } else { sum / f64::from(count) },
         ..Default::default()
     };
-    let mut by_episode = std::collections::HashMap::new();
-    let (mut sum, mut count) = (0.0, 0u32);
-    let mut rewards: Vec<Vec<f64>> = Vec::with_capacity(groups.len());
-    for (group, episodes) in &groups {
-        let mut one: Vec<f64> = episodes.iter().map(|(_, reward)| f64::from(*reward)).collect();
-        sum += one.iter().sum::<f64>();
-        count += one.len() as u32;
+    let rewards_of = |((group, _), members): &(Set, Vec<(&str, f64)>)| {
+        let mut rewards: Vec<f64> = members.iter().map(|(_, reward)| *reward).collect();
         if algorithm.control == Some(Control::ShuffledRewards) {
-            shuffle(&mut one, seed, batch.step, *group);
+            shuffle(&mut rewards, seed, batch.step, *group);
         }
-        rewards.push(one);
-    }
+        rewards
+    };
+    let rewards: Vec<Vec<f64>> = sets.iter().map(rewards_of).collect();
     let deviation = batch_deviation(rewards.iter().map(Vec::as_slice));
-    for ((group, episodes), rewards) in groups.iter().zip(&rewards) {
+    let mut by_member = std::collections::HashMap::new();
+    for ((set, members), rewards) in sets.iter().zip(&rewards) {
         let advantages = advantages(rewards, &algorithm.advantage, deviation);
         result.by_group.push(advantages.values().unwrap_or_default().to_vec());
         match &advantages {
@@ -176,23 +202,15 @@ pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Resu
             GroupAdvantages::ZeroVariance(_) => result.zero_variance += 1,
             GroupAdvantages::Kept(_) => {}
         }
-        for (index, (episode, _)) in episodes.iter().enumerate() {
-            by_episode.insert((*group, *episode), advantages.values().map(|values| values[index]));
+        for (index, (member, _)) in members.iter().enumerate() {
+            by_member.insert((*set, *member), advantages.values().map(|values| values[index]));
         }
     }
-    result.mean_reward = if count == 0 { 0.0 } else { sum / f64::from(count) };
-    result.rows = batch
-        .rows
-        .iter()
-        .map(|row| by_episode.get(&(row.group, row.episode.as_str())).copied().flatten())
-        .collect();
-    let cut: std::collections::HashSet<_> = batch
-        .rows
-        .iter()
-        .filter(|row| algorithm.mask_overlong && row.truncated)
-        .map(|row| (row.group, row.episode.as_str()))
-        .collect();
-    let masked = |row: &grpo_records::batch::Row| cut.contains(&(row.group, row.episode.as_str()));
+    let advantage_of = |row: &Row| by_member.get(&(set_of(row), row.episode.as_str())).copied().flatten();
+    result.rows = batch.rows.iter().map(advantage_of).collect();
+    let truncated = batch.rows.iter().filter(|row| algorithm.mask_overlong && row.truncated);
+    let cut: std::collections::HashSet<_> = truncated.map(|row| (row.group, row.episode.as_str())).collect();
+    let masked = |row: &Row| cut.contains(&(row.group, row.episode.as_str()));
     result.masked = batch.rows.iter().map(masked).collect();
     Ok(result)
 }
@@ -287,6 +305,63 @@ mod tests {
             counts[rewards.iter().position(|r| *r == 1.0).unwrap()] += 1;
         }
         assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+    }
+
+    fn turns(rows: &[(&str, Option<u32>, f32)]) -> Batch {
+        let mut batch = Batch::new(grpo_records::Writer::driver(1), "run", 0, 1);
+        batch.rows = rows
+            .iter()
+            .map(|(episode, turn, reward)| Row {
+                group: 0,
+                episode: (*episode).to_owned(),
+                task: 0,
+                instance: "i".to_owned(),
+                turn: *turn,
+                tokens: vec![1, 2],
+                mask: vec![0, 1],
+                logprobs: vec![0.0, -1.0],
+                weights: Vec::new(),
+                temperature: 1.0,
+                reward: *reward,
+                outcome: grpo_records::outcome::Outcome::Resolved,
+                truncated: *episode == "b",
+            })
+            .collect();
+        batch
+    }
+
+    #[test]
+    fn step_wise_compares_turns_of_one_number_and_drops_a_turn_that_only_one_episode_has() {
+        let mut algorithm = Algorithm::default();
+        algorithm.advantage.estimator = Estimator::StepWise;
+        algorithm.advantage.std = StandardDeviation::None;
+        let batch = turns(&[
+            ("a", Some(0), 1.0),
+            ("a", Some(1), 0.5),
+            ("a", Some(2), 9.0),
+            ("b", Some(0), 0.0),
+            ("b", Some(1), 0.5),
+        ]);
+        let found = batch_advantages(&batch, &algorithm, 0).unwrap();
+        assert_eq!(found.rows, [Some(0.5), Some(0.0), None, Some(-0.5), Some(0.0)]);
+        assert_eq!((found.groups, found.dropped, found.zero_variance), (3, 1, 1));
+        let whole = batch_advantages(&turns(&[("a", None, 1.0)]), &algorithm, 0);
+        assert!(matches!(whole, Err(AdvantageError::StepWise { .. })), "{whole:?}");
+    }
+
+    #[test]
+    fn shaped_rewards_take_the_place_of_the_batchs_but_not_in_its_mean_and_a_cut_episode_stays_in_the_baseline() {
+        let mut algorithm = Algorithm {
+            mask_overlong: true,
+            ..Default::default()
+        };
+        algorithm.advantage.std = StandardDeviation::None;
+        let batch = turns(&[("a", None, 1.0), ("b", None, 1.0)]);
+        let found = shaped_advantages(&batch, &[0.5, 1.5], &algorithm, 0).unwrap();
+        assert_eq!(found.rows, [Some(-0.5), Some(0.5)]);
+        assert_eq!((found.mean_reward, found.masked), (1.0, vec![false, true]));
+        let broken = shaped_advantages(&batch, &[f64::NAN, 1.0], &algorithm, 0);
+        assert!(matches!(broken, Err(AdvantageError::Reward { .. })));
     }
 
     proptest! {

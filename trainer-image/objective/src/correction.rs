@@ -22,10 +22,12 @@ pub struct Seen {
     pub new: f64,
 }
 
-/// Sums over a sequence's trained tokens: all that sequence-wide corrections need to know.
+/// Sums over a sequence's trained tokens: all that one token needs to know of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
     pub tokens: f64,
+    /// Of `new` less the logprob that new ones are compared with.
+    pub moved: f64,
     /// Of `start` - `engine`.
     pub mismatch: f64,
     /// Of `engine` - `new`.
@@ -33,12 +35,12 @@ pub struct Sums {
 }
 
 impl Sums {
-    pub fn of(tokens: &[Seen]) -> Self {
-        Self {
-            tokens: tokens.len() as f64,
-            mismatch: tokens.iter().map(|token| token.start - token.engine).sum(),
-            drift: tokens.iter().map(|token| token.engine - token.new).sum(),
-        }
+    /// `old`: what the token's new logprob is compared with.
+    pub fn add(&mut self, token: &Seen, old: f64) {
+        self.tokens += 1.0;
+        self.moved += token.new - old;
+        self.mismatch += token.start - token.engine;
+        self.drift += token.engine - token.new;
     }
 }
 
@@ -66,17 +68,15 @@ pub fn importance(correction: &Correction, log_ratio: f64) -> f64 {
     }
 }
 
-/// One weight per token of a sequence.
-pub fn weights(correction: &Correction, tokens: &[Seen], advantage: f64) -> Vec<f64> {
-    let sums = Sums::of(tokens);
-    if !keeps(correction, &sums, advantage) {
-        return vec![0.0; tokens.len()];
+/// The weight of one token, of a sequence with these sums.
+pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &Seen) -> f64 {
+    if !keeps(correction, sums, advantage) {
+        return 0.0;
     }
-    let weight = |token: &Seen| match correction.level {
+    match correction.level {
         Ratio::Token => importance(correction, token.start - token.engine),
         Ratio::Sequence => importance(correction, sums.mismatch),
-    };
-    tokens.iter().map(weight).collect()
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +91,15 @@ mod tests {
             new: -1.0 + ratio.ln(),
         };
         ratios.iter().map(seen).collect()
+    }
+
+    fn weights(correction: &Correction, tokens: &[Seen], advantage: f64) -> Vec<f64> {
+        let mut sums = Sums::default();
+        for token in tokens {
+            sums.add(token, token.engine);
+        }
+        let weight = |token| weight(correction, &sums, advantage, token);
+        tokens.iter().map(weight).collect()
     }
 
     fn near(found: &[f64], wanted: &[f64]) {

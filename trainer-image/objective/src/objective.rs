@@ -3,14 +3,15 @@
 //! loss = sum over trained tokens of weight x (correction x policy loss + coefficient x KL penalty - coefficient x entropy)
 //!
 //! Weights come from the aggregation ([`crate::loss::batch_weights`]), corrections are constants ([`crate::correction`]). The gradient is by each
-//! token's logprob and entropy, which is all that a model's backward pass needs.
+//! token's logprob and entropy, which is all that a model's backward pass needs: the trainer calls [`term`] for every token it has computed, and
+//! there is no second copy of any formula on tensors.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement, OldLogprobs, Ratio};
 
-use crate::correction::{self, Seen};
+use crate::correction::{self, Seen, Sums};
 use crate::kl;
 use crate::loss::{batch_weights, policy_loss};
-use crate::ratio::{bounded, mean};
+use crate::ratio::bounded;
 
 /// A trained token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -33,6 +34,15 @@ impl Token {
         match which {
             OldLogprobs::Engine => self.engine,
             OldLogprobs::Recompute => self.start,
+        }
+    }
+
+    /// What corrections see of it.
+    fn seen(&self) -> Seen {
+        Seen {
+            engine: self.engine,
+            start: self.start,
+            new: self.new,
         }
     }
 }
@@ -70,55 +80,109 @@ pub struct Objective {
     pub left_out: u64,
 }
 
-/// Loss and gradient of a batch. Of `algorithm` everything between advantages and optimizer is read.
+/// What one token adds to the batch's loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Term {
+    pub policy: f64,
+    /// With its coefficient.
+    pub kl: f64,
+    /// With its coefficient.
+    pub entropy: f64,
+    pub gradient: Gradient,
+    /// The KL estimator's value, without weight and coefficient.
+    pub divergence: f64,
+    /// New to old probability: the token's own, or its sequence's.
+    pub ratio: f64,
+    /// A bound held the ratio.
+    pub clipped: bool,
+    /// A correction left the token out.
+    pub left_out: bool,
+}
+
+impl Term {
+    pub fn loss(&self) -> f64 {
+        self.policy + self.kl + self.entropy
+    }
+}
+
+/// Whether a token's loss depends on the other tokens of its sequence.
+pub fn looks_at_sequences(algorithm: &Algorithm) -> bool {
+    let correction = algorithm.correction.as_ref();
+    looks_at_moving_sequences(algorithm)
+        || correction
+            .is_some_and(|correction| correction.level == Ratio::Sequence || correction.geometric_mask.is_some())
+}
+
+/// The same for what the policy says of them *now*: it changes with every optimizer step.
+pub fn looks_at_moving_sequences(algorithm: &Algorithm) -> bool {
+    let correction = algorithm.correction.as_ref();
+    algorithm.ratio == Ratio::Sequence || correction.is_some_and(|correction| correction.sequence_mask.is_some())
+}
+
+/// Sums over a sequence, of which [`term`] knows the rest of the sequence by.
+pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
+    let mut sums = Sums::default();
+    for token in tokens {
+        sums.add(&token.seen(), token.old(old));
+    }
+    sums
+}
+
+/// One token's part. `weight`: of [`batch_weights`]. `sequence`: sums over the token's sequence; they are read only where the algorithm
+/// [`looks_at_sequences`]. Of `algorithm` everything between advantages and optimizer is read.
+pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums, token: &Token) -> Term {
+    let own = bounded(token.new - token.old(algorithm.old_logprobs));
+    let ratio = match algorithm.ratio {
+        Ratio::Token => own,
+        Ratio::Sequence => bounded(sequence.moved / sequence.tokens.max(1.0)),
+    };
+    let corrected = match &algorithm.correction {
+        None => 1.0,
+        Some(correction) => correction::weight(correction, sequence, advantage, &token.seen()),
+    };
+    let policy = policy_loss(algorithm.loss, ratio, token.new, advantage, &algorithm.clip);
+    let mut term = Term {
+        policy: weight * corrected * policy.loss,
+        entropy: -weight * algorithm.entropy_coefficient * token.entropy,
+        gradient: Gradient {
+            logprob: weight * corrected * policy.gradient,
+            entropy: -weight * algorithm.entropy_coefficient,
+        },
+        ratio: ratio.value,
+        clipped: policy.clipped,
+        left_out: corrected == 0.0,
+        ..Default::default()
+    };
+    if let Some(kl) = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Loss) {
+        let penalty = kl::penalty(kl, token.new - token.reference, own);
+        term.divergence = penalty.value;
+        term.kl = weight * kl.coefficient * penalty.value;
+        term.gradient.logprob += weight * kl.coefficient * penalty.gradient;
+    }
+    term
+}
+
+/// Loss and gradient of a batch that is at hand as a whole.
 pub fn objective(sequences: &[Sequence], algorithm: &Algorithm) -> Objective {
     let tokens: Vec<u64> = sequences.iter().map(|sequence| sequence.tokens.len() as u64).collect();
     let weights = batch_weights(&tokens, algorithm.aggregation, algorithm.aggregation_length);
-    let in_loss = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Loss);
     let mut result = Objective::default();
     for (Sequence { advantage, tokens }, weight) in sequences.iter().zip(weights) {
-        let difference = |token: &Token| token.new - token.old(algorithm.old_logprobs);
-        let whole = bounded(mean(tokens.iter().map(difference)));
-        let corrections = match &algorithm.correction {
-            None => vec![1.0; tokens.len()],
-            Some(correction) => correction::weights(correction, &seen(tokens), *advantage),
-        };
+        let whole = sums(tokens, algorithm.old_logprobs);
         let mut gradients = Vec::with_capacity(tokens.len());
-        for (token, correction) in tokens.iter().zip(corrections) {
-            let own = bounded(difference(token));
-            let ratio = match algorithm.ratio {
-                Ratio::Token => own,
-                Ratio::Sequence => whole,
-            };
-            let policy = policy_loss(algorithm.loss, ratio, token.new, *advantage, &algorithm.clip);
-            result.clipped += u64::from(policy.clipped);
-            result.left_out += u64::from(correction == 0.0);
-            result.policy += weight * correction * policy.loss;
-            let mut gradient = Gradient {
-                logprob: weight * correction * policy.gradient,
-                entropy: -weight * algorithm.entropy_coefficient,
-            };
-            if let Some(kl) = in_loss {
-                let penalty = kl::penalty(kl, token.new - token.reference, own);
-                result.kl += weight * kl.coefficient * penalty.value;
-                gradient.logprob += weight * kl.coefficient * penalty.gradient;
-            }
-            result.entropy -= weight * algorithm.entropy_coefficient * token.entropy;
-            gradients.push(gradient);
+        for token in tokens {
+            let term = term(algorithm, weight, *advantage, &whole, token);
+            result.policy += term.policy;
+            result.kl += term.kl;
+            result.entropy += term.entropy;
+            result.clipped += u64::from(term.clipped);
+            result.left_out += u64::from(term.left_out);
+            gradients.push(term.gradient);
         }
         result.gradient.push(gradients);
     }
     result.loss = result.policy + result.kl + result.entropy;
     result
-}
-
-fn seen(tokens: &[Token]) -> Vec<Seen> {
-    let seen = |token: &Token| Seen {
-        engine: token.engine,
-        start: token.start,
-        new: token.new,
-    };
-    tokens.iter().map(seen).collect()
 }
 
 #[cfg(test)]

@@ -20,12 +20,6 @@ pub fn bounded(log_ratio: f64) -> Bounded {
     Bounded { value, slope }
 }
 
-/// Mean log-ratio of a sequence, the log of GSPO's s_i (arXiv 2507.18071, eq. 7). 0 for a sequence without tokens.
-pub fn mean(differences: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let n = differences.len().max(1) as f64;
-    differences.sum::<f64>() / n
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,14 +41,5 @@ mod tests {
             }
         );
         assert_eq!(bounded(0.0), Bounded { value: 1.0, slope: 1.0 });
-    }
-
-    #[test]
-    fn a_sequence_without_tokens_has_ratio_one() {
-        assert_eq!(
-            bounded(mean(std::iter::empty::<f64>().collect::<Vec<_>>().into_iter())).value,
-            1.0
-        );
-        assert_eq!(mean([1.0, -3.0].into_iter()), -1.0);
     }
 }

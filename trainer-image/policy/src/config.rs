@@ -205,6 +205,14 @@ impl Config {
             .filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
+    /// The same model without its adapter.
+    pub fn without_lora(&self) -> Self {
+        Self {
+            lora: None,
+            ..self.clone()
+        }
+    }
+
     /// The same model with an adapter beside it, which is then what is trained.
     pub fn with_lora(mut self, lora: Lora) -> Result<Self, ModelError> {
         lora.check(&self)?;

@@ -1,7 +1,7 @@
 //! Rows on their way into the model: what is computed together, as tensors.
 //!
-//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that with the numbers the loss needs, one of
-//! each for every trained token of every row.
+//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that as tensors. What the objective knows of a
+//! row's tokens stays in the [`TrainRow`]: a micro-batch says which row and token each of its logprobs belongs to.
 
 use std::rc::Rc;
 
@@ -18,9 +18,23 @@ pub struct TrainRow {
     /// Weight of token i's loss, 0 where it is not trained on. Same length as `tokens`.
     pub weights: Vec<f32>,
     /// Logprob of token i when it was sampled.
-    pub old: Vec<f32>,
-    pub advantage: f32,
+    pub engine: Vec<f32>,
+    /// The trainer's, under the weights that the batch's first step starts from. Empty where those are the weights it is at.
+    pub start: Vec<f64>,
+    /// Under the base model. Empty where nobody asks.
+    pub reference: Vec<f64>,
+    pub advantage: f64,
+    /// Of the rows that step together: whose ratio and denominator it shares.
+    pub sequence: usize,
     pub temperature: f32,
+}
+
+impl TrainRow {
+    /// Indices of the tokens that are trained on. The first of a row is predicted by nothing.
+    pub fn trained(&self) -> impl Iterator<Item = usize> + '_ {
+        let weights = self.weights.iter().enumerate().skip(1);
+        weights.filter(|(_, weight)| **weight != 0.0).map(|(at, _)| at)
+    }
 }
 
 /// Rows computed together.
@@ -29,39 +43,30 @@ pub struct MicroBatch {
     pub ids: Tensor,
     /// Where those tokens stand, and what they see.
     pub layout: Rc<Layout>,
-    /// `[n]`, as all below: flat places in `[b * t]` of the hidden states that predict trained tokens.
+    /// `[n]` int64, as all below: flat places in `[b * t]` of the hidden states that predict trained tokens.
     pub positions: Tensor,
-    /// Rows of the trained tokens, as the step counts its rows; a row's tokens are one behind the other.
-    pub rows: Tensor,
     pub targets: Tensor,
-    pub weights: Tensor,
-    pub old: Tensor,
-    pub advantages: Tensor,
     pub temperatures: Tensor,
+    /// Row and index in it of each trained token, by row, then by index.
+    pub trained: Vec<(usize, usize)>,
 }
 
-/// What the loss needs to know of trained tokens, `[n]` each.
+/// What is known of trained tokens, one of each.
 #[derive(Default)]
 struct Trained {
     positions: Vec<i64>,
-    rows: Vec<i64>,
     targets: Vec<i64>,
-    weights: Vec<f32>,
-    old: Vec<f32>,
-    advantages: Vec<f32>,
     temperatures: Vec<f32>,
+    trained: Vec<(usize, usize)>,
 }
 
 impl Trained {
     /// `place`: of the hidden state that predicts `row`'s `token`.
     fn push(&mut self, place: usize, number: usize, row: &TrainRow, token: usize) {
         self.positions.push(place as i64);
-        self.rows.push(number as i64);
         self.targets.push(i64::from(row.tokens[token]));
-        self.weights.push(row.weights[token]);
-        self.old.push(row.old.get(token).copied().unwrap_or(0.0));
-        self.advantages.push(row.advantage);
         self.temperatures.push(row.temperature);
+        self.trained.push((number, token));
     }
 
     fn batch(self, ids: Tensor, layout: Layout) -> MicroBatch {
@@ -69,12 +74,9 @@ impl Trained {
             ids,
             layout: Rc::new(layout),
             positions: Tensor::from_slice(&self.positions),
-            rows: Tensor::from_slice(&self.rows),
             targets: Tensor::from_slice(&self.targets),
-            weights: Tensor::from_slice(&self.weights),
-            old: Tensor::from_slice(&self.old),
-            advantages: Tensor::from_slice(&self.advantages),
             temperatures: Tensor::from_slice(&self.temperatures),
+            trained: self.trained,
         }
     }
 }
@@ -82,22 +84,20 @@ impl Trained {
 impl MicroBatch {
     /// The same rows with their trained tokens in pieces of at most `most`.
     pub fn pieces(&self, most: i64) -> Vec<Self> {
-        let n = self.positions.size1().unwrap_or(0);
+        let n = self.trained.len() as i64;
         let most = most.max(1);
         (0..n.max(1))
             .step_by(most as usize)
             .map(|begin| {
-                let part = |tensor: &Tensor| tensor.narrow(0, begin, most.min(n - begin));
+                let count = most.min(n - begin);
+                let part = |tensor: &Tensor| tensor.narrow(0, begin, count);
                 Self {
                     ids: self.ids.shallow_clone(),
                     layout: self.layout.clone(),
                     positions: part(&self.positions),
-                    rows: part(&self.rows),
                     targets: part(&self.targets),
-                    weights: part(&self.weights),
-                    old: part(&self.old),
-                    advantages: part(&self.advantages),
                     temperatures: part(&self.temperatures),
+                    trained: self.trained[begin as usize..(begin + count) as usize].to_vec(),
                 }
             })
             .collect()
@@ -119,17 +119,17 @@ impl MicroBatch {
         Ok(trained.batch(Tensor::from_slice(&ids).unsqueeze(0), layout))
     }
 
-    /// Rows padded on the right, nothing shared: what packing is held against.
-    pub fn padded(rows: &[TrainRow]) -> Self {
+    /// Rows padded on the right, nothing shared: what packing is held against. They are numbered from `first`.
+    pub fn padded(rows: &[TrainRow], first: usize) -> Self {
         let t = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(1).max(1);
         let mut ids = vec![0i64; rows.len() * t];
         let mut trained = Trained::default();
         for (b, row) in rows.iter().enumerate() {
             for (i, token) in row.tokens.iter().enumerate() {
                 ids[b * t + i] = i64::from(*token);
-                if i > 0 && row.weights[i] != 0.0 {
-                    trained.push(b * t + i - 1, b, row, i);
-                }
+            }
+            for i in row.trained() {
+                trained.push(b * t + i - 1, first + b, row, i);
             }
         }
         let size = [rows.len() as i64, t as i64];

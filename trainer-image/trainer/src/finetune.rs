@@ -11,12 +11,11 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
-use tch::Kind;
 
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::packing::{Cost, pack};
-use crate::sharded::{AdamW, Sharded};
+use crate::sharded::{AdamW, Sharded, Slope};
 
 /// How to train.
 #[derive(Clone, Debug)]
@@ -224,8 +223,22 @@ fn supervised_step(
         .iter()
         .map(|row| row.weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>())
         .sum();
+    let scale = -1.0 / total.max(1e-9);
     let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, _| {
-        (logprobs * &batch.weights).sum(Kind::Float) * (-1.0 / total.max(1e-9))
+        let weights = batch
+            .trained
+            .iter()
+            .map(|(row, token)| scale * f64::from(chosen[*row].weights[*token]));
+        let weights: Vec<f64> = weights.collect();
+        Slope {
+            loss: weights
+                .iter()
+                .zip(logprobs)
+                .map(|(weight, logprob)| weight * logprob)
+                .sum(),
+            logprobs: weights,
+            entropies: Vec::new(),
+        }
     })?;
     let progress = (seen as f64 / plan.tokens as f64).min(1.0);
     let cosine = 0.02 + 0.98 * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());

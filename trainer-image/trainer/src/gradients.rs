@@ -18,8 +18,28 @@ use crate::data::MicroBatch;
 use crate::error::TrainError;
 use crate::sharded::Sharded;
 
-/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, both `[n]`, and answers the summed loss.
-pub type LossFn<'a> = dyn FnMut(&MicroBatch, &Tensor, &Tensor) -> Tensor + 'a;
+/// A summed loss, and its derivatives by what the model says of each trained token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slope {
+    pub loss: f64,
+    /// By the logprobs, `[n]`.
+    pub logprobs: Vec<f64>,
+    /// By the entropies, `[n]`; empty where the loss does not look at them.
+    pub entropies: Vec<f64>,
+}
+
+/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in the order of
+/// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
+pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> Slope + 'a;
+
+/// Who is asked for logprobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// What is trained.
+    Policy,
+    /// What training began with: the frozen model beside an adapter, or what [`Sharded::hold_base`] has kept.
+    Base,
+}
 
 /// What one call of a loss function is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +111,7 @@ impl Sharded {
     }
 
     fn ends(&self, tensors: Vec<Tensor>) -> Ends {
-        let most = (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64;
+        let most = self.head_piece();
         Ends {
             gradients: tensors.iter().map(Tensor::zeros_like).collect(),
             buffer: head::buffer(most, self.config.vocab_size as i64, &tensors[0]),
@@ -218,8 +238,7 @@ impl Sharded {
     ) -> Result<Tensor, TrainError> {
         let h = x.size().last().copied().unwrap_or(1);
         let x = x.detach().set_requires_grad(true);
-        let n = batch.positions.size1()?;
-        if n == 0 {
+        if batch.trained.is_empty() {
             return Ok(x.zeros_like());
         }
         let norm = ends.tensors[1].detach().set_requires_grad(true);
@@ -233,31 +252,39 @@ impl Sharded {
         };
 
         // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
-        let mut differentiate = |batch: &MicroBatch, logprobs: Tensor, entropies: Tensor| {
-            let (logprobs, entropies) = (logprobs.set_requires_grad(true), entropies.set_requires_grad(true));
-            let loss = loss(batch, &logprobs, &entropies);
-            *total += loss.double_value(&[]);
-            loss.backward();
-            let entropies = entropies.grad();
-            (grad_of(&logprobs), entropies.defined().then_some(entropies))
+        let mut differentiate = |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| -> Result<_, TrainError> {
+            let slope = loss(batch, &numbers(logprobs)?, &numbers(entropies)?);
+            *total += slope.loss;
+            let back = |values: &[f64]| {
+                Tensor::from_slice(values)
+                    .to_kind(logprobs.kind())
+                    .to_device(logprobs.device())
+            };
+            let by_entropies = (!slope.entropies.is_empty()).then(|| back(&slope.entropies));
+            Ok((back(&slope.logprobs), by_entropies))
         };
         let pieces = batch.pieces(ends.most);
         let mut backs: Vec<Tensor> = Vec::with_capacity(pieces.len());
-        let whole = (self.loss_over == LossOver::Batches && pieces.len() > 1).then(|| {
-            let scores: Vec<(Tensor, Tensor)> = pieces
-                .iter()
-                .enumerate()
-                .map(|(i, piece)| forward(piece, i as i64 * ends.most, &ends.buffer))
-                .map(|(_, logprobs, entropies)| (logprobs, entropies))
-                .collect();
-            let (logprobs, entropies): (Vec<Tensor>, Vec<Tensor>) = scores.into_iter().unzip();
-            differentiate(batch, Tensor::cat(&logprobs, 0), Tensor::cat(&entropies, 0))
-        });
+        let whole = match self.loss_over == LossOver::Batches && pieces.len() > 1 {
+            false => None,
+            true => {
+                let scores = pieces.iter().enumerate().map(|(i, piece)| {
+                    let (_, logprobs, entropies) = forward(piece, i as i64 * ends.most, &ends.buffer);
+                    (logprobs, entropies)
+                });
+                let (logprobs, entropies): (Vec<Tensor>, Vec<Tensor>) = scores.unzip();
+                Some(differentiate(
+                    batch,
+                    &Tensor::cat(&logprobs, 0),
+                    &Tensor::cat(&entropies, 0),
+                )?)
+            }
+        };
         for (i, piece) in pieces.iter().enumerate() {
             let begin = i as i64 * ends.most;
             let (chunk, logprobs, entropies) = forward(piece, begin, &ends.buffer);
             let (logprobs, entropies) = match &whole {
-                None => differentiate(piece, logprobs, entropies),
+                None => differentiate(piece, &logprobs, &entropies)?,
                 Some((logprobs, entropies)) => {
                     let part = |x: &Tensor| x.narrow(0, begin, piece.positions.size()[0]);
                     (part(logprobs), entropies.as_ref().map(part))
@@ -268,6 +295,52 @@ impl Sharded {
         flow(&normed, &Tensor::cat(&backs, 0));
         ends.gradients[1] += grad_of(&norm);
         Ok(grad_of(&x))
+    }
+
+    /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is called for every piece of
+    /// every micro-batch, in order, with the micro-batch's number. Every rank must call it.
+    pub fn observe(
+        &self,
+        model: Model,
+        batches: &[&MicroBatch],
+        note: &mut dyn FnMut(usize, &MicroBatch, &[f64], &[f64]),
+    ) -> Result<(), TrainError> {
+        let _guard = tch::no_grad_guard();
+        let config = match model {
+            Model::Policy => self.config.clone(),
+            Model::Base => self.config.without_lora(),
+        };
+        let gather = |index: usize| match model {
+            Model::Policy => self.gather(index),
+            Model::Base => self.gather_base(index),
+        };
+        let ends = gather(0)?;
+        let mut states: Vec<Tensor> = batches.iter().map(|batch| model::embed(&ends[0], &batch.ids)).collect();
+        for layer in 1..self.shards.len() {
+            let weights = gather(layer)?;
+            for (batch, x) in batches.iter().zip(states.iter_mut()) {
+                *x = model::block(&config, &self.rope, &batch.layout, &Block(&weights), x, &mut None);
+            }
+        }
+        let head = &ends[if ends.len() > 2 { 2 } else { 0 }];
+        let most = self.head_piece();
+        let buffer = head::buffer(most, config.vocab_size as i64, head);
+        for (at, (batch, x)) in batches.iter().zip(states).enumerate() {
+            let h = x.size().last().copied().unwrap_or(1);
+            for piece in batch.pieces(most).iter().filter(|piece| !piece.trained.is_empty()) {
+                let chosen = x.reshape([-1, h]).index_select(0, &piece.positions);
+                let normed = model::final_norm(&config, &ends[1], &chosen);
+                let (_, logprobs, entropies) =
+                    Chunk::forward(head, &normed, &piece.targets, &piece.temperatures, &buffer);
+                note(at, piece, &numbers(&logprobs)?, &numbers(&entropies)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Trained tokens whose logits exist at once.
+    fn head_piece(&self) -> i64 {
+        (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
     }
 
     /// This rank's part of the unit's gradient, summed over ranks.
@@ -285,6 +358,13 @@ impl Sharded {
         }
         Ok(self.group.reduce_scatter_sum(&Tensor::cat(&parts, 0))?)
     }
+}
+
+/// As the objective takes them.
+fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
+    Ok(Vec::<f64>::try_from(
+        tensor.to_kind(Kind::Double).to_device(tch::Device::Cpu),
+    )?)
 }
 
 /// Sends `above` into `y`: the gradient of <y, g> for constant g is the vector-Jacobian product with g.

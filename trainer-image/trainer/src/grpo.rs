@@ -1,25 +1,27 @@
-//! One GRPO step on a stored batch: check it, compute advantages, weigh tokens, differentiate, step.
+//! One GRPO step on a stored batch: check it, take what a reference says from rewards or loss, compute advantages, cut it into mini-batches, and of
+//! each make one optimizer step.
+//!
+//! What the objective needs beside the logprobs of the moment is computed first, forward only: the base model's logprobs (`kl`), and the policy's under
+//! the weights that the batch's first step starts from (`oldLogprobs: Recompute`, `correction`) where later steps will have left them. A batch of
+//! one step needs no such pass: its own logprobs are they.
 
 use std::time::Instant;
 
-use grpo_crds::algorithm::{Algorithm, Clip, Control};
-use grpo_objective::advantage::batch_advantages;
-use grpo_objective::loss::{MAX_LOG_RATIO, token_weights};
-use grpo_records::batch::Batch;
+use grpo_crds::algorithm::{Algorithm, Control, Denominator, Estimator, Kl, KlPlacement, OldLogprobs};
+use grpo_objective::advantage::{batch_advantages, shaped_advantages};
+use grpo_objective::kl::{estimate, shaped_reward};
+use grpo_objective::objective::{looks_at_moving_sequences, looks_at_sequences};
+use grpo_records::batch::{Batch, Row};
+use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
-use tch::{Kind, Tensor};
 
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::packing::{Cost, pack};
+use crate::gradients::{LossOver, Model};
+use crate::losses::{Losses, Tally};
+use crate::mini::{Mini, cut, fill, weigh};
 use crate::sharded::{AdamW, Sharded};
 use crate::state::{Store, sha256};
-
-/// A gap between engine's and trainer's logprob that is more than arithmetic.
-pub const LOGPROB_GAP: f64 = 1e-3;
-
-/// Unique tokens of one micro-batch.
-const MICRO_BATCH_TOKENS: usize = 4096;
 
 /// AdamW as the run's spec has it.
 pub fn optimizer(algorithm: &Algorithm) -> AdamW {
@@ -31,113 +33,110 @@ pub fn optimizer(algorithm: &Algorithm) -> AdamW {
     }
 }
 
-/// Rows ready for the model, and what is already known of the step.
+/// Refuses what cannot be trained on.
+fn check(batch: &Batch, vocabulary: usize, context: usize) -> Result<(), String> {
+    for row in &batch.rows {
+        row.check().map_err(|fault| fault.to_string())?;
+        let (episode, n) = (&row.episode, row.tokens.len());
+        if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(format!(
+                "row of {episode}: token {token} is outside the vocabulary of {vocabulary}"
+            ));
+        }
+        if n > context {
+            return Err(format!(
+                "row of {episode}: {n} tokens are more than the model's {context} positions"
+            ));
+        }
+        if !(row.temperature.is_finite() && row.temperature > 0.0) {
+            let temperature = row.temperature;
+            return Err(format!(
+                "row of {episode}: temperature {temperature} cannot be trained on"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A stored row, every sampled token with weight 1.
+fn train_row(row: &Row) -> TrainRow {
+    TrainRow {
+        tokens: row.tokens.clone(),
+        weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
+        engine: row.logprobs.clone(),
+        temperature: row.temperature,
+        ..Default::default()
+    }
+}
+
+/// Rows that are trained on, weighed as if they step together, and what is already known of the step. `rewards`: one a row, in place of the
+/// batch's own.
 pub fn prepare(
     batch: &Batch,
     path: &str,
     algorithm: &Algorithm,
     seed: u64,
-    vocabulary: usize,
-    context: usize,
+    rewards: Option<&[f64]>,
 ) -> Result<(Vec<TrainRow>, StepMetrics), TrainError> {
-    let refuse = |message: String| TrainError::Batch {
-        path: path.to_owned(),
-        message,
+    let advantages = match rewards {
+        None => batch_advantages(batch, algorithm, seed),
+        Some(rewards) => shaped_advantages(batch, rewards, algorithm, seed),
     };
-    for row in &batch.rows {
-        row.check().map_err(|fault| refuse(fault.to_string()))?;
-        if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(refuse(format!(
-                "row of {}: token {token} is outside the vocabulary of {vocabulary}",
-                row.episode
-            )));
-        }
-        if row.tokens.len() > context {
-            let n = row.tokens.len();
-            return Err(refuse(format!(
-                "row of {}: {n} tokens are more than the model's {context} positions",
-                row.episode
-            )));
-        }
-        if !(row.temperature.is_finite() && row.temperature > 0.0) {
-            return Err(refuse(format!(
-                "row of {}: temperature {} cannot be trained on",
-                row.episode, row.temperature
-            )));
-        }
-    }
-    let advantages = batch_advantages(batch, algorithm, seed).map_err(|e| refuse(e.to_string()))?;
-
-    // Tokens of an episode, whose rows share one weight per token.
-    let mut episodes: Vec<((u32, &str), u64)> = Vec::new();
-    let mut episode_of = vec![None; batch.rows.len()];
+    let advantages = advantages.map_err(|e| refused(path, e.to_string()))?;
+    let mut sequences = std::collections::HashMap::new();
+    let mut rows = Vec::with_capacity(batch.rows.len());
     for (index, row) in batch.rows.iter().enumerate() {
-        if advantages.rows[index].is_none() {
+        let Some(advantage) = advantages.rows[index].filter(|_| !advantages.masked[index]) else {
             continue;
-        }
-        let key = (row.group, row.episode.as_str());
-        let at = episodes.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-            episodes.push((key, 0));
-            episodes.len() - 1
+        };
+        let alone = (algorithm.denominator == Denominator::Row).then_some(index);
+        let next = sequences.len();
+        rows.push(TrainRow {
+            advantage,
+            sequence: *sequences
+                .entry((row.group, row.episode.as_str(), alone))
+                .or_insert(next),
+            ..train_row(row)
         });
-        episodes[at].1 += row.mask.iter().map(|m| u64::from(*m)).sum::<u64>();
-        episode_of[index] = Some(at);
     }
-    let tokens: Vec<u64> = episodes.iter().map(|(_, tokens)| *tokens).collect();
-    let weights = token_weights(&tokens, algorithm.aggregation);
-
-    let rows = batch.rows.iter().enumerate().filter_map(|(index, row)| {
-        let (advantage, weight) = (advantages.rows[index]?, weights[episode_of[index]?]);
-        Some(TrainRow {
-            tokens: row.tokens.clone(),
-            weights: row
-                .mask
-                .iter()
-                .map(|m| if *m == 1 { weight as f32 } else { 0.0 })
-                .collect(),
-            old: row.logprobs.clone(),
-            advantage: advantage as f32,
-            temperature: row.temperature,
-        })
+    weigh(&mut rows, algorithm);
+    let versions = batch.rows.iter().flat_map(|row| &row.weights);
+    let lags = versions.filter_map(|span| {
+        Some(
+            batch
+                .step
+                .saturating_sub(1)
+                .saturating_sub(paths::step_of_weights(&span.version)?),
+        )
     });
-    let rows: Vec<TrainRow> = rows.collect();
     let metrics = StepMetrics {
         step: batch.step,
         groups: advantages.groups,
         groups_dropped: advantages.dropped,
         groups_zero_variance: advantages.zero_variance,
+        groups_informative: advantages.groups - advantages.dropped - advantages.zero_variance,
+        rows_overlong: advantages.masked.iter().filter(|masked| **masked).count() as u32,
         mean_reward: advantages.mean_reward,
         advantages: advantages.by_group,
         shuffled: algorithm.control == Some(Control::ShuffledRewards),
-        trained_tokens: tokens.iter().sum(),
+        staleness_max: lags.max().unwrap_or(0),
+        trained_tokens: rows.iter().map(|row| row.trained().count() as u64).sum(),
         row_tokens: rows.iter().map(|row| row.tokens.len() as u64).sum(),
         ..Default::default()
     };
     Ok((rows, metrics))
 }
 
-/// [`grpo_objective::loss::token_loss`] on tensors: losses, ratios, and where a bound was active.
-pub fn token_losses(log_ratio: &Tensor, advantages: &Tensor, clip: &Clip) -> (Tensor, Tensor, Tensor) {
-    let ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
-    let free = &ratio * advantages * -1.0;
-    let held = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages * -1.0;
-    let mut token = free.maximum(&held);
-    let mut clipped = held.gt_tensor(&free);
-    if let Some(dual) = clip.dual {
-        let most = advantages * -dual;
-        let bound = advantages.lt(0.0).logical_and(&token.gt_tensor(&most));
-        token = most.where_self(&bound, &token);
-        clipped = clipped.logical_or(&bound);
+fn refused(path: &str, message: String) -> TrainError {
+    TrainError::Batch {
+        path: path.to_owned(),
+        message,
     }
-    (token, ratio, clipped)
 }
 
 /// Reads the stored batch of a step. `checksum`: what the driver says its bytes are.
 pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
-    let refuse = |message: String| TrainError::Batch {
-        path: path.to_owned(),
-        message,
-    };
+    let refuse = |message: String| refused(path, message);
     let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
     if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
         return Err(refuse(format!(
@@ -155,7 +154,41 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
     Ok(batch)
 }
 
-/// Steps on a batch. Every rank calls it with the same batch. `seed` is the run's.
+/// Rewards from which the KL penalty is taken, one a row: every row of an episode has its episode's (StepWise: its own). Answers the mean of the
+/// estimator over trained tokens beside them.
+fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Result<(Vec<f64>, f64), TrainError> {
+    let mut all = [Mini::new(batch.rows.iter().map(train_row).collect(), model)?];
+    fill(model, Model::Base, &mut all, |row, logprobs| row.reference = logprobs)?;
+    if algorithm.old_logprobs == OldLogprobs::Recompute {
+        fill(model, Model::Policy, &mut all, |row, logprobs| row.start = logprobs)?;
+    }
+    let [Mini { rows, .. }] = all;
+    let differences = |row: &TrainRow| -> Vec<f64> {
+        let old = |at: usize| row.start.get(at).copied().unwrap_or(f64::from(row.engine[at]));
+        row.trained().map(|at| old(at) - row.reference[at]).collect()
+    };
+    let step_wise = algorithm.advantage.estimator == Estimator::StepWise;
+    let member = |row: &Row| (row.group, row.episode.clone(), row.turn.filter(|_| step_wise));
+    let mut of_member: std::collections::HashMap<_, Vec<f64>> = std::collections::HashMap::new();
+    for (stored, row) in batch.rows.iter().zip(&rows) {
+        of_member.entry(member(stored)).or_default().extend(differences(row));
+    }
+    let reward = |row: &Row| shaped_reward(f64::from(row.reward), kl, of_member[&member(row)].iter().copied());
+    let values = of_member.values().flatten().map(|x| estimate(kl.estimator, *x).value);
+    let tokens = of_member.values().map(Vec::len).sum::<usize>().max(1) as f64;
+    Ok((batch.rows.iter().map(reward).collect(), values.sum::<f64>() / tokens))
+}
+
+/// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the first step's own are
+/// they.
+fn needs_start(algorithm: &Algorithm, minis: &[Mini]) -> bool {
+    let reads = algorithm.old_logprobs == OldLogprobs::Recompute || algorithm.correction.is_some();
+    let moves = minis.len() > 1 || algorithm.epochs > 1;
+    let wide = looks_at_sequences(algorithm) && !minis.iter().all(Mini::holds_sequences_whole);
+    reads && (moves || wide)
+}
+
+/// Steps on a batch, as often as the algorithm says. Every rank calls it with the same batch. `seed` is the run's.
 pub fn step(
     model: &mut Sharded,
     batch: &Batch,
@@ -164,106 +197,104 @@ pub fn step(
     seed: u64,
 ) -> Result<StepMetrics, TrainError> {
     let began = Instant::now();
-    let (rows, mut metrics) = prepare(
-        batch,
-        path,
-        algorithm,
-        seed,
-        model.config.vocab_size,
-        model.config.max_position_embeddings,
-    )?;
-    let packing = pack(
-        &rows,
-        MICRO_BATCH_TOKENS,
-        model.group.world() as usize,
-        &Cost::of(&model.config),
-    );
-    let mine = &packing.ranks[model.group.rank() as usize];
-    let batches: Vec<MicroBatch> = mine
-        .iter()
-        .map(|pack| MicroBatch::packed(pack, &rows))
-        .collect::<Result<_, _>>()?;
+    let config = &model.config;
+    check(batch, config.vocab_size, config.max_position_embeddings).map_err(|message| refused(path, message))?;
+    let in_reward = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Reward);
+    let shaped = in_reward.map(|kl| shaped(model, batch, algorithm, kl)).transpose()?;
+    let rewards = shaped.as_ref().map(|(rewards, _)| rewards.as_slice());
+    let (rows, mut metrics) = prepare(batch, path, algorithm, seed, rewards)?;
+    metrics.kl = shaped.as_ref().map_or(0.0, |(_, mean)| *mean);
 
-    let clip = &algorithm.clip;
-    // clipped, |ratio - 1|, entropy, tokens over the gap; largest gap apart, because it is not a sum.
-    let mut sums = [0.0f64; 4];
-    let mut gap_max = 0.0f64;
-    let (gradients, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {
-        let difference = logprobs - &batch.old;
-        let (token, ratio, clipped) = token_losses(&difference, &batch.advantages, clip);
-        tch::no_grad(|| {
-            let total = |x: &Tensor| x.to_kind(Kind::Double).sum(Kind::Double).double_value(&[]);
-            let gaps = difference.detach().abs();
-            sums[0] += total(&clipped);
-            sums[1] += total(&(ratio.detach() - 1.0).abs());
-            sums[2] += total(entropies);
-            sums[3] += total(&gaps.gt(LOGPROB_GAP));
-            if gaps.numel() > 0 {
-                gap_max = gap_max.max(gaps.max().double_value(&[]));
-            }
-        });
-        (token * &batch.weights).sum(Kind::Float)
-    })?;
-    // A maximum over ranks by sums: each rank writes its own place.
-    let mut numbers = vec![loss, sums[0], sums[1], sums[2], sums[3]];
-    numbers.extend((0..model.group.world()).map(|rank| if rank == model.group.rank() { gap_max } else { 0.0 }));
-    let numbers = model.sum(&numbers)?;
-    if !numbers[0].is_finite() {
-        return Err(TrainError::Batch {
-            path: path.to_owned(),
-            message: format!("its loss is {}", numbers[0]),
-        });
+    let mut minis = Vec::new();
+    for mut rows in cut(rows, algorithm.mini_batches) {
+        weigh(&mut rows, algorithm);
+        minis.push(Mini::new(rows, model)?);
     }
-    let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;
-    if !norm.is_finite() {
-        return Err(TrainError::Batch {
-            path: path.to_owned(),
-            message: format!("the norm of its gradient is {norm}"),
-        });
+    metrics.unique_tokens = minis.iter().map(|mini| mini.packing.unique_tokens as u64).sum();
+    if algorithm.kl.is_some() && in_reward.is_none() {
+        fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
     }
-    let tokens = metrics.trained_tokens.max(1) as f64;
-    metrics.loss = numbers[0];
-    metrics.clip_fraction = numbers[1] / tokens;
-    metrics.ratio_deviation = numbers[2] / tokens;
-    metrics.entropy = numbers[3] / tokens;
-    metrics.logprob_gap_over = numbers[4] as u64;
-    metrics.logprob_gap_max = numbers[5..].iter().copied().fold(0.0, f64::max);
-    metrics.gradient_norm = norm;
+    if needs_start(algorithm, &minis) {
+        fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?;
+    }
+    metrics.observe_seconds = began.elapsed().as_secs_f64();
+
+    let mut tally = Tally::default();
+    let (mut norms, mut updates) = (0.0, 0);
+    for epoch in 0..algorithm.epochs.max(1) {
+        for at in 0..minis.len() {
+            let first = epoch == 0 && at == 0;
+            let norm = update(model, &mut minis[at..=at], algorithm, first, &mut tally, &mut metrics);
+            norms += norm?.map_err(|message| match updates {
+                0 => refused(path, message),
+                _ => TrainError::Diverged {
+                    step: batch.step,
+                    updates,
+                    message,
+                },
+            })?;
+            updates += 1;
+        }
+    }
+    tally.over_ranks(model)?.tell(&mut metrics, algorithm, updates);
+    metrics.updates = updates;
+    metrics.gradient_norm = norms / f64::from(updates.max(1));
     metrics.learning_rate = algorithm.learning_rate;
     metrics.seconds = began.elapsed().as_secs_f64();
     Ok(metrics)
 }
 
+/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini` is one mini-batch.
+fn update(
+    model: &mut Sharded,
+    mini: &mut [Mini],
+    algorithm: &Algorithm,
+    first: bool,
+    tally: &mut Tally,
+    metrics: &mut StepMetrics,
+) -> Result<Result<f64, String>, TrainError> {
+    let began = Instant::now();
+    let mut sums = None;
+    if looks_at_sequences(algorithm) && !mini.iter().all(Mini::holds_sequences_whole) {
+        let mut now: Vec<Vec<f64>> = Vec::new();
+        let at_start = first || !looks_at_moving_sequences(algorithm);
+        match mini[0].rows.iter().all(|row| !row.start.is_empty()) && at_start {
+            true => now = mini[0].rows.iter().map(|row| row.start.clone()).collect(),
+            false => fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,
+        }
+        sums = Some(Losses::sums_of(&mini[0].rows, &now, algorithm));
+    }
+    model.loss_over = match looks_at_sequences(algorithm) && sums.is_none() {
+        true => LossOver::Batches,
+        false => LossOver::Tokens,
+    };
+    let losses = Losses {
+        algorithm,
+        rows: &mini[0].rows,
+        sums,
+        first,
+    };
+    let mut slope =
+        |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| losses.slope(batch, logprobs, entropies, tally);
+    let (gradients, loss) = model.gradients(&mini[0].batches, &mut slope)?;
+    let loss = model.sum(&[loss])?[0];
+    if !loss.is_finite() {
+        return Ok(Err(format!("its loss is {loss}")));
+    }
+    metrics.gradient_seconds += began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;
+    metrics.update_seconds += began.elapsed().as_secs_f64();
+    Ok(match norm.is_finite() {
+        true => Ok(norm),
+        false => Err(format!("the norm of its gradient is {norm}")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grpo_objective::loss::token_loss;
-    use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
 
-    #[test]
-    fn the_loss_on_tensors_is_the_objectives() {
-        let mut rng = StdRng::seed_from_u64(3);
-        let mut draw = |low: f64, high: f64| (0..2000).map(|_| rng.random_range(low..high)).collect::<Vec<f64>>();
-        let (differences, advantages) = (draw(-2.5, 2.5), draw(-2.0, 2.0));
-        for dual in [None, Some(3.0)] {
-            let clip = Clip {
-                low: 0.2,
-                high: 0.28,
-                dual,
-            };
-            let logs = Tensor::from_slice(&differences).set_requires_grad(true);
-            let (losses, ratios, clipped) = token_losses(&logs, &Tensor::from_slice(&advantages), &clip);
-            losses.sum(Kind::Double).backward();
-            for at in 0..differences.len() {
-                let token = token_loss(differences[at], 0.0, advantages[at], &clip);
-                let (i, near) = ([at as i64], |a: f64, b: f64| (a - b).abs() < 1e-9);
-                assert!(near(losses.double_value(&i), token.loss), "{token:?}");
-                assert!(near(logs.grad().double_value(&i), token.gradient), "{token:?}");
-                assert!(near(ratios.double_value(&i), token.ratio) && (clipped.int64_value(&i) == 1) == token.clipped);
-            }
-        }
-    }
     #[test]
     fn a_stored_batch_is_the_ordered_one_or_refused() {
         let folder = tempfile::tempdir().unwrap();

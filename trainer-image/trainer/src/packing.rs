@@ -348,14 +348,7 @@ fn lay_out(rows: &[Used<'_>], members: Vec<usize>) -> Pack {
             }
             node = *parent;
         }
-        let trained = row
-            .source
-            .weights
-            .iter()
-            .enumerate()
-            .skip(1)
-            .filter(|(_, weight)| **weight != 0.0);
-        pack.entries.extend(trained.map(|(token, _)| Entry {
+        pack.entries.extend(row.source.trained().map(|token| Entry {
             at: place[token - 1],
             row: row.row,
             token,

@@ -19,7 +19,7 @@ use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
 use crate::finetune;
-pub use crate::gradients::{LossFn, LossOver};
+pub use crate::gradients::{LossFn, LossOver, Model, Slope};
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,21 +46,7 @@ impl Shard {
         group: &Group,
         read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Self, TrainError> {
-        let part = padded(&unit, group.world() as usize) / group.world() as usize;
-        let (begin, end) = (part * group.rank() as usize, part * (group.rank() as usize + 1));
-        let mut values = Vec::with_capacity(part);
-        let mut offset = 0;
-        for (name, shape) in &unit.tensors {
-            let numel: usize = shape.iter().product();
-            let inside = |at: usize| at.clamp(offset, offset + numel) - offset;
-            let range = inside(begin)..inside(end);
-            if !range.is_empty() {
-                values.extend(read(name, range)?);
-            }
-            offset += numel;
-        }
-        values.resize(part, 0.0);
-        let values = Tensor::from_slice(&values);
+        let values = part(&unit, group, read)?;
         let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
         Ok(Self {
             unit,
@@ -79,12 +65,16 @@ pub struct Sharded {
     pub shards: Vec<Shard>,
     /// The model's own units where an adapter is trained; else empty.
     pub(crate) frozen: Vec<(Unit, Tensor)>,
+    /// The model that training began with, where [`Sharded::hold_base`] was asked for it; else empty.
+    pub(crate) base: Vec<(Unit, Tensor)>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
     pub head_logits: usize,
     /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in backward.
     pub activation_bytes: usize,
+    /// Unique tokens of one micro-batch, but where one row alone is longer.
+    pub micro_batch_tokens: usize,
     /// What one call of the loss function is given.
     pub loss_over: LossOver,
     pub(crate) rope: Rope,
@@ -96,6 +86,8 @@ pub struct Sharded {
 const HEAD_LOGITS: usize = 1 << 24;
 
 const ACTIVATION_BYTES: usize = 2 << 30;
+
+const MICRO_BATCH_TOKENS: usize = 4096;
 
 /// Elements whose squares are summed in one go.
 const NORM_PIECE: i64 = 1 << 18;
@@ -126,9 +118,11 @@ impl Sharded {
             group,
             shards,
             frozen: Vec::new(),
+            base: Vec::new(),
             updates: 0,
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
+            micro_batch_tokens: MICRO_BATCH_TOKENS,
             loss_over: LossOver::default(),
             rope,
             loads: RefCell::default(),
@@ -172,6 +166,37 @@ impl Sharded {
             }
         }
         Ok(tensors)
+    }
+
+    /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is that already.
+    pub fn hold_base(&mut self, source: &Source) -> Result<(), TrainError> {
+        if self.frozen.is_empty() {
+            let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
+            let units = weights::units(&self.config).into_iter();
+            self.base = units
+                .map(|unit| {
+                    let values = part(&unit, &self.group, &read)?;
+                    Ok((unit, values))
+                })
+                .collect::<Result<_, TrainError>>()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what the model is now as the base.
+    pub fn base_is_here(&mut self) {
+        let copy = |shard: &Shard| (shard.unit.clone(), shard.values.copy());
+        self.base = self.shards.iter().map(copy).collect();
+    }
+
+    /// The base model's unit, whole, on every rank.
+    pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        match self.frozen.get(index).or(self.base.get(index)) {
+            Some((unit, values)) => Ok(split(unit, &self.group.all_gather(values)?)),
+            None => Err(TrainError::Start(
+                "no base model is held, but its logprobs are asked for".to_owned(),
+            )),
+        }
     }
 
     /// How many of a unit's tensors are frozen. They come first.
@@ -298,6 +323,29 @@ impl Sharded {
         self.group.all_reduce_sum(&mut tensor)?;
         Ok(Vec::<f64>::try_from(tensor)?)
     }
+}
+
+/// This rank's part of a unit, `[padded / world]`; `read` answers ranges of a tensor.
+fn part(
+    unit: &Unit,
+    group: &Group,
+    read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+) -> Result<Tensor, TrainError> {
+    let part = padded(unit, group.world() as usize) / group.world() as usize;
+    let (begin, end) = (part * group.rank() as usize, part * (group.rank() as usize + 1));
+    let mut values = Vec::with_capacity(part);
+    let mut offset = 0;
+    for (name, shape) in &unit.tensors {
+        let numel: usize = shape.iter().product();
+        let inside = |at: usize| at.clamp(offset, offset + numel) - offset;
+        let range = inside(begin)..inside(end);
+        if !range.is_empty() {
+            values.extend(read(name, range)?);
+        }
+        offset += numel;
+    }
+    values.resize(part, 0.0);
+    Ok(Tensor::from_slice(&values))
 }
 
 /// Reads ranges of weights that are in memory; `path` is for messages.

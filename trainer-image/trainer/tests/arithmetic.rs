@@ -14,7 +14,7 @@ use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, Plan};
 use grpo_trainer::grpo;
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{LossOver, Sharded};
+use grpo_trainer::sharded::{LossOver, Sharded, Slope};
 use tch::{Kind, Tensor};
 
 /// |a - b| / |b|.
@@ -79,11 +79,11 @@ fn two_ranks_step_as_one_does() {
 
 #[test]
 fn breadth_first_gradients_are_those_of_one_graph() {
-    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, 64, 64).unwrap();
+    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, None).unwrap();
     let leaves = leaves(&alone().weights().unwrap());
     let mut loss = Tensor::from(0.0f32);
     for row in &rows {
-        let weights = Tensor::from_slice(&row.weights[1..]) * f64::from(row.advantage);
+        let weights = Tensor::from_slice(&row.weights[1..]) * row.advantage;
         loss += (logprobs(&leaves, &row.tokens, f64::from(row.temperature)) * weights).sum(Kind::Float);
     }
     loss.backward();
@@ -145,6 +145,21 @@ const WAYS: [Way; 4] = [
     },
 ];
 
+/// The summed `advantage * weight * logprob`.
+fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> Slope {
+    let weight = |&(row, token): &(usize, usize)| rows[row].advantage * f64::from(rows[row].weights[token]);
+    let weights: Vec<f64> = batch.trained.iter().map(weight).collect();
+    Slope {
+        loss: weights
+            .iter()
+            .zip(logprobs)
+            .map(|(weight, logprob)| weight * logprob)
+            .sum(),
+        logprobs: weights,
+        entropies: Vec::new(),
+    }
+}
+
 /// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.
 fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
     let parts = ranks(world, |group| {
@@ -156,20 +171,15 @@ fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
                 .map(|pack| MicroBatch::packed(pack, rows).unwrap())
                 .collect()
         } else {
-            rows.chunks(2)
-                .skip(rank)
-                .step_by(world as usize)
-                .map(MicroBatch::padded)
-                .collect()
+            let chunks = rows.chunks(2).enumerate().skip(rank).step_by(world as usize);
+            chunks.map(|(at, rows)| MicroBatch::padded(rows, 2 * at)).collect()
         };
         let mut model = model(group);
         // Pieces of seven tokens, where one graph has them all.
         model.head_logits = 7 * 64;
         model.activation_bytes = if way.kept { usize::MAX } else { 0 };
         model.loss_over = way.over;
-        let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
-            (logprobs * &batch.weights * &batch.advantages).sum(Kind::Float)
-        };
+        let loss = &mut |batch: &MicroBatch, logprobs: &[f64], _: &[f64]| weighted(batch, rows, logprobs);
         let (gradients, loss) = model.gradients(&batches, loss).unwrap();
         let mut parts: Vec<Vec<f32>> = gradients.iter().map(|g| Vec::<f32>::try_from(g).unwrap()).collect();
         parts.push(vec![model.sum(&[loss]).unwrap()[0] as f32]);
@@ -200,10 +210,11 @@ fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
                 weights: (0..n)
                     .map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 })
                     .collect(),
-                old: vec![-4.0; n],
-                advantage: episode as f32 - 0.7 + turn as f32 * 0.1,
+                engine: vec![-4.0; n],
+                advantage: f64::from(episode) - 0.7 + f64::from(turn) * 0.1,
                 temperature: 0.7 + 0.2 * episode as f32,
                 tokens,
+                ..Default::default()
             });
         }
     }
@@ -241,13 +252,14 @@ fn packed_turns_have_the_gradients_and_the_loss_of_unpacked_ones_on_one_and_two_
 fn keeping_activations_and_computing_them_again_give_the_same_bits() {
     let rows = turn_rows(2, 5, Some(2));
     assert_eq!(gradients_of(&rows, 1, WAYS[1]), gradients_of(&rows, 1, WAYS[2]));
-    let batches = [MicroBatch::padded(&rows)];
+    let batches = [MicroBatch::padded(&rows, 0)];
     let mut model: Sharded = alone();
     let least = model.kept_bytes(&batches);
     model.activation_bytes = least - 1;
-    let loss = &mut |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| {
+    let loss = &mut |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| Slope {
         // Entropies flow back too.
-        (logprobs * &batch.weights - entropies * 0.1).sum(Kind::Float)
+        entropies: vec![-0.1; entropies.len()],
+        ..weighted(batch, &rows, logprobs)
     };
     let (streamed, _) = model.gradients(&batches, loss).unwrap();
     model.activation_bytes = least;

@@ -17,9 +17,8 @@ use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::export::{Form, Options};
 use grpo_trainer::finetune::initialise;
 use grpo_trainer::grpo;
-use grpo_trainer::sharded::Sharded;
+use grpo_trainer::sharded::{Model, Sharded};
 use serde_json::{Value, json};
-use tch::{Kind, Tensor};
 
 const FAMILIES: [&str; 3] = ["qwen2", "qwen3", "qwen3_moe"];
 
@@ -282,13 +281,10 @@ fn a_value_that_is_no_number_is_refused_by_tensor() {
 fn logprobs(model: &Sharded, rows: &[TrainRow]) -> Vec<Vec<f32>> {
     let one = |row: &TrainRow| {
         let mut found = Vec::new();
-        let mut note = |_: &MicroBatch, logprobs: &Tensor, _: &Tensor| {
-            found.extend(Vec::<f32>::try_from(logprobs.detach()).unwrap());
-            logprobs.sum(Kind::Float)
-        };
-        model
-            .gradients(&[MicroBatch::padded(std::slice::from_ref(row))], &mut note)
-            .unwrap();
+        let batch = MicroBatch::padded(std::slice::from_ref(row), 0);
+        let mut note =
+            |_, _: &MicroBatch, logprobs: &[f64], _: &[f64]| found.extend(logprobs.iter().map(|x| *x as f32));
+        model.observe(Model::Policy, &[&batch], &mut note).unwrap();
         found
     };
     rows.iter().map(one).collect()

@@ -19,9 +19,9 @@ fn row(tokens: &[u32], trained: usize) -> TrainRow {
     TrainRow {
         tokens: tokens.to_vec(),
         weights: (0..n).map(|i| f32::from(u8::from(i + trained >= n))).collect(),
-        old: vec![-1.0; n],
         advantage: 1.0,
         temperature: 1.0,
+        ..Default::default()
     }
 }
 

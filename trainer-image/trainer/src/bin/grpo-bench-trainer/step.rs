@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use grpo_crds::algorithm::Clip;
+use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_native::{Group, Rendezvous};
 use grpo_policy::weights::{self, Array, Weights};
 use grpo_policy::{Config, ModelError};
 use grpo_trainer::TrainError;
 use grpo_trainer::data::{MicroBatch, TrainRow};
-use grpo_trainer::grpo::token_losses;
+use grpo_trainer::losses::{Losses, Tally};
 use grpo_trainer::packing::{Cost, Packing, pack, unshared};
 use grpo_trainer::sharded::{AdamW, Sharded};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
-use tch::Kind;
 
 use crate::Failure;
 use crate::cases::{BenchRow, Step};
@@ -55,9 +54,10 @@ fn train_rows(rows: &[BenchRow], temperature: f32) -> Vec<TrainRow> {
             TrainRow {
                 tokens: row.tokens.clone(),
                 weights: [before.clone(), vec![1.0 / trained as f32; row.old.len()]].concat(),
-                old: [before, row.old.clone()].concat(),
-                advantage: row.advantage,
+                engine: [before, row.old.clone()].concat(),
+                advantage: f64::from(row.advantage),
                 temperature,
+                ..Default::default()
             }
         })
         .collect()
@@ -81,9 +81,19 @@ fn one(
         high: step.clip[1],
         dual: None,
     };
-    let (found, loss) = model.gradients(&batches, &mut |batch, logprobs, _| {
-        let (token, _, _) = token_losses(&(logprobs - &batch.old), &batch.advantages, &clip);
-        (token * &batch.weights).sum(Kind::Float)
+    let algorithm = Algorithm {
+        clip,
+        ..Default::default()
+    };
+    let losses = Losses {
+        algorithm: &algorithm,
+        rows,
+        sums: None,
+        first: true,
+    };
+    let mut tally = Tally::default();
+    let (found, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {
+        losses.slope(batch, logprobs, entropies, &mut tally)
     })?;
     if let Some(path) = gradients {
         let mut named = Weights::new();
@@ -153,9 +163,8 @@ fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     TrainRow {
         tokens: row.tokens[from..].to_vec(),
         weights: row.weights[from..].to_vec(),
-        old: row.old[from..].to_vec(),
-        advantage: row.advantage,
-        temperature: row.temperature,
+        engine: row.engine[from..].to_vec(),
+        ..row.clone()
     }
 }
 

@@ -1,0 +1,169 @@
+//! Rows that one optimizer step is computed from: a batch's rows cut into mini-batches, weighed and packed.
+//!
+//! A mini-batch holds whole sequences, in the batch's order, so that groups, whose prompts are computed once, stay together as far as the number
+//! of mini-batches lets them. Denominators are the mini-batch's own, as in verl. All ranks cut and pack alike; each makes tensors of its packs.
+
+use grpo_crds::algorithm::Algorithm;
+use grpo_objective::batch_weights;
+
+use crate::data::{MicroBatch, TrainRow};
+use crate::error::TrainError;
+use crate::gradients::Model;
+use crate::packing::{Cost, Packing, pack};
+use crate::sharded::Sharded;
+
+/// Rows that step together.
+pub struct Mini {
+    pub rows: Vec<TrainRow>,
+    /// Of all ranks.
+    pub packing: Packing,
+    /// Of this rank.
+    pub batches: Vec<MicroBatch>,
+}
+
+/// Sequences are numbered anew in each part: by first appearance.
+fn renumber(rows: &mut [TrainRow]) -> usize {
+    let mut seen: Vec<usize> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    for row in rows {
+        row.sequence = *known.entry(row.sequence).or_insert_with(|| {
+            seen.push(row.sequence);
+            seen.len() - 1
+        });
+    }
+    seen.len()
+}
+
+/// Cuts rows into at most `parts` lists of whole sequences, of nearly as many each.
+pub fn cut(mut rows: Vec<TrainRow>, parts: u32) -> Vec<Vec<TrainRow>> {
+    let sequences = renumber(&mut rows);
+    let parts = (parts as usize).clamp(1, sequences.max(1));
+    let mut lists: Vec<Vec<TrainRow>> = (0..parts).map(|_| Vec::new()).collect();
+    for row in rows {
+        lists[row.sequence * parts / sequences.max(1)].push(row);
+    }
+    for list in &mut lists {
+        renumber(list);
+    }
+    lists
+}
+
+/// Gives every trained token its weight in the loss of these rows.
+pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
+    let mut tokens = vec![0u64; renumber(rows)];
+    for row in rows.iter() {
+        tokens[row.sequence] += row.trained().count() as u64;
+    }
+    let weights = batch_weights(&tokens, algorithm.aggregation, algorithm.aggregation_length);
+    for row in rows {
+        let weight = weights[row.sequence] as f32;
+        for token in row.weights.iter_mut().filter(|token| **token != 0.0) {
+            *token = weight;
+        }
+    }
+}
+
+impl Mini {
+    /// Packs rows for the model's ranks.
+    pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
+        let (world, rank) = (model.group.world() as usize, model.group.rank() as usize);
+        let packing = pack(&rows, model.micro_batch_tokens, world, &Cost::of(&model.config));
+        let mine = packing.ranks[rank].iter();
+        let batches = mine
+            .map(|pack| MicroBatch::packed(pack, &rows))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { rows, packing, batches })
+    }
+
+    /// Whether every sequence's rows are in one pack.
+    pub fn holds_sequences_whole(&self) -> bool {
+        let mut at: Vec<Option<usize>> = vec![None; self.rows.len()];
+        let packs = self.packing.ranks.iter().flatten().enumerate();
+        let mut of_entry = packs.flat_map(|(number, pack)| pack.entries.iter().map(move |entry| (number, entry)));
+        of_entry.all(|(number, entry)| *at[self.rows[entry.row].sequence].get_or_insert(number) == number)
+    }
+}
+
+/// What the model says of the trained tokens of all mini-batches: `put` is called for every row with one number a token of it, 0 where it is
+/// not trained on. Every rank must call it, and every rank hears of all rows.
+pub fn fill(
+    model: &Sharded,
+    which: Model,
+    minis: &mut [Mini],
+    mut put: impl FnMut(&mut TrainRow, Vec<f64>),
+) -> Result<(), TrainError> {
+    // Where each row's tokens begin among all.
+    let mut begins: Vec<Vec<usize>> = Vec::with_capacity(minis.len());
+    let mut total = 0;
+    for mini in minis.iter() {
+        let begin = |row: &TrainRow| {
+            total += row.tokens.len();
+            total - row.tokens.len()
+        };
+        begins.push(mini.rows.iter().map(begin).collect());
+    }
+    let mut found = vec![0.0; total];
+    let owners: Vec<usize> = minis
+        .iter()
+        .enumerate()
+        .flat_map(|(at, mini)| mini.batches.iter().map(move |_| at))
+        .collect();
+    let batches: Vec<&MicroBatch> = minis.iter().flat_map(|mini| &mini.batches).collect();
+    model.observe(which, &batches, &mut |at, piece, logprobs, _| {
+        for ((row, token), logprob) in piece.trained.iter().zip(logprobs) {
+            found[begins[owners[at]][*row] + token] = *logprob;
+        }
+    })?;
+    // Each token was computed by one rank.
+    let found = model.sum(&found)?;
+    for (mini, begins) in minis.iter_mut().zip(&begins) {
+        for (row, begin) in mini.rows.iter_mut().zip(begins) {
+            let values = found[*begin..begin + row.tokens.len()].to_vec();
+            put(row, values);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_crds::algorithm::Aggregation;
+
+    fn row(sequence: usize, trained: usize) -> TrainRow {
+        TrainRow {
+            tokens: vec![1; trained + 2],
+            weights: [vec![0.0; 2], vec![1.0; trained]].concat(),
+            sequence,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_batch_is_cut_into_whole_sequences_of_nearly_as_many_each() {
+        let rows: Vec<TrainRow> = [0, 0, 1, 2, 2, 3, 4]
+            .into_iter()
+            .map(|sequence| row(sequence, 1))
+            .collect();
+        let sizes = |parts| cut(rows.clone(), parts).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(
+            (sizes(1), sizes(2), sizes(99)),
+            (vec![7], vec![5, 2], vec![2, 1, 2, 1, 1])
+        );
+        let second = &cut(rows.clone(), 2)[1];
+        assert_eq!(second.iter().map(|row| row.sequence).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(cut(Vec::new(), 4), [Vec::new()]);
+    }
+
+    #[test]
+    fn a_sequence_of_several_rows_has_one_denominator() {
+        let mut rows = vec![row(5, 1), row(5, 3), row(9, 2)];
+        let algorithm = Algorithm {
+            aggregation: Aggregation::SequenceMean,
+            ..Default::default()
+        };
+        weigh(&mut rows, &algorithm);
+        let weights: Vec<f32> = rows.iter().map(|row| row.weights[2]).collect();
+        assert_eq!(weights, [0.125, 0.125, 0.25]);
+    }
+}
