@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     agent::{Agent, Rows, Thinking},
-    algorithm::{Algorithm, Decay, Denominator, Estimator, Loss, OldLogprobs, Ratio, Schedule},
+    algorithm::{Algorithm, Estimator},
     common::ClaimSource,
     grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard, Trainer},
     sandbox_pool::SandboxPoolSpec,
@@ -100,7 +100,6 @@ fn model(found: &mut Found, spec: &GrpoRunSpec) {
     let remedy = "put the model's files into an image or on a volume";
     found.given("model.hub", &spec.model.hub, remedy);
     found.given("model.objectStore", &spec.model.object_store, remedy);
-    found.given("model.lora", &spec.model.lora, "leave it out: all weights are trained");
 }
 
 fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
@@ -220,62 +219,7 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
         estimator != Estimator::StepWise,
         "algorithm.advantage.estimator",
         &estimator,
-        "use Group or LeaveOneOut",
-    );
-    let loss = algorithm.loss;
-    found.unless(loss == Loss::Clipped, "algorithm.loss", &loss, "use Clipped");
-    let ratio = algorithm.ratio;
-    found.unless(ratio == Ratio::Token, "algorithm.ratio", &ratio, "use Token");
-    found.given(
-        "algorithm.kl",
-        &algorithm.kl,
-        "leave it out: no reference model is held",
-    );
-    let entropy = algorithm.entropy_coefficient;
-    found.unless(entropy == 0.0, "algorithm.entropyCoefficient", &entropy, "leave it out");
-    found.given(
-        "algorithm.aggregationLength",
-        &algorithm.aggregation_length,
-        "leave it out and divide learningRate by it",
-    );
-    let denominator = algorithm.denominator;
-    found.unless(
-        denominator == Denominator::Episode,
-        "algorithm.denominator",
-        &denominator,
-        "use Episode",
-    );
-    found.unless(
-        !algorithm.mask_overlong,
-        "algorithm.maskOverlong",
-        &algorithm.mask_overlong,
-        "leave it out",
-    );
-    let old = algorithm.old_logprobs;
-    found.unless(old == OldLogprobs::Engine, "algorithm.oldLogprobs", &old, "use Engine");
-    found.given("algorithm.correction", &algorithm.correction, "leave it out");
-    let one_step = "use 1: a batch is one step";
-    found.unless(
-        algorithm.mini_batches == 1,
-        "algorithm.miniBatches",
-        &algorithm.mini_batches,
-        one_step,
-    );
-    found.unless(algorithm.epochs == 1, "algorithm.epochs", &algorithm.epochs, one_step);
-    let Schedule {
-        decay, warmup_steps, ..
-    } = algorithm.schedule;
-    found.unless(
-        decay == Decay::Constant,
-        "algorithm.schedule.decay",
-        &decay,
-        "use Constant",
-    );
-    found.unless(
-        warmup_steps == 0,
-        "algorithm.schedule.warmupSteps",
-        &warmup_steps,
-        "use 0",
+        "use Group or LeaveOneOut: only verdicts are rewards",
     );
     let frozen = algorithm.allow_frozen_sampler;
     found.unless(
@@ -289,7 +233,7 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
         replay != Some(true),
         "algorithm.routerReplay",
         &replay,
-        "leave it out: no mixture of experts is trained",
+        "leave it out: no engine's experts are recorded",
     );
 }
 
@@ -306,7 +250,6 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     ] {
         found.unless(value == 1, &format!("trainer.{name}"), &value, "use 1");
     }
-    found.given("trainer.maxTokensPerGpu", &trainer.max_tokens_per_gpu, "leave it out");
     let Offload {
         optimizer,
         parameters,

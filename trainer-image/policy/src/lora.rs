@@ -129,6 +129,51 @@ impl Lora {
         }
     }
 
+    /// What PEFT's `adapter_config.json` says, as far as it is computed here. `path` is for messages.
+    pub fn from_peft(value: Value, path: &str) -> Result<Self, ModelError> {
+        let unsupported = |field: &'static str, found: String, wanted: &'static str| ModelError::Unsupported {
+            path: path.to_owned(),
+            field,
+            found,
+            wanted,
+        };
+        let peft: PeftConfig = serde_json::from_value(value).map_err(|e| ModelError::Malformed {
+            path: path.to_owned(),
+            message: e.to_string(),
+        })?;
+        if peft.peft_type != "LORA" {
+            return Err(unsupported("peft_type", peft.peft_type, "LORA is"));
+        }
+        if peft.lora_dropout != 0.0 {
+            return Err(unsupported(
+                "lora_dropout",
+                peft.lora_dropout.to_string(),
+                "nothing is dropped",
+            ));
+        }
+        let says = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            _ => true,
+        };
+        for field in MUST_BE_EMPTY {
+            if let Some(found) = peft.rest.get(field).filter(|value| says(value)) {
+                return Err(unsupported(
+                    field,
+                    found.to_string(),
+                    "one plain adapter beside each target is",
+                ));
+            }
+        }
+        if let Some(bias) = peft.rest.get("bias").filter(|bias| *bias != "none") {
+            return Err(unsupported("bias", bias.to_string(), "none is"));
+        }
+        let targets: Vec<String> = serde_json::from_value(peft.target_modules.clone())
+            .map_err(|_| unsupported("target_modules", peft.target_modules.to_string(), "a list of names is"))?;
+        Self::new(peft.r, peft.lora_alpha, &targets)
+    }
+
     /// PEFT's `adapter_config.json`. `base` is what it calls the model the adapter belongs to.
     pub fn peft_config(&self, base: &str) -> serde_json::Value {
         let targets: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
@@ -175,51 +220,15 @@ const MUST_BE_EMPTY: [&str; 14] = [
 pub fn read(dir: &Path, config: &Config) -> Result<(Lora, Weights), ModelError> {
     let file = dir.join("adapter_config.json");
     let path = file.display().to_string();
-    let unsupported = |field: &'static str, found: String, wanted: &'static str| ModelError::Unsupported {
-        path: path.clone(),
-        field,
-        found,
-        wanted,
-    };
     let bytes = std::fs::read(&file).map_err(|source| ModelError::Read {
         path: path.clone(),
         source,
     })?;
-    let peft: PeftConfig = serde_json::from_slice(&bytes).map_err(|e| ModelError::Malformed {
+    let value = serde_json::from_slice(&bytes).map_err(|e| ModelError::Malformed {
         path: path.clone(),
         message: e.to_string(),
     })?;
-    if peft.peft_type != "LORA" {
-        return Err(unsupported("peft_type", peft.peft_type, "LORA is"));
-    }
-    if peft.lora_dropout != 0.0 {
-        return Err(unsupported(
-            "lora_dropout",
-            peft.lora_dropout.to_string(),
-            "nothing is dropped",
-        ));
-    }
-    let says = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(map) => !map.is_empty(),
-        _ => true,
-    };
-    for field in MUST_BE_EMPTY {
-        if let Some(found) = peft.rest.get(field).filter(|value| says(value)) {
-            return Err(unsupported(
-                field,
-                found.to_string(),
-                "one plain adapter beside each target is",
-            ));
-        }
-    }
-    if let Some(bias) = peft.rest.get("bias").filter(|bias| *bias != "none") {
-        return Err(unsupported("bias", bias.to_string(), "none is"));
-    }
-    let targets: Vec<String> = serde_json::from_value(peft.target_modules.clone())
-        .map_err(|_| unsupported("target_modules", peft.target_modules.to_string(), "a list of names is"))?;
-    let lora = Lora::new(peft.r, peft.lora_alpha, &targets)?;
+    let lora = Lora::from_peft(value, &path)?;
     lora.check(config)?;
     let tensors = || units(config, &lora).into_iter().flat_map(|unit| unit.tensors);
     let source = Source::of_tensors(dir, "adapter_model", tensors(), false)?;

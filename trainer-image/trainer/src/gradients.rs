@@ -32,6 +32,9 @@ pub struct Slope {
 /// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> Slope + 'a;
 
+/// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number comes first.
+pub type NoteFn<'a> = dyn FnMut(usize, &MicroBatch, &[f64], &[f64]) + 'a;
+
 /// Who is asked for logprobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
@@ -298,13 +301,8 @@ impl Sharded {
     }
 
     /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is called for every piece of
-    /// every micro-batch, in order, with the micro-batch's number. Every rank must call it.
-    pub fn observe(
-        &self,
-        model: Model,
-        batches: &[&MicroBatch],
-        note: &mut dyn FnMut(usize, &MicroBatch, &[f64], &[f64]),
-    ) -> Result<(), TrainError> {
+    /// every micro-batch, in order. Every rank must call it.
+    pub fn observe(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
         let _guard = tch::no_grad_guard();
         let config = match model {
             Model::Policy => self.config.clone(),

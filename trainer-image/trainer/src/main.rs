@@ -62,6 +62,9 @@ enum Command {
         /// A PEFT adapter to merge into the model.
         #[arg(long, conflicts_with = "store")]
         adapter: Option<PathBuf>,
+        /// Of a run that trains an adapter: write it alone, as PEFT has it, instead of merged into the model.
+        #[arg(long, requires = "store")]
+        adapter_alone: bool,
         /// Directory to write; it must not exist.
         #[arg(long)]
         to: PathBuf,
@@ -134,12 +137,16 @@ fn run(command: Command) -> Result<(), TrainError> {
             model,
             store,
             adapter,
+            adapter_alone,
             to,
             precision,
             file_bytes,
         } => {
             let options = Options {
-                form: Form::Model,
+                form: match adapter_alone {
+                    true => Form::Adapter,
+                    false => Form::Model,
+                },
                 precision: match precision {
                     Precision::F32 => weights::export::Precision::F32,
                     Precision::Bf16 => weights::export::Precision::Bf16,
@@ -165,6 +172,10 @@ fn export_model(
         let store = Store::new(root.clone());
         let none = || TrainError::Start(format!("{} holds no whole checkpoint", root.display()));
         let checkpoint = store.newest_checkpoint()?.ok_or_else(none)?;
+        if let Some(adapter) = &checkpoint.adapter {
+            let path = format!("step {} of {}", checkpoint.step, root.display());
+            model = model.with_adapter(lora::Lora::from_peft(adapter.clone(), &path)?, 0)?;
+        }
         store.load(&mut model, &checkpoint)?;
         eprintln!("step {} of lineage {}", checkpoint.step, checkpoint.lineage);
     }

@@ -18,8 +18,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use grpo_crds::RunConfig;
+use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_crds::grpo_run::GrpoRunSpec;
 use grpo_native::{Arrived, Rendezvous, Watch};
+use grpo_objective::rate::rate;
 use grpo_policy::Config;
+use grpo_policy::lora::{Linear, Lora};
 use grpo_policy::weights::{self, Source};
 use grpo_records::paths;
 use grpo_records::trainer::{
@@ -31,7 +35,7 @@ use tch::Tensor;
 use crate::error::TrainError;
 use crate::grpo;
 use crate::sharded::Sharded;
-use crate::state::{Epoch, Store, json};
+use crate::state::{Epoch, Form, Store, json};
 use crate::watchdog::{self, Limits};
 
 /// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
@@ -220,12 +224,61 @@ fn train(
         watch: group.watch(),
         pending: None,
         curves: None,
-        model: Sharded::read(model_config, group, &source)?,
+        model: shaped(Sharded::read(model_config, group, &source)?, &config.spec, &source)?,
         config,
         model_dir,
     };
     rank.recover()?;
     rank.follow(jobs, &process.limits)
+}
+
+/// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
+fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Result<Sharded, TrainError> {
+    let mut model = match &spec.model.lora {
+        Some(lora) => {
+            let lora = adapter_of(lora, &model.config)?;
+            model.with_adapter(lora, spec.seed)?
+        }
+        None => model,
+    };
+    if spec.algorithm.kl.is_some() {
+        model.hold_base(source)?;
+    }
+    if let Some(tokens) = spec.trainer.as_ref().and_then(|trainer| trainer.max_tokens_per_gpu) {
+        model.micro_batch_tokens = tokens as usize;
+    }
+    let Algorithm {
+        old_logprobs,
+        mini_batches,
+        epochs,
+        ..
+    } = spec.algorithm;
+    if old_logprobs == OldLogprobs::Recompute && mini_batches * epochs == 1 {
+        tracing::warn!(
+            "algorithm.oldLogprobs is Recompute and a batch is one optimizer step: every ratio is 1, and no clip ever acts"
+        );
+    }
+    Ok(model)
+}
+
+/// The spec's adapter. Where it names no layers, all linear ones have one; in a mixture those of the attention.
+fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Result<Lora, TrainError> {
+    let alpha = spec.alpha.unwrap_or(2.0 * f64::from(spec.rank));
+    let all = Linear::ALL
+        .into_iter()
+        .filter(|linear| config.experts.is_none() || *linear < Linear::Gate);
+    let targets: Vec<String> = match spec.target_modules.is_empty() {
+        true => all.map(|linear| linear.name().to_owned()).collect(),
+        false => spec.target_modules.clone(),
+    };
+    Ok(Lora::new(spec.rank as usize, alpha, &targets)?)
+}
+
+/// Whether versions are published as adapters: to engines that load them beside the model. The embedded one takes whole weights, and a pool
+/// that is referred to serves this run's adapters.
+fn publishes_adapters(spec: &GrpoRunSpec) -> bool {
+    let engine = spec.inference.pool.as_ref().map(|pool| &pool.engine);
+    spec.model.lora.is_some() && engine.is_none_or(|engine| engine.vllm.is_some() || engine.sglang.is_some())
 }
 
 impl Rank {
@@ -234,8 +287,16 @@ impl Rank {
     }
 
     fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
-        let weights = self.model.weights()?;
+        let weights = self.published()?;
         self.publish_weights(&weights, parent)
+    }
+
+    /// What a version consists of: all weights, or the adapter. Every rank must call it.
+    fn published(&self) -> Result<weights::Weights, TrainError> {
+        match publishes_adapters(&self.config.spec) {
+            true => self.model.adapter_weights(),
+            false => self.model.weights(),
+        }
     }
 
     /// Metrics of the step that published the current weights.
@@ -252,8 +313,17 @@ impl Rank {
         self.version = paths::weights_version(&self.lineage, self.step);
         if self.is_first() {
             let (manifest, checksum) = self.model.group.busy("publishing weights", || {
-                self.store
-                    .publish(weights, &self.model_dir, &self.lineage, self.step, parent)
+                let adapter = self
+                    .model
+                    .config
+                    .lora
+                    .as_ref()
+                    .filter(|_| publishes_adapters(&self.config.spec));
+                let form = match adapter {
+                    Some(lora) => Form::Adapter(lora.peft_config(&self.model_dir.display().to_string())),
+                    None => Form::Model(&self.model_dir),
+                };
+                self.store.publish(weights, form, &self.lineage, self.step, parent)
             })?;
             self.tensors_sha256 = manifest.tensors_sha256.clone();
             self.board.with(|shared| {
@@ -363,7 +433,11 @@ impl Rank {
         self.watch.set_step(Some(step));
         let read = grpo::read(&self.store, step, path, checksum);
         let spec = &self.config.spec;
-        let trained = read.and_then(|batch| grpo::step(&mut self.model, &batch, path, &spec.algorithm, spec.seed));
+        let algorithm = Algorithm {
+            learning_rate: rate(&spec.algorithm, step, spec.rollout.iterations),
+            ..spec.algorithm.clone()
+        };
+        let trained = read.and_then(|batch| grpo::step(&mut self.model, &batch, path, &algorithm, spec.seed));
         self.watch.set_step(None);
         trained
     }

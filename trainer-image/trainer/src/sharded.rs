@@ -237,9 +237,21 @@ impl Sharded {
 
     /// All weights, whole, with the adapter added where there is one. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
+        self.collected(|index| self.unit(index))
+    }
+
+    /// The adapter's weights, whole. Every rank must call it.
+    pub fn adapter_weights(&self) -> Result<Weights, TrainError> {
+        self.collected(|index| self.adapter(index))
+    }
+
+    fn collected(
+        &self,
+        unit: impl Fn(usize) -> Result<(Unit, Vec<Tensor>), TrainError>,
+    ) -> Result<Weights, TrainError> {
         let mut weights = Weights::new();
         for index in 0..self.shards.len() {
-            let (unit, tensors) = self.unit(index)?;
+            let (unit, tensors) = unit(index)?;
             for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
                 weights.insert(name, Array { shape, values });

@@ -25,6 +25,40 @@ use crate::sharded::{Sharded, padded};
 /// Weights versions kept beside the initial one: what a replica that boots may still ask for.
 pub const WEIGHTS_KEPT: usize = 8;
 
+/// What a version's folder is to those who load it.
+pub enum Form<'a> {
+    /// A model: config and tokenizer are those of this directory.
+    Model(&'a Path),
+    /// An adapter to the model that the run began with, and its `adapter_config.json`.
+    Adapter(serde_json::Value),
+}
+
+impl Form<'_> {
+    fn file(&self) -> &'static str {
+        match self {
+            Self::Model(_) => "model.safetensors",
+            Self::Adapter(_) => "adapter_model.safetensors",
+        }
+    }
+
+    /// The other files, as far as there are any.
+    fn companions(&self) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
+        const OF_A_MODEL: [&str; 4] = [
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ];
+        Ok(match self {
+            Self::Adapter(config) => vec![("adapter_config.json".to_owned(), json(config)?)],
+            Self::Model(dir) => OF_A_MODEL
+                .into_iter()
+                .filter_map(|name| Some((name.to_owned(), fs::read(dir.join(name)).ok()?)))
+                .collect(),
+        })
+    }
+}
+
 /// `checkpoints/<lineage>-s<step>/manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +68,9 @@ pub struct CheckpointManifest {
     /// Optimizer steps taken.
     pub updates: u64,
     pub world: u32,
+    /// PEFT's `adapter_config.json` where it is an adapter that is trained: what the checkpoint holds then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<serde_json::Value>,
     /// Files by name with their checksums.
     pub files: BTreeMap<String, String>,
 }
@@ -76,6 +113,7 @@ impl CheckpointManifest {
             step,
             updates: model.updates,
             world: model.group.world(),
+            adapter: model.config.lora.as_ref().map(|lora| lora.peft_config("")),
             files: BTreeMap::new(),
         }
     }
@@ -280,12 +318,12 @@ impl Store {
         Ok(found)
     }
 
-    /// Publishes `weights` and answers the manifest with its checksum. Publishing the same version again is a no-op; other weights
+    /// Publishes `weights`, in the form that engines load, and answers the manifest with its checksum. Publishing the same version again is a no-op; other weights
     /// under a published name are refused, because tokens were sampled from what the name meant.
     pub fn publish(
         &self,
         weights: &Weights,
-        model_dir: &Path,
+        form: Form<'_>,
         lineage: &str,
         step: u32,
         parent_version: Option<String>,
@@ -304,17 +342,8 @@ impl Store {
                 false => Err(damaged("other weights were published under this name".to_owned())),
             };
         }
-        let mut files = vec![("model.safetensors".to_owned(), weights::to_safetensors(weights)?)];
-        for name in [
-            "config.json",
-            "generation_config.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        ] {
-            if let Ok(bytes) = fs::read(model_dir.join(name)) {
-                files.push((name.to_owned(), bytes));
-            }
-        }
+        let mut files = vec![(form.file().to_owned(), weights::to_safetensors(weights)?)];
+        files.extend(form.companions()?);
         let manifest = WeightsManifest {
             version: version.clone(),
             lineage: lineage.to_owned(),
@@ -464,6 +493,14 @@ impl Store {
             .iter()
             .map(|bytes| SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string())))
             .collect::<Result<Vec<_>, _>>()?;
+        let head = CheckpointManifest::head(model, "", 0);
+        if head.adapter != checkpoint.adapter {
+            let words = |adapter: &Option<serde_json::Value>| {
+                adapter.as_ref().map_or("all weights".to_owned(), ToString::to_string)
+            };
+            let (held, wanted) = (words(&checkpoint.adapter), words(&head.adapter));
+            return Err(damaged(format!("it holds {held}, but trained are {wanted}")));
+        }
         let (rank, world) = (model.group.rank() as usize, model.group.world() as usize);
         for (index, shard) in model.shards.iter_mut().enumerate() {
             let numel = shard.unit.numel();

@@ -82,6 +82,94 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
     assert!(status == 200 && text.contains("grpo_trainer_step 5"), "{text}");
 }
 
+/// Every pass that a step can have: base model, old logprobs, mini-batches, epochs, a rate that changes.
+fn with_everything(more: serde_json::Value) -> serde_json::Value {
+    let mut spec = serde_json::json!({"algorithm": {
+        "learningRate": 1e-3, "schedule": {"decay": "Cosine", "warmupSteps": 2}, "kl": {"estimator": "K3"}, "entropyCoefficient": 0.01,
+        "oldLogprobs": "Recompute", "correction": {"truncatedImportance": {}}, "miniBatches": 3, "epochs": 2, "ratio": "Sequence",
+    }});
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    spec
+}
+
+#[test]
+fn a_run_with_every_option_comes_back_with_the_same_bits() {
+    let run = Run::with(
+        2,
+        with_everything(serde_json::json!({"trainer": {"maxTokensPerGpu": 64}})),
+    );
+    let mut first = Attempt::start(&run, 1, 2);
+    for step in 1..=3 {
+        let metrics = first.step(&run, step).metrics.unwrap();
+        assert_eq!(metrics.updates, 6);
+        assert!(
+            metrics.ratio_deviation > 0.0 && metrics.kl_loss > 0.0 && metrics.entropy_loss < 0.0,
+            "{metrics:?}"
+        );
+        // Up from 0 in a line; the first step after it has the whole rate.
+        assert!(
+            (metrics.learning_rate - f64::from(step) / 3.0 * 1e-3).abs() < 1e-12,
+            "{metrics:?}"
+        );
+        assert_eq!(
+            metrics.groups_informative + metrics.groups_zero_variance,
+            metrics.groups
+        );
+    }
+    until(|| first.state().checkpoint_step == 2);
+    first.kill(1);
+    let second = Attempt::start(&run, 2, 2);
+    let state = second.state();
+    assert_eq!(
+        (state.step, state.weights.as_str()),
+        (3, "l1-v3"),
+        "step 3 was replayed with other bits"
+    );
+}
+
+#[test]
+fn a_run_that_trains_an_adapter_publishes_it_comes_back_and_is_exported() {
+    let lora = serde_json::json!({"model": {"image": {"reference": "example.com/model:1"}, "lora": {"rank": 4}},
+        "inference": {"pool": {"engine": {"vllm": {}}}}});
+    let run = Run::with(2, with_everything(lora));
+    let mut first = Attempt::start(&run, 1, 2);
+    for step in 1..=3 {
+        first.step(&run, step);
+    }
+    let manifest = run.manifest("l1-v3");
+    let names: Vec<&str> = manifest.files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["adapter_model.safetensors", "adapter_config.json"]);
+    assert_ne!(manifest.tensors_sha256, run.manifest("l1-v0").tensors_sha256);
+    until(|| first.state().checkpoint_step == 2);
+    first.kill(1);
+    let second = Attempt::start(&run, 2, 1);
+    assert_eq!(second.state().step, 3);
+    drop(second);
+    for alone in [false, true] {
+        let to = run.root.join(format!("exported-{alone}"));
+        let mut export = std::process::Command::new(env!("CARGO_BIN_EXE_grpo-trainer"));
+        export.args(["export", "--model"]).arg(run.root.join("model"));
+        export.arg("--store").arg(run.root.join("store")).arg("--to").arg(&to);
+        assert!(
+            export
+                .args(alone.then_some("--adapter-alone"))
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(
+            to.join(if alone {
+                "adapter_model.safetensors"
+            } else {
+                "model.safetensors"
+            })
+            .exists()
+        );
+    }
+}
+
 #[test]
 fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     let run = Run::new(50);

@@ -10,7 +10,7 @@ use grpo_policy::weights::{Weights, checksum};
 use grpo_records::batch::Batch;
 use grpo_records::paths;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Store};
+use grpo_trainer::state::{Epoch, Form, Store};
 use grpo_trainer::{TrainError, grpo};
 
 fn save(store: &Store, model: &Sharded, step: u32) {
@@ -127,7 +127,8 @@ fn a_published_name_means_its_weights_for_good() {
     let store = Store::new(folder.path().to_owned());
     let mut model = alone();
     let weights = model.weights().unwrap();
-    let publish = |weights: &Weights| store.publish(weights, folder.path(), "l1", 1, Some("l1-s0".to_owned()));
+    let publish =
+        |weights: &Weights| store.publish(weights, Form::Model(folder.path()), "l1", 1, Some("l1-s0".to_owned()));
     let first = publish(&weights).unwrap();
     assert_eq!(publish(&weights).unwrap(), first);
     assert_eq!(first.0.tensors_sha256, checksum(&weights));
@@ -150,7 +151,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     steps(&mut model, 1..=1);
     save(&store, &model, 1);
     let (published, _) = store
-        .publish(&model.weights().unwrap(), folder.path(), "l1", 1, None)
+        .publish(&model.weights().unwrap(), Form::Model(folder.path()), "l1", 1, None)
         .unwrap();
     steps(&mut model, 2..=2);
 
@@ -168,7 +169,9 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     let weights = model.weights().unwrap();
     for error in [
         store.write_shards(&model, "l1", 2).unwrap_err(),
-        store.publish(&weights, folder.path(), "l1", 2, None).unwrap_err(),
+        store
+            .publish(&weights, Form::Model(folder.path()), "l1", 2, None)
+            .unwrap_err(),
     ] {
         let message = error.to_string();
         assert!(
@@ -187,7 +190,9 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     // Room again: the next attempt tidies up, and both go through.
     store.sweep().unwrap();
     save(&store, &model, 2);
-    store.publish(&weights, folder.path(), "l1", 2, None).unwrap();
+    store
+        .publish(&weights, Form::Model(folder.path()), "l1", 2, None)
+        .unwrap();
     assert_eq!(
         (
             store.newest_checkpoint().unwrap().unwrap().step,
@@ -220,7 +225,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     let old = started(root, "uid-1", 1);
     let mut model = alone();
     let weights = model.weights().unwrap();
-    old.publish(&weights, root, "l1", 0, None).unwrap();
+    old.publish(&weights, Form::Model(root), "l1", 0, None).unwrap();
     steps(&mut model, 1..=1);
     save(&old, &model, 1);
 
@@ -228,7 +233,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     steps(&mut model, 2..=2);
     let other = model.weights().unwrap();
     let refused = [
-        old.publish(&other, root, "l1", 2, None).map(|_| ()),
+        old.publish(&other, Form::Model(root), "l1", 2, None).map(|_| ()),
         old.write_shards(&model, "l1", 2),
         // Also what has its name already.
         old.write_shards(&model, "l1", 1),
@@ -244,7 +249,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     assert_eq!(new.versions().unwrap().len(), 1);
     assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 1);
 
-    new.publish(&other, root, "l1", 2, None).unwrap();
+    new.publish(&other, Form::Model(root), "l1", 2, None).unwrap();
     save(&new, &model, 2);
     assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 2);
 }

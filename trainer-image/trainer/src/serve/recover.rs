@@ -70,7 +70,7 @@ impl Rank {
     fn replay(&mut self, step: u32, versions: &[WeightsManifest]) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
         let metrics = self.train(step, &paths::batch(step), None)?;
-        let weights = self.model.weights()?;
+        let weights = self.published()?;
         let newest = versions
             .iter()
             .map(|version| lineage_number(&version.lineage))

@@ -33,6 +33,14 @@ impl Run {
     }
 
     pub fn with_deadline(checkpoint_every: u32, collective: &str) -> Self {
+        Self::with(
+            checkpoint_every,
+            serde_json::json!({"trainer": {"deadlines": {"collective": collective}}}),
+        )
+    }
+
+    /// `more`: fields that take the place of the spec's.
+    pub fn with(checkpoint_every: u32, more: serde_json::Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
         let model = root.join("model");
@@ -46,7 +54,7 @@ impl Run {
         )
         .unwrap();
 
-        let run: GrpoRun = serde_json::from_value(serde_json::json!({
+        let mut run = serde_json::json!({
             "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "run", "namespace": "default", "uid": "uid-1"},
             "spec": {
                 "model": {"image": {"reference": "example.com/model:1"}},
@@ -55,13 +63,16 @@ impl Run {
                 "algorithm": {"learningRate": 1e-3},
                 "rollout": {"iterations": STEPS},
                 "checkpoint": {"every": checkpoint_every, "keep": 2},
-                "trainer": {"deadlines": {"collective": collective}},
+                "trainer": {"deadlines": {"collective": "60s"}},
                 "inference": {"pool": {"engine": {"embedded": {}}}},
                 "sandboxes": {"pool": {"max": 4}},
                 "store": {"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}}
             }
-        }))
-        .unwrap();
+        });
+        for (field, value) in more.as_object().unwrap() {
+            run["spec"][field] = value.clone();
+        }
+        let run: GrpoRun = serde_json::from_value(run).unwrap();
         let mut config = RunConfig::of(&run);
         config.store_path = root.join("store").display().to_string();
         config.model_path = model.display().to_string();
