@@ -101,6 +101,9 @@ struct At<'a> {
     now: &'a Weights,
 }
 
+/// A sequence with its name, and row and logprob of each of its tokens.
+type Named = (String, Sequence, Vec<(usize, usize)>);
+
 /// Gradient by unit, and loss, of those rows of a batch that `takes`, as the scalar objective has them. Advantages are of the whole batch.
 fn expected(batch: &Batch, algorithm: &Algorithm, at: &At<'_>, takes: impl Fn(&Row) -> bool) -> (Vec<Vec<f32>>, f64) {
     let (start, base) = (
@@ -133,7 +136,7 @@ fn expected(batch: &Batch, algorithm: &Algorithm, at: &At<'_>, takes: impl Fn(&R
         }
     };
     let graph = Graph::new(at.now);
-    let mut sequences: Vec<(String, Sequence, Vec<(usize, usize)>)> = Vec::new();
+    let mut sequences: Vec<Named> = Vec::new();
     let mut scores = Vec::new();
     for (number, row) in batch.rows.iter().enumerate() {
         let (logprobs, entropies) = graph.scores(row);
