@@ -6,6 +6,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/collectives.cc");
     println!("cargo:rerun-if-changed=src/attention.cc");
     println!("cargo:rerun-if-changed=src/fused.cc");
+    println!("cargo:rerun-if-changed=src/linear.cc");
     let Ok(torch) = std::env::var("LIBTORCH") else {
         println!("cargo:warning=LIBTORCH is not set: source e2e/setup/env.sh first");
         return;
@@ -29,6 +30,7 @@ fn main() {
     build("src/collectives.cc", "grpo_native", 1);
     build("src/attention.cc", "grpo_native_attention", 3);
     build("src/fused.cc", "grpo_native_fused", 3);
+    build("src/linear.cc", "grpo_native_linear", 1);
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");

@@ -7,7 +7,7 @@
 //! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
 //! Checked against transformers by `tests/reference.rs`.
 
-use grpo_native::fused;
+use grpo_native::{fused, linear};
 use tch::{Kind, Tensor};
 
 use crate::config::{Config, Experts};
@@ -42,7 +42,7 @@ pub fn block(
     let x = x + attention(config, rope, layout, &layer, &normed);
     let normed = rms_norm(&x, layer.mlp_norm, config.rms_norm_eps);
     let mixed = match &layer.mlp {
-        Mlp::Dense { gate, up, down } => down.apply(&swiglu(&gate.apply(&normed), &up.apply(&normed))),
+        Mlp::Dense { gate, up, down } => down.apply_gated(&gate.apply(&normed), &up.apply(&normed)),
         Mlp::Mixture {
             experts: geometry,
             router,
@@ -182,7 +182,8 @@ struct LinearLayer<'a> {
 
 impl LinearLayer<'_> {
     fn apply(&self, x: &Tensor) -> Tensor {
-        let mut y = x.matmul(&self.weight.tr());
+        // Shapes that do not fit panic here too.
+        let mut y = linear::linear(x, self.weight).unwrap_or_else(|error| panic!("{error}"));
         if let Some(bias) = self.bias {
             y += bias;
         }
@@ -190,6 +191,14 @@ impl LinearLayer<'_> {
             y += x.matmul(&a.tr()).matmul(&b.tr()) * scale;
         }
         y
+    }
+
+    /// Of silu(gate) * up, which is not kept for backward where nothing else looks at it.
+    fn apply_gated(&self, gate: &Tensor, up: &Tensor) -> Tensor {
+        match (self.bias, self.adapter) {
+            (None, None) => linear::gated(gate, up, self.weight).unwrap_or_else(|error| panic!("{error}")),
+            _ => self.apply(&swiglu(gate, up)),
+        }
     }
 }
 

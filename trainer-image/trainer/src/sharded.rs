@@ -82,8 +82,8 @@ pub struct Sharded {
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
 }
 
-/// 64 MiB of fp32.
-const HEAD_LOGITS: usize = 1 << 24;
+/// 32 MiB of fp32.
+const HEAD_LOGITS: usize = 1 << 23;
 
 const ACTIVATION_BYTES: usize = 2 << 30;
 

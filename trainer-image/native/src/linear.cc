@@ -1,0 +1,105 @@
+// Linear layers, and the SwiGLU with the linear layer behind it: gradients by hand, so that a weight's comes out in the weight's own order,
+// and nothing is kept for backward that is computed again in one pass.
+//
+// On processors, 32-bit products of tokens and weights are oneDNN's where libtorch has it: with AVX-512 on AMD's they are faster than MKL's,
+// which libtorch's own matmul calls, most of all where a token's input is narrow.
+
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "call.h"
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+using Pointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
+                         c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+
+// oneDNN's inner product; none where this libtorch does not have it.
+const std::optional<c10::TypedOperatorHandle<Pointwise>>& pointwise() {
+  static const auto found = []() -> std::optional<c10::TypedOperatorHandle<Pointwise>> {
+    const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+    if (!at::hasMKLDNN() || !schema) return std::nullopt;
+    return schema->typed<Pointwise>();
+  }();
+  return found;
+}
+
+// x: [n, inputs], w: [outputs, inputs], of any strides, to [n, outputs].
+Tensor product(const Tensor& x, const Tensor& w) {
+  const auto& fast = pointwise();
+  if (fast && x.device().is_cpu() && x.scalar_type() == at::kFloat && x.numel() > 0 && w.numel() > 0) {
+    return fast->call(x, w, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+  }
+  return at::mm(x, w.t());
+}
+
+Tensor flat(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+// Not a view in autograd's eyes, so that a bias may be added in place.
+Tensor shaped(const Tensor& y, const Tensor& like) {
+  auto sizes = like.sizes().vec();
+  sizes.back() = y.size(1);
+  return at::_unsafe_view(y, sizes);
+}
+
+struct Linear : public torch::autograd::Function<Linear> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w) {
+    ctx->save_for_backward({x, w});
+    return shaped(product(flat(x), w), x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& above) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &w = saved[1];
+    const Tensor dy = flat(above[0]).contiguous();
+    Tensor dx, dw;
+    if (ctx->needs_input_grad(0)) dx = shaped(product(dy, w.t()), x);
+    if (ctx->needs_input_grad(1)) dw = at::mm(dy.t(), flat(x));
+    return {dx, dw};
+  }
+};
+
+// y = (silu(gate) * up) w'. What goes into w is computed again.
+struct Gated : public torch::autograd::Function<Gated> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, const Tensor& w) {
+    ctx->save_for_backward({gate, up, w});
+    return shaped(product(flat(at::silu(gate).mul_(up)), w), gate);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& above) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &gate = saved[0], &up = saved[1], &w = saved[2];
+    const Tensor dy = flat(above[0]).contiguous();
+    Tensor opened = at::silu(gate), dw;
+    Tensor middle = opened * up;
+    if (ctx->needs_input_grad(2)) dw = at::mm(dy.t(), flat(middle));
+    const Tensor flows = shaped(product(dy, w.t()), gate);
+    at::mul_out(middle, flows, up);
+    const Tensor dgate = at::silu_backward(middle, gate);
+    return {dgate, opened.mul_(flows), dw};
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// x: [.., inputs], weight: [outputs, inputs].
+int grpo_linear(void* x, void* weight, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] { *out = new Tensor(Linear::apply(of(x), of(weight))); });
+}
+
+// gate, up: [.., inputs], weight: [outputs, inputs].
+int grpo_gated(void* gate, void* up, void* weight, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] { *out = new Tensor(Gated::apply(of(gate), of(up), of(weight))); });
+}
+
+}  // extern "C"

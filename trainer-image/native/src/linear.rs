@@ -1,0 +1,79 @@
+//! Linear layers, and the SwiGLU with the linear layer behind it. Differentiable, in either precision.
+//!
+//! What flows through: `x: [.., inputs]` and a weight `[outputs, inputs]`, to `[.., outputs]`. A weight's gradient is contiguous, as the weight
+//! is; of the SwiGLU, only its two inputs are kept for backward.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tch::Tensor;
+
+use crate::call;
+use crate::fused::FusedError;
+
+unsafe extern "C" {
+    fn grpo_linear(
+        x: *mut c_void,
+        weight: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_gated(
+        gate: *mut c_void,
+        up: *mut c_void,
+        weight: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+/// `x: [.., inputs]` times `weight: [outputs, inputs]` transposed.
+pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor, FusedError> {
+    let failed = |message: String| failure("a linear layer", &[x, weight], message);
+    fits(x, weight).map_err(failed)?;
+    let (mut x, mut weight) = (x.shallow_clone(), weight.shallow_clone());
+    let mut out = std::ptr::null_mut();
+    call(|error, room| {
+        let (x, weight) = (x.as_mut_ptr(), weight.as_mut_ptr());
+        // SAFETY: the tensors outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
+        unsafe { grpo_linear(x.cast(), weight.cast(), &mut out, error, room) }
+    })
+    .map_err(|message| failure("a linear layer", &[&x, &weight], message))?;
+    // SAFETY: a tensor made by `new` for us.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}
+
+/// silu(gate) * up (SwiGLU, arXiv 2002.05202), both `[.., inputs]`, times `weight: [outputs, inputs]` transposed.
+pub fn gated(gate: &Tensor, up: &Tensor, weight: &Tensor) -> Result<Tensor, FusedError> {
+    let failed = |message: String| failure("SwiGLU", &[gate, up, weight], message);
+    if gate.size() != up.size() || gate.kind() != up.kind() {
+        return Err(failed("the shapes or kinds differ".to_owned()));
+    }
+    fits(gate, weight).map_err(failed)?;
+    let (mut gate, mut up, mut weight) = (gate.shallow_clone(), up.shallow_clone(), weight.shallow_clone());
+    let mut out = std::ptr::null_mut();
+    call(|error, room| {
+        let (gate, up, weight) = (gate.as_mut_ptr(), up.as_mut_ptr(), weight.as_mut_ptr());
+        // SAFETY: as above.
+        unsafe { grpo_gated(gate.cast(), up.cast(), weight.cast(), &mut out, error, room) }
+    })
+    .map_err(|message| failure("SwiGLU", &[&gate, &up, &weight], message))?;
+    // SAFETY: a tensor made by `new` for us.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}
+
+fn fits(x: &Tensor, weight: &Tensor) -> Result<(), String> {
+    match (x.size().as_slice(), weight.size().as_slice()) {
+        ([.., inputs], [_, wanted]) if inputs == wanted && *inputs > 0 && x.kind() == weight.kind() => Ok(()),
+        _ => Err("the shapes or kinds do not fit each other".to_owned()),
+    }
+}
+
+fn failure(operation: &'static str, tensors: &[&Tensor], message: String) -> FusedError {
+    FusedError {
+        operation,
+        shapes: tensors.iter().map(|tensor| tensor.size()).collect(),
+        message,
+    }
+}

@@ -1,0 +1,76 @@
+//! Linear layers and the SwiGLU with one behind it against libtorch's single operations, forward and gradients.
+
+#![allow(clippy::unwrap_used)]
+
+use grpo_native::linear::{gated, linear};
+use tch::{Device, Kind, Tensor};
+
+/// Output and gradients of `f` at `inputs`, where `above` flows into the output.
+fn gradients(inputs: &[Tensor], above: &Tensor, f: &dyn Fn(&[Tensor]) -> Tensor) -> Vec<Tensor> {
+    let leaves: Vec<Tensor> = inputs
+        .iter()
+        .map(|x| x.to_kind(above.kind()).detach().set_requires_grad(true))
+        .collect();
+    let y = f(&leaves);
+    (&y * above).sum(y.kind()).backward();
+    std::iter::once(y.detach())
+        .chain(leaves.iter().map(Tensor::grad))
+        .collect()
+}
+
+fn normal(size: &[i64]) -> Tensor {
+    Tensor::randn(size, (Kind::Double, Device::Cpu))
+}
+
+#[test]
+fn linear_layers_and_their_gradients_are_those_of_single_operations() {
+    tch::manual_seed(5);
+    type Function<'a> = &'a dyn Fn(&[Tensor]) -> Tensor;
+    let plain: [Function<'_>; 2] = [&|i| i[0].matmul(&i[1].tr()), &|i| {
+        (i[0].silu() * &i[2]).matmul(&i[1].tr())
+    }];
+    let own: [Function<'_>; 2] = [&|i| linear(&i[0], &i[1]).unwrap(), &|i| {
+        gated(&i[0], &i[2], &i[1]).unwrap()
+    }];
+    for (n, inputs, outputs) in [(1, 1, 1), (3, 37, 5), (130, 64, 200)] {
+        let all = [
+            normal(&[2, n, inputs]),
+            normal(&[outputs, inputs]),
+            normal(&[2, n, inputs]),
+        ];
+        let above = normal(&[2, n, outputs]);
+        for at in 0..2 {
+            let used = &all[..2 + at];
+            let wanted = gradients(used, &above, plain[at]);
+            for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+                let got = gradients(used, &above.to_kind(kind), own[at]);
+                for (got, wanted) in got.iter().zip(&wanted) {
+                    assert!(got.is_contiguous() && got.size() == wanted.size());
+                    let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
+                    let size = wanted.norm().double_value(&[]).max(1.0);
+                    assert!(
+                        apart < bound * size,
+                        "{n} x {inputs} x {outputs} in {kind:?}: {apart:e} of {size}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frozen_weight_gets_no_gradient_and_passes_one_on() {
+    let (x, w) = (normal(&[3, 4]).set_requires_grad(true), normal(&[2, 4]));
+    let y = linear(&x, &w).unwrap();
+    y.sum(Kind::Double).backward();
+    let wanted = w.sum_dim_intlist(0, true, Kind::Double).expand([3, 4], false);
+    assert!(x.grad().allclose(&wanted, 1e-12, 1e-12, false));
+    assert!(!w.grad().defined());
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused_with_their_sizes() {
+    let refused = linear(&normal(&[3, 4]), &normal(&[2, 5])).unwrap_err().to_string();
+    assert!(refused.contains("[3, 4]") && refused.contains("[2, 5]"), "{refused}");
+    assert!(gated(&normal(&[3, 4]), &normal(&[4, 3]), &normal(&[2, 4])).is_err());
+}
