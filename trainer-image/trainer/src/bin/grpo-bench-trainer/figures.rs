@@ -21,7 +21,7 @@ pub struct Flags {
     /// How many rows TRL may take at once; the fastest is measured.
     #[arg(long, value_delimiter = ',', default_value = "1,2,8")]
     trl_rows: Vec<usize>,
-    /// Measure TRL a second time, with the forward pass by which it computes old logprobs when vLLM has sampled.
+    /// Measure TRL also with the forward pass by which it computes old logprobs when vLLM has sampled.
     #[arg(long)]
     old_pass: bool,
     /// Ours alone, on a model and rows that take no time.
@@ -174,57 +174,54 @@ impl Bench<'_> {
         let folder = self.folder.join(name.replace([':', ',', ' '], "-"));
         prepare(&folder, case, self.flags.short)?;
         let mut others = Vec::new();
-        if case != Case::Group || self.flags.short {
-            others.push(Trainer::Unshared);
-        }
         let mut rows = Vec::new();
-        // The same loss and gradients, before anything is timed.
+        let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
+            Row::new(format!("{name}: {what}"), value, unit, bar)
+        };
+        // The same loss and gradients, before anything is compared.
         let ours = folder.join("ours.safetensors");
         let reference = self.run(&Trainer::Ours, &folder, Some(&ours))?;
-        if !self.flags.short {
-            // All settings of TRL's compute the same: the fastest by one step each is the one that is measured.
-            let mut fastest: Option<(f64, Trainer)> = None;
-            for rows_at_once in &self.flags.trl_rows {
-                let trl = Trainer::Trl {
-                    rows_at_once: *rows_at_once,
-                    old_pass: false,
-                };
-                let seconds = match self.flags.trl_rows.len() {
-                    1 => 0.0,
-                    _ => self.run(&trl, &folder, None)?.seconds,
-                };
-                if fastest.as_ref().is_none_or(|(least, _)| seconds < *least) {
-                    fastest = Some((seconds, trl));
-                }
-            }
-            if let Some((_, trl)) = fastest {
-                if let (Trainer::Trl { rows_at_once, .. }, true) = (&trl, self.flags.old_pass) {
-                    let old_pass = true;
-                    others.push(Trainer::Trl {
-                        rows_at_once: *rows_at_once,
-                        old_pass,
-                    });
-                }
-                others.push(trl);
-            }
-            if case == Case::Group {
-                others.push(Trainer::Plain);
-            }
-        }
         let mut apart = [0.0f64; 2];
-        for other in &others {
+        let mut check = |other: &Trainer| -> Result<Said, Failure> {
             let theirs = folder.join("theirs.safetensors");
             let said = self.run(other, &folder, Some(&theirs))?;
             apart[0] = apart[0].max((said.loss - reference.loss).abs() / reference.loss.abs().max(1e-12));
             apart[1] = apart[1].max(compare(&ours, &theirs)?[0]);
+            Ok(said)
+        };
+        if case != Case::Group || self.flags.short {
+            check(&Trainer::Unshared)?;
+            others.push(Trainer::Unshared);
+        }
+        if !self.flags.short {
+            // The fastest setting by one step each is the one that is measured; all of them are held against ours.
+            let mut fastest: Option<(f64, usize)> = None;
+            for rows_at_once in self.flags.trl_rows.iter().copied() {
+                let trl = Trainer::Trl {
+                    rows_at_once,
+                    old_pass: false,
+                };
+                let said = check(&trl)?;
+                let what = format!("one step of TRL's, {rows_at_once} rows at once");
+                rows.push(row(&what, said.seconds, "s", None));
+                if fastest.is_none_or(|(least, _)| said.seconds < least) {
+                    fastest = Some((said.seconds, rows_at_once));
+                }
+            }
+            if let Some((_, rows_at_once)) = fastest {
+                let passes = [false, true];
+                let measured = passes.into_iter().filter(|old_pass| !old_pass || self.flags.old_pass);
+                others.extend(measured.map(|old_pass| Trainer::Trl { rows_at_once, old_pass }));
+            }
+            if case == Case::Group {
+                check(&Trainer::Plain)?;
+                others.push(Trainer::Plain);
+            }
         }
         let against = if self.flags.short {
             "ours, every row alone"
         } else {
             "all of them"
-        };
-        let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
-            Row::new(format!("{name}: {what}"), value, unit, bar)
         };
         rows.push(row("loss, relative distance", apart[0], "", Some("<= 1e-5")).beside(against, 0.0));
         rows.push(
