@@ -234,6 +234,13 @@ fn train(
 
 /// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
 fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Result<Sharded, TrainError> {
+    if model.config.experts.is_some() && spec.algorithm.router_replay != Some(false) {
+        return Err(TrainError::Start(
+            "the model is a mixture of experts, for which algorithm.routerReplay is on unless it says otherwise, but no engine's experts are recorded yet: \
+             set algorithm.routerReplay: false, and the trainer's own router chooses"
+                .to_owned(),
+        ));
+    }
     let mut model = match &spec.model.lora {
         Some(lora) => {
             let lora = adapter_of(lora, &model.config)?;
