@@ -9,7 +9,7 @@ use crate::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
     common::ClaimSource,
-    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Shard, Trainer},
+    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Trainer},
     sandbox_pool::SandboxPoolSpec,
     sources::ImageSource,
 };
@@ -244,12 +244,12 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
         &trainer.gpus_per_node,
         "use 0: the trainer computes on the CPU",
     );
-    for (name, value) in [
-        ("sequenceParallel", trainer.sequence_parallel),
-        ("expertParallel", trainer.expert_parallel),
-    ] {
-        found.unless(value == 1, &format!("trainer.{name}"), &value, "use 1");
-    }
+    found.unless(
+        trainer.expert_parallel == 1,
+        "trainer.expertParallel",
+        &trainer.expert_parallel,
+        "use 1: experts are sharded over all ranks with every other parameter",
+    );
     let Offload {
         optimizer,
         parameters,
@@ -262,7 +262,6 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     ] {
         found.unless(!value, &format!("trainer.offload.{name}"), &value, "leave it out");
     }
-    found.unless(trainer.shard == Shard::All, "trainer.shard", &trainer.shard, "use All");
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 

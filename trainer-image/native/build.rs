@@ -7,6 +7,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/attention.cc");
     println!("cargo:rerun-if-changed=src/fused.cc");
     println!("cargo:rerun-if-changed=src/linear.cc");
+    println!("cargo:rerun-if-changed=src/memory.cc");
     let Ok(torch) = std::env::var("LIBTORCH") else {
         println!("cargo:warning=LIBTORCH is not set: source e2e/setup/env.sh first");
         return;
@@ -31,6 +32,7 @@ fn main() {
     build("src/attention.cc", "grpo_native_attention", 3);
     build("src/fused.cc", "grpo_native_fused", 3);
     build("src/linear.cc", "grpo_native_linear", 1);
+    build("src/memory.cc", "grpo_native_memory", 2);
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");

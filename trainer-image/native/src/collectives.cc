@@ -3,12 +3,16 @@
 // Rust.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -30,6 +34,88 @@ void copy(const char* from, size_t length, char* into, size_t room) {
   std::memcpy(into, from, length);
   into[length] = 0;
 }
+
+// A collective that is under way, with the tensors it reads and writes, and what is left to do here when all has arrived.
+struct Flight {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<at::Tensor> held;
+  std::function<void()> finish;
+
+  void wait() {
+    for (const auto& work : works) work->wait();
+    if (finish) finish();
+  }
+};
+
+// Gloo's own all-gather and reduce-scatter go by way of whole copies, the latter of a whole sum on every rank. Here every rank's part is broadcast
+// into its place; and parts are sent to where they are summed, in the order of the ranks.
+Flight gather(Group& group, const at::Tensor& whole, const at::Tensor& part) {
+  const int64_t own = group.gloo->getRank(), n = part.numel();
+  Flight flight{{}, {whole, part}, {}};
+  whole.narrow(0, own * n, n).copy_(part);
+  for (int64_t rank = 0; rank < group.gloo->getSize(); ++rank) {
+    std::vector<at::Tensor> place{whole.narrow(0, rank * n, n)};
+    c10d::BroadcastOptions options;
+    options.rootRank = static_cast<int>(rank);
+    flight.works.push_back(group.gloo->broadcast(place, options));
+  }
+  return flight;
+}
+
+Flight reduce_scatter(Group& group, const at::Tensor& part, at::Tensor& whole) {
+  at::Tensor arrived = at::empty_like(whole);
+  std::vector<int64_t> equal;
+  auto work = group.gloo->alltoall_base(arrived, whole, equal, equal);
+  auto sum = [part = at::Tensor(part), arrived, ranks = group.gloo->getSize()]() mutable {
+    at::NoGradGuard no_grad;
+    at::sum_out(part, arrived.view({ranks, -1}), at::IntArrayRef{0});
+  };
+  return {{work}, {part, whole, arrived}, sum};
+}
+
+// What a graph needs of a group to exchange tensors in backward, however long the graph lives. `note` is told of every exchange: 0 it begins, 1 it is
+// done, 2 it failed, with the text. After a failure nothing is exchanged any more, and what would have come is zero.
+struct Exchange : torch::CustomClassHolder {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  void* context;
+  void (*note)(void* context, int event, const char* text);
+  void (*drop)(void* context);
+  std::atomic<bool> failed{false};
+
+  ~Exchange() override { drop(context); }
+
+  at::Tensor swap(const at::Tensor& x) {
+    const at::Tensor from = x.contiguous();
+    if (failed) return at::zeros_like(from);
+    at::Tensor into = at::empty_like(from);
+    note(context, 0, "");
+    try {
+      std::vector<int64_t> equal;
+      gloo->alltoall_base(into, const_cast<at::Tensor&>(from), equal, equal)->wait();
+    } catch (const std::exception& e) {
+      failed = true;
+      note(context, 2, e.what());
+      return at::zeros_like(from);
+    }
+    note(context, 1, "");
+    return into;
+  }
+};
+
+// Block j goes to rank j, and what came from rank j is block j. The gradient goes back the way it came, by the same exchange.
+struct AllToAll : torch::autograd::Function<AllToAll> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const c10::intrusive_ptr<Exchange>& exchange) {
+    ctx->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
+    return exchange->swap(x);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& above) {
+    const auto capsule = ctx->saved_data["exchange"].toCapsule();
+    return {static_cast<Exchange*>(capsule.get())->swap(above[0]), torch::autograd::Variable()};
+  }
+};
 
 c10d::Store& at_meeting(void* meeting) { return *static_cast<Meeting*>(meeting)->store; }
 
@@ -92,6 +178,13 @@ int grpo_group_new(void* meeting, int rank, int world, const char* own_host, con
 
 void grpo_group_free(void* group) { delete static_cast<Group*>(group); }
 
+// The same meeting for a group of some of the ranks: its keys are apart from those of other groups.
+int grpo_meeting_part(void* meeting, const char* name, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    *out = new Meeting{c10::make_intrusive<c10d::PrefixStore>(name, static_cast<Meeting*>(meeting)->store)};
+  });
+}
+
 int grpo_all_reduce_sum(void* group, void* tensor, char* error, size_t room) {
   return guarded(error, room, [&] {
     std::vector<at::Tensor> tensors{of(tensor)};
@@ -110,18 +203,59 @@ int grpo_broadcast(void* group, void* tensor, int root, char* error, size_t room
 
 int grpo_all_gather(void* group, void* output, void* input, char* error, size_t room) {
   return guarded(error, room, [&] {
-    static_cast<Group*>(group)->gloo->_allgather_base(of(output), of(input))->wait();
+    gather(*static_cast<Group*>(group), of(output), of(input)).wait();
   });
 }
 
 int grpo_reduce_scatter_sum(void* group, void* output, void* input, char* error, size_t room) {
   return guarded(error, room, [&] {
-    static_cast<Group*>(group)->gloo->_reduce_scatter_base(of(output), of(input))->wait();
+    reduce_scatter(*static_cast<Group*>(group), of(output), of(input)).wait();
   });
 }
 
 int grpo_barrier(void* group, char* error, size_t room) {
   return guarded(error, room, [&] { static_cast<Group*>(group)->gloo->barrier()->wait(); });
+}
+
+// As grpo_all_gather and grpo_reduce_scatter_sum, but returns at once; what is under way is waited for with grpo_flight_wait, and freed.
+int grpo_start_all_gather(void* group, void* output, void* input, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    *out = new Flight(gather(*static_cast<Group*>(group), of(output), of(input)));
+  });
+}
+
+int grpo_start_reduce_scatter_sum(void* group, void* output, void* input, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    *out = new Flight(reduce_scatter(*static_cast<Group*>(group), of(output), of(input)));
+  });
+}
+
+int grpo_flight_wait(void* flight, char* error, size_t room) {
+  return guarded(error, room, [&] { static_cast<Flight*>(flight)->wait(); });
+}
+
+void grpo_flight_free(void* flight) { delete static_cast<Flight*>(flight); }
+
+// Takes `context`, which `drop` frees when the last graph is gone. `note` may be called from any thread.
+int grpo_exchange_new(void* group, void* context, void (*note)(void*, int, const char*), void (*drop)(void*), void** out,
+                      char* error, size_t room) {
+  return guarded(error, room, [&] {
+    auto exchange = c10::make_intrusive<Exchange>();
+    exchange->gloo = static_cast<Group*>(group)->gloo;
+    exchange->context = context;
+    exchange->note = note;
+    exchange->drop = drop;
+    *out = new c10::intrusive_ptr<Exchange>(std::move(exchange));
+  });
+}
+
+void grpo_exchange_free(void* exchange) { delete static_cast<c10::intrusive_ptr<Exchange>*>(exchange); }
+
+// x: [world, ..]. The result has its shape.
+int grpo_all_to_all(void* exchange, void* x, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    *out = new at::Tensor(AllToAll::apply(of(x), *static_cast<c10::intrusive_ptr<Exchange>*>(exchange)));
+  });
 }
 
 }  // extern "C"

@@ -8,9 +8,12 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+pub mod exchange;
+mod flight;
 pub mod fused;
 pub mod linear;
 mod meeting;
+pub mod memory;
 pub mod optimizer;
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -19,6 +22,8 @@ use std::time::Duration;
 
 use tch::Tensor;
 
+pub use crate::exchange::Exchange;
+pub use crate::flight::Flight;
 pub use crate::meeting::{Doing, Position, Unanswered, Watch};
 use crate::meeting::{Meeting, Progress};
 
@@ -134,37 +139,19 @@ impl Arrived {
         let mut group = Group {
             rank: at.rank,
             world: at.world,
+            at,
             raw: None,
             meeting: None,
             progress: Arc::default(),
+            within: false,
         };
         if let Some(meeting) = self.meeting {
-            meeting.wait_for_all(&at)?;
+            meeting.wait_for_all(&group.at)?;
             group.meeting = Some(Arc::new(meeting));
         }
         beside(group.watch());
         if let Some(meeting) = group.meeting.clone() {
-            let joining = "joining the group";
-            let text = |text: &str| CString::new(text).map_err(|error| at.error(joining, error.to_string()));
-            let (own_host, interface) = (text(&at.own_host)?, text(&at.interface)?);
-            let mut raw = std::ptr::null_mut();
-            group.collective(joining, |error, room| {
-                // SAFETY: store and strings outlive the call, `raw` is a valid place for one pointer.
-                unsafe {
-                    grpo_group_new(
-                        meeting.raw(),
-                        at.rank as c_int,
-                        at.world as c_int,
-                        own_host.as_ptr(),
-                        interface.as_ptr(),
-                        at.timeout.as_millis() as i64,
-                        &mut raw,
-                        error,
-                        room,
-                    )
-                }
-            })?;
-            group.raw = Some(raw);
+            group.raw = Some(group.connect(&meeting)?);
         }
         Ok(group)
     }
@@ -174,9 +161,13 @@ impl Arrived {
 pub struct Group {
     rank: u32,
     world: u32,
+    /// Where all ranks met, this group's and others.
+    at: Rendezvous,
     raw: Option<*mut c_void>,
     meeting: Option<Arc<Meeting>>,
     progress: Arc<Progress>,
+    /// Whether ranks outside of this group may meanwhile enter another number of collectives.
+    within: bool,
 }
 
 // SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time because each takes
@@ -184,9 +175,75 @@ pub struct Group {
 unsafe impl Send for Group {}
 
 impl Group {
+    /// One rank, no network.
+    pub fn alone() -> Self {
+        Self {
+            rank: 0,
+            world: 1,
+            at: Rendezvous::alone(),
+            raw: None,
+            meeting: None,
+            progress: Arc::default(),
+            within: false,
+        }
+    }
+
     /// Joins the group; returns when every rank has.
     pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
         Arrived::reach(at)?.join(|_| ())
+    }
+
+    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and in the same order, each with its own group's
+    /// members; groups that are made by the same call have no rank in common. `within`: ranks of other groups may enter more or fewer of
+    /// its collectives than this one does.
+    pub fn part(&self, name: &str, members: &[u32], within: bool) -> Result<Self, CollectiveError> {
+        let joining = "joining a part of the group";
+        let place = members.iter().position(|member| *member == self.at.rank);
+        let Some((rank, first)) = place.zip(members.first()) else {
+            return Err(self.error(joining, format!("{name}: this rank is none of {members:?}")));
+        };
+        let mut group = Self {
+            rank: rank as u32,
+            world: members.len() as u32,
+            at: self.at.clone(),
+            raw: None,
+            meeting: None,
+            progress: self.progress.clone(),
+            within,
+        };
+        if let (Some(meeting), true) = (&self.meeting, members.len() > 1) {
+            group.meeting = Some(meeting.clone());
+            let own = meeting
+                .part(&format!("grpo/{name}/{first}"), group.rank, group.world)
+                .map_err(|message| group.error(joining, message))?;
+            group.raw = Some(group.connect(&own)?);
+        }
+        Ok(group)
+    }
+
+    /// Connects to the other ranks of this group, who all do so at `meeting`.
+    fn connect(&self, meeting: &Meeting) -> Result<*mut c_void, CollectiveError> {
+        let joining = "joining the group";
+        let text = |text: &str| CString::new(text).map_err(|error| self.error(joining, error.to_string()));
+        let (own_host, interface) = (text(&self.at.own_host)?, text(&self.at.interface)?);
+        let mut raw = std::ptr::null_mut();
+        self.collective(joining, |error, room| {
+            // SAFETY: store and strings outlive the call, `raw` is a valid place for one pointer.
+            unsafe {
+                grpo_group_new(
+                    meeting.raw(),
+                    self.rank as c_int,
+                    self.world as c_int,
+                    own_host.as_ptr(),
+                    interface.as_ptr(),
+                    self.at.timeout.as_millis() as i64,
+                    &mut raw,
+                    error,
+                    room,
+                )
+            }
+        })?;
+        Ok(raw)
     }
 
     /// What another thread may watch this group by.
@@ -285,7 +342,7 @@ impl Group {
     ) -> Result<(), CollectiveError> {
         let Some(meeting) = &self.meeting else { return Ok(()) };
         self.progress
-            .during(meeting, doing, || call(work))
+            .during(meeting, doing, self.within, || call(work))
             .map_err(|message| self.error(doing, message))
     }
 

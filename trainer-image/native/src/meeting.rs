@@ -21,6 +21,13 @@ unsafe extern "C" {
         room: usize,
     ) -> c_int;
     fn grpo_meeting_free(meeting: *mut c_void);
+    fn grpo_meeting_part(
+        meeting: *mut c_void,
+        name: *const c_char,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
     fn grpo_meeting_set(
         meeting: *mut c_void,
         key: *const c_char,
@@ -106,6 +113,15 @@ impl Meeting {
         Ok(())
     }
 
+    /// The same store with keys of its own, where some of the ranks become a group: rank `rank` of `world` there.
+    pub(crate) fn part(&self, name: &str, rank: u32, world: u32) -> Result<Self, String> {
+        let name = text(name)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the store is live, the string outlives the call, `raw` is a valid place for one pointer.
+        call(|e, n| unsafe { grpo_meeting_part(self.raw, name.as_ptr(), &mut raw, e, n) })?;
+        Ok(Self { raw, rank, world })
+    }
+
     pub(crate) fn raw(&self) -> *mut c_void {
         self.raw
     }
@@ -155,8 +171,10 @@ fn place(rank: u32) -> String {
 /// How far a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Collectives it has entered.
+    /// Collectives it has entered, of those that every rank enters in the same order.
     pub number: u64,
+    /// Collectives since then among ranks that share a sequence, of which other ranks enter more or fewer.
+    pub within: u64,
     /// It does something that may take long, outside of any collective, and says so.
     pub busy: bool,
     /// The last collective's name, or what it is busy with.
@@ -165,15 +183,17 @@ pub struct Position {
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.number, u8::from(self.busy), self.doing)
+        let busy = u8::from(self.busy);
+        write!(f, "{} {} {busy} {}", self.number, self.within, self.doing)
     }
 }
 
 impl Position {
     fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
+        let mut parts = text.splitn(4, ' ');
         Some(Self {
             number: parts.next()?.parse().ok()?,
+            within: parts.next()?.parse().ok()?,
             busy: parts.next()? == "1",
             doing: parts.next().unwrap_or_default().to_owned(),
         })
@@ -193,7 +213,8 @@ pub struct Doing {
 #[derive(Default)]
 pub(crate) struct Progress {
     doing: Mutex<Doing>,
-    number: Mutex<u64>,
+    /// As [`Position`] has them.
+    counted: Mutex<(u64, u64)>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -202,29 +223,53 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Progress {
     /// Says in which collective this rank is, as long as `work` takes.
-    pub(crate) fn during<T>(&self, meeting: &Meeting, name: &'static str, work: impl FnOnce() -> T) -> T {
-        let number = {
-            let mut number = locked(&self.number);
-            *number += 1;
-            *number
+    pub(crate) fn during<T>(&self, meeting: &Meeting, name: &'static str, within: bool, work: impl FnOnce() -> T) -> T {
+        self.enter(meeting, name, within);
+        self.waiting(name, work)
+    }
+
+    /// Counts a collective.
+    pub(crate) fn enter(&self, meeting: &Meeting, name: &'static str, within: bool) {
+        let (number, within) = {
+            let mut counted = locked(&self.counted);
+            *counted = match within {
+                true => (counted.0, counted.1 + 1),
+                false => (counted.0 + 1, 0),
+            };
+            *counted
         };
         let at = Position {
             number,
+            within,
             busy: false,
             doing: name.to_owned(),
         };
         // Should rank 0 be gone, the collective itself says so.
         let _ = meeting.set(&place(meeting.rank), &at.to_string());
-        locked(&self.doing).collective = Some((name, Instant::now()));
+    }
+
+    /// Says for which collective this rank waits, as long as `work` takes.
+    pub(crate) fn waiting<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        self.begin_waiting(name);
         let done = work();
-        locked(&self.doing).collective = None;
+        self.end_waiting();
         done
+    }
+
+    pub(crate) fn begin_waiting(&self, name: &'static str) {
+        locked(&self.doing).collective = Some((name, Instant::now()));
+    }
+
+    pub(crate) fn end_waiting(&self) {
+        locked(&self.doing).collective = None;
     }
 
     pub(crate) fn busy<T>(&self, meeting: &Meeting, with: &str, work: impl FnOnce() -> T) -> T {
         let say = |busy: bool| {
+            let (number, within) = *locked(&self.counted);
             let at = Position {
-                number: *locked(&self.number),
+                number,
+                within,
                 busy,
                 doing: with.to_owned(),
             };
@@ -331,6 +376,7 @@ mod tests {
             Position::default(),
             Position {
                 number: 7,
+                within: 2,
                 busy: true,
                 doing: "writing weights l1-v3".to_owned(),
             },

@@ -3,7 +3,14 @@
 //!
 //! Tokens are counted flat over `[b, t]`: a batch of `b` padded rows has one causal piece per row, a packed tree has `b = 1` and the pieces of
 //! its paths.
+//!
+//! **A part of a tree.** Ranks that share a sequence (DeepSpeed-Ulysses, arXiv 2309.14509) each hold an equal, contiguous part of its tokens. Norms,
+//! linear layers, rotation and the MLP are of a token alone; around attention the ranks trade tokens for heads: each then has all tokens of its share of
+//! the heads, attends, and trades back. Ranks that are more than there are groups of keys and values have copies of one group.
 
+use std::rc::Rc;
+
+use grpo_native::Exchange;
 use grpo_native::attention::{self, AttentionError, Piece};
 use tch::Tensor;
 
@@ -13,7 +20,10 @@ use crate::model::Rope;
 pub struct Layout {
     /// `[b * t]` int64.
     positions: Tensor,
+    /// Of all tokens, where these here are a part.
     pieces: Vec<Piece>,
+    /// Those who have the other parts.
+    shared: Option<Rc<Exchange>>,
 }
 
 impl Layout {
@@ -31,6 +41,7 @@ impl Layout {
         Self {
             positions: Tensor::arange(t as i64, (tch::Kind::Int64, tch::Device::Cpu)).repeat([b]),
             pieces: pieces.collect(),
+            shared: None,
         }
     }
 
@@ -41,6 +52,24 @@ impl Layout {
         Ok(Self {
             positions: Tensor::from_slice(&positions),
             pieces,
+            shared: None,
+        })
+    }
+
+    /// This rank's part of a packed tree, of which every rank of `shared` has an equal one: `positions` and `pieces` are the whole tree's, and its
+    /// tokens a multiple of the ranks. Every pass through a block, and back, then waits for the other ranks.
+    pub fn part(positions: &[usize], pieces: Vec<Piece>, shared: Rc<Exchange>) -> Result<Self, AttentionError> {
+        let n = positions.len();
+        if !n.is_multiple_of(shared.world()) {
+            let message = format!("{n} tokens cannot be divided over {} ranks", shared.world());
+            return Err(AttentionError::Layout { at: 0, message });
+        }
+        let whole = Self::tree(positions, pieces)?;
+        let tokens = (n / shared.world()) as i64;
+        Ok(Self {
+            positions: whole.positions.narrow(0, tokens * shared.rank() as i64, tokens),
+            shared: Some(shared),
+            ..whole
         })
     }
 
@@ -60,9 +89,54 @@ impl Layout {
     /// Attention of `q: [b, t, heads, d]` over `k, v: [b, t, groups, d]`, to `[b, t, heads * d]`.
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
         let size = q.size();
-        let flat = |x: &Tensor| x.reshape([size[0] * size[1], x.size()[2], size[3]]);
-        done(attention::tree(&flat(q), &flat(k), &flat(v), &self.pieces)).view([size[0], size[1], size[2] * size[3]])
+        let (n, heads, d) = (size[0] * size[1], size[2], size[3]);
+        let flat = |x: &Tensor| x.reshape([n, x.size()[2], d]);
+        let (q, k, v) = (flat(q), flat(k), flat(v));
+        let mixed = match &self.shared {
+            Some(shared) if shared.world() > 1 => self.attend_with_others(shared, &q, &k, &v),
+            _ => done(attention::tree(&q, &k, &v, &self.pieces)),
+        };
+        mixed.view([size[0], size[1], heads * d])
     }
+
+    /// The same of a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange there and one back.
+    fn attend_with_others(&self, shared: &Exchange, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+        let ranks = shared.world() as i64;
+        let (n, heads, d) = (q.size()[0], q.size()[1], q.size()[2]);
+        let groups = k.size()[1];
+        let share = |x: &Tensor| match groups >= ranks {
+            true => x.view([n, ranks, groups / ranks, d]),
+            // Neighbours share a group, as the heads that they have do.
+            false => x
+                .unsqueeze(2)
+                .expand([n, groups, ranks / groups, d], false)
+                .reshape([n, ranks, 1, d]),
+        };
+        // Heads, keys and values of rank j, of the tokens here; then those of this rank, of all tokens.
+        let shares = [q.view([n, ranks, heads / ranks, d]), share(k), share(v)];
+        let widths = shares.each_ref().map(|x| x.size()[2]);
+        let own = shared.all_to_all(&Tensor::cat(&shares, 2).transpose(0, 1));
+        let own = own.view([ranks * n, widths.iter().sum(), d]);
+        let [q, k, v] = [0, 1, 2].map(|at| own.narrow(1, widths[..at].iter().sum(), widths[at]));
+        let mixed = done(attention::tree(&q, &k, &v, &self.pieces));
+        let mixed = shared.all_to_all(&mixed.view([ranks, n, widths[0] * d]));
+        mixed.transpose(0, 1).reshape([n, heads * d])
+    }
+}
+
+/// How many ranks may share a sequence of a model with so many heads and groups of keys and values: whether this number may, and if not why.
+pub fn check_sharing(ranks: usize, heads: usize, groups: usize) -> Result<(), String> {
+    if ranks == 0 || !heads.is_multiple_of(ranks) {
+        return Err(format!(
+            "the model has {heads} heads, which {ranks} ranks cannot divide: choose a divisor of {heads}"
+        ));
+    }
+    if !groups.is_multiple_of(ranks) && !ranks.is_multiple_of(groups) {
+        return Err(format!(
+            "the model has {groups} groups of keys and values, which {ranks} ranks neither divide nor copy evenly: choose a divisor or a multiple of {groups}"
+        ));
+    }
+    Ok(())
 }
 
 /// Shapes that do not fit panic, as they do in every other operation on tensors.

@@ -5,6 +5,8 @@
 
 use std::rc::Rc;
 
+use grpo_native::Exchange;
+use grpo_native::attention::Piece;
 use grpo_policy::layout::Layout;
 use tch::Tensor;
 
@@ -106,6 +108,37 @@ impl MicroBatch {
     /// Tokens that the model computes.
     pub fn tokens(&self) -> usize {
         self.ids.numel()
+    }
+
+    /// This rank's part of a packed tree that the ranks of `shared` compute together: equal, contiguous parts of its tokens, after some that nobody sees
+    /// where they do not divide.
+    pub fn part(pack: &Pack, rows: &[TrainRow], shared: &Rc<Exchange>) -> Result<Self, TrainError> {
+        let n = pack.tokens.len();
+        let whole = n.next_multiple_of(shared.world());
+        let (mut positions, mut pieces) = (pack.positions.clone(), pack.pieces.clone());
+        positions.resize(whole, 0);
+        if whole > n {
+            pieces.push(Piece {
+                queries: n..whole,
+                keys: n..whole,
+                causal: true,
+            });
+        }
+        let here = whole / shared.world();
+        let begin = here * shared.rank();
+        let mut ids: Vec<i64> = pack.tokens.iter().map(|token| i64::from(*token)).collect();
+        ids.resize(whole, 0);
+        let layout = Layout::part(&positions, pieces, shared.clone())?;
+        let mut trained = Trained::default();
+        for entry in pack
+            .entries
+            .iter()
+            .filter(|entry| (begin..begin + here).contains(&entry.at))
+        {
+            trained.push(entry.at - begin, entry.row, &rows[entry.row], entry.token);
+        }
+        let ids = Tensor::from_slice(&ids[begin..begin + here]);
+        Ok(trained.batch(ids.unsqueeze(0), layout))
     }
 
     /// A packed tree of some of `rows`.

@@ -41,6 +41,16 @@ pub enum TrainError {
     Hung(Hang),
     #[error("{name} is {found:?}; the trainer needs torchrun's environment")]
     Environment { name: &'static str, found: String },
+    /// `field`: of `spec.trainer`.
+    #[error("trainer.{field} is {value}: {message}")]
+    Division {
+        field: &'static str,
+        value: u32,
+        message: String,
+    },
+    /// Bytes of one rank; the message has the sum.
+    #[error("the run does not fit into memory: {message}")]
+    Memory { needed: u64, room: u64, message: String },
     #[error("{0}")]
     Start(String),
 }

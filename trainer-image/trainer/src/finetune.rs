@@ -207,16 +207,12 @@ fn supervised_step(
     seen: u64,
 ) -> Result<f64, TrainError> {
     let chosen: Vec<TrainRow> = chosen.iter().map(|&at| rows[at].clone()).collect();
-    let packing = pack(
-        &chosen,
-        plan.step_tokens,
-        model.group.world() as usize,
-        &Cost::of(&model.config),
-    );
-    let mine = &packing.ranks[model.group.rank() as usize];
+    let (lines, line) = model.lines();
+    let packing = pack(&chosen, plan.step_tokens, lines, &Cost::of(&model.config));
+    let mine = &packing.ranks[line];
     let batches: Vec<MicroBatch> = mine
         .iter()
-        .map(|pack| MicroBatch::packed(pack, &chosen))
+        .map(|pack| model.micro_batch(pack, &chosen))
         .collect::<Result<_, _>>()?;
     // The first token of a row is predicted by nothing and has no loss.
     let total: f64 = chosen

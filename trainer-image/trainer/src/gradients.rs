@@ -16,7 +16,7 @@ use tch::{Kind, Tensor};
 
 use crate::data::MicroBatch;
 use crate::error::TrainError;
-use crate::sharded::Sharded;
+use crate::sharded::{Gathering, Reducing, Sharded};
 
 /// A summed loss, and its derivatives by what the model says of each trained token.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -139,17 +139,27 @@ impl Sharded {
     }
 
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
-        let mut ends = self.ends(self.gather(0)?);
+        // All on their way at once: each is waited for where it is first needed.
+        let coming = (0..self.shards.len()).map(|index| self.start_gather(index));
+        let mut coming = coming.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate();
+        let mut next = || -> Result<Option<(usize, Vec<Tensor>)>, TrainError> {
+            let unit = coming.next().map(|(index, unit)| Ok((index, unit.wait()?)));
+            unit.transpose()
+        };
+        let mut ends = self.ends(next()?.map(|(_, tensors)| tensors).unwrap_or_default());
         let mut units = Vec::new();
-        for index in 1..self.shards.len() {
-            units.push(self.leaves(index, self.gather(index)?));
-        }
-        let mut routes: Vec<Vec<Option<Tensor>>> = units.iter().map(|_| Vec::new()).collect();
+        let mut routes: Vec<Vec<Option<Tensor>>> = self.shards[1..].iter().map(|_| Vec::new()).collect();
         let mut total = 0.0;
         for batch in batches {
             let below = tch::no_grad(|| model::embed(&ends.tensors[0], &batch.ids)).set_requires_grad(true);
             let mut x = below.shallow_clone();
-            for (weights, routes) in units.iter().zip(&mut routes) {
+            for (layer, routes) in routes.iter_mut().enumerate() {
+                if units.len() == layer
+                    && let Some((index, tensors)) = next()?
+                {
+                    units.push(self.leaves(index, tensors));
+                }
+                let weights = &units[layer];
                 let mut experts = None;
                 x = model::block(
                     &self.config,
@@ -164,13 +174,21 @@ impl Sharded {
             let above = self.head(batch, &x, &mut ends, loss, &mut total)?;
             flow(&x, &above);
             drop(x);
+            self.parts.line.check()?;
             self.embedded(&mut ends, &batch.ids, &grad_of(&below));
         }
-        self.note_all_loads(&routes);
-        let mut gradients = vec![self.reduce(0, ends.gradients)?];
-        for (index, weights) in units.into_iter().enumerate() {
-            gradients.push(self.reduce(index + 1, weights.iter().map(grad_of).collect())?);
+        // A rank without micro-batches has needed none.
+        while let Some((index, tensors)) = next()? {
+            units.push(self.leaves(index, tensors));
         }
+        self.note_all_loads(&routes);
+        let mut leaving = self.reduce(0, ends.gradients)?;
+        let mut gradients = Vec::with_capacity(self.shards.len());
+        for (index, weights) in units.into_iter().enumerate() {
+            let next = self.reduce(index + 1, weights.iter().map(grad_of).collect())?;
+            gradients.push(std::mem::replace(&mut leaving, next).wait()?);
+        }
+        gradients.push(leaving.wait()?);
         Ok((gradients, total))
     }
 
@@ -191,18 +209,24 @@ impl Sharded {
                     .map(|batch| model::embed(&ends.tensors[0], &batch.ids))
                     .collect(),
             );
+            let mut coming = Some(self.start_gather(layers.min(1))?);
             for layer in 0..layers {
-                let weights = self.gather(layer + 1)?;
+                let weights = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
+                if layer + 1 < layers {
+                    coming = Some(self.start_gather(layer + 2)?);
+                }
                 let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|_| None).collect();
                 let all = batches.iter().zip(&inputs[layer]).zip(&mut chosen);
                 let next = all.map(|((batch, x), experts)| block(&weights, batch, x, experts));
                 inputs.push(next.collect());
                 routes.push(chosen);
+                self.parts.line.check()?;
             }
             Ok(())
         })?;
         self.note_all_loads(&routes);
 
+        let mut coming = Some(self.start_gather(layers)?);
         let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
@@ -210,9 +234,14 @@ impl Sharded {
         }
 
         // Backward through the blocks, then the embedding.
-        let mut gradients: Vec<Option<Tensor>> = (0..self.shards.len()).map(|_| None).collect();
+        let mut gradients: Vec<Tensor> = Vec::with_capacity(self.shards.len());
+        let mut leaving: Option<Reducing<'_>> = None;
         for layer in (0..layers).rev() {
-            let weights = self.leaves(layer + 1, self.gather(layer + 1)?);
+            let whole = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
+            if layer > 0 {
+                coming = Some(self.start_gather(layer)?);
+            }
+            let weights = self.leaves(layer + 1, whole);
             let mut chosen = routes.pop().unwrap_or_default();
             let layer_inputs = inputs.pop().unwrap_or_default().into_iter().zip(&mut chosen);
             for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
@@ -220,13 +249,22 @@ impl Sharded {
                 flow(&block(&weights, batch, &x, experts), above);
                 *above = grad_of(&x);
             }
-            gradients[layer + 1] = Some(self.reduce(layer + 1, weights.iter().map(grad_of).collect())?);
+            self.parts.line.check()?;
+            if let Some(last) = leaving.take() {
+                gradients.push(last.wait()?);
+            }
+            leaving = Some(self.reduce(layer + 1, weights.iter().map(grad_of).collect())?);
         }
         for (batch, above) in batches.iter().zip(&flowing) {
             self.embedded(&mut ends, &batch.ids, above);
         }
-        gradients[0] = Some(self.reduce(0, ends.gradients)?);
-        Ok((gradients.into_iter().flatten().collect(), total))
+        let last = self.reduce(0, ends.gradients)?;
+        for unit in leaving.into_iter().chain([last]) {
+            gradients.push(unit.wait()?);
+        }
+        // They came from the last unit to the first.
+        gradients.reverse();
+        Ok((gradients, total))
     }
 
     /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `ends`; answers what flows into the last block's
@@ -319,6 +357,7 @@ impl Sharded {
             for (batch, x) in batches.iter().zip(states.iter_mut()) {
                 *x = model::block(&config, &self.rope, &batch.layout, &Block(&weights), x, &mut None);
             }
+            self.parts.line.check()?;
         }
         let head = &ends[if ends.len() > 2 { 2 } else { 0 }];
         let most = self.head_piece();
@@ -341,20 +380,24 @@ impl Sharded {
         (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
     }
 
-    /// This rank's part of the unit's gradient, summed over ranks.
-    fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Tensor, TrainError> {
+    /// Sends the unit's gradient to where its parts are, summed over ranks.
+    fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Reducing<'_>, TrainError> {
         let shard = &self.shards[index];
         // An embedding's adapter is empty.
         if shard.unit.tensors.is_empty() {
-            return Ok(shard.values.zeros_like());
+            return Ok(Reducing::nothing(self.shard_group(), shard.values.zeros_like()));
         }
         let tensors = &tensors[self.frozen_tensors(index)..];
         let mut parts: Vec<Tensor> = tensors.iter().map(|gradient| gradient.reshape([-1])).collect();
-        let padding = shard.values.numel() * self.group.world() as usize - shard.unit.numel();
+        let padding = shard.values.numel() * self.shard_group().world() as usize - shard.unit.numel();
         if padding > 0 {
-            parts.push(Tensor::zeros([padding as i64], (Kind::Float, tch::Device::Cpu)));
+            parts.push(
+                shard
+                    .values
+                    .new_zeros([padding as i64], (shard.values.kind(), shard.values.device())),
+            );
         }
-        Ok(self.group.reduce_scatter_sum(&Tensor::cat(&parts, 0))?)
+        self.start_reduce(&Tensor::cat(&parts, 0))
     }
 }
 

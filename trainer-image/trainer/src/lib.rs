@@ -12,6 +12,8 @@ pub mod finetune;
 pub mod gradients;
 pub mod grpo;
 pub mod losses;
+pub mod memory;
+pub mod mesh;
 pub mod mini;
 pub mod packing;
 pub mod serve;

@@ -19,6 +19,8 @@ pub struct Mini {
     pub packing: Packing,
     /// Of this rank.
     pub batches: Vec<MicroBatch>,
+    /// Whether a pack's tokens are divided over ranks.
+    in_parts: bool,
 }
 
 /// Sequences are numbered anew in each part: by first appearance.
@@ -66,17 +68,26 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
 impl Mini {
     /// Packs rows for the model's ranks.
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
-        let (world, rank) = (model.group.world() as usize, model.group.rank() as usize);
-        let packing = pack(&rows, model.micro_batch_tokens, world, &Cost::of(&model.config));
-        let mine = packing.ranks[rank].iter();
+        let (lines, line) = model.lines();
+        let packing = pack(&rows, model.micro_batch_tokens, lines, &Cost::of(&model.config));
+        let mine = packing.ranks[line].iter();
         let batches = mine
-            .map(|pack| MicroBatch::packed(pack, &rows))
+            .map(|pack| model.micro_batch(pack, &rows))
             .collect::<Result<_, _>>()?;
-        Ok(Self { rows, packing, batches })
+        let in_parts = model.shares_sequences();
+        Ok(Self {
+            rows,
+            packing,
+            batches,
+            in_parts,
+        })
     }
 
-    /// Whether every sequence's rows are in one pack.
+    /// Whether every sequence's rows are in one pack, and on one rank.
     pub fn holds_sequences_whole(&self) -> bool {
+        if self.in_parts {
+            return false;
+        }
         let mut at: Vec<Option<usize>> = vec![None; self.rows.len()];
         let packs = self.packing.ranks.iter().flatten().enumerate();
         let mut of_entry = packs.flat_map(|(number, pack)| pack.entries.iter().map(move |entry| (number, entry)));

@@ -34,6 +34,8 @@ use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::grpo;
+use crate::memory::{self, Facts};
+use crate::mesh::{Mesh, Plan};
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, Store, json};
 use crate::watchdog::{self, Limits};
@@ -61,6 +63,8 @@ pub struct Shared {
     pub steps: BTreeMap<u32, StepState>,
     /// What each of them was ordered to be done on.
     pub requests: BTreeMap<u32, StepRequest>,
+    /// Bytes of this rank: estimated at one row of full length, and what there are.
+    pub memory: [Option<u64>; 2],
 }
 
 impl Shared {
@@ -100,6 +104,7 @@ impl Board {
             state,
             steps: BTreeMap::new(),
             requests: BTreeMap::new(),
+            memory: [None; 2],
         }));
         Self {
             shared,
@@ -202,6 +207,24 @@ fn train(
     let model_config = Config::read(&model_dir)?;
     // A damaged model is refused before anybody waits for this rank.
     let source = Source::open(&model_dir, &model_config)?;
+    let plan = Plan::of(config.spec.trainer.as_ref(), process.limits.per_pod);
+    plan.check(&model_config, rendezvous.world)?;
+    let context = model_config.max_position_embeddings as u64;
+    let longest = config
+        .spec
+        .agent
+        .limits
+        .context_tokens
+        .map_or(context, |limit| context.min(limit.into()));
+    let room = memory::room(process.limits.per_pod);
+    let trained = match &config.spec.model.lora {
+        Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
+        None => model_config.clone(),
+    };
+    let mut facts = Facts::of(&trained, plan, rendezvous.world);
+    facts.holds_base = trained.lora.is_none() && config.spec.algorithm.kl.is_some();
+    let estimate = facts.announce(longest, room)?;
+    board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let arrived = Arrived::reach(rendezvous)?;
     board.arrived.store(true, Ordering::Relaxed);
@@ -224,7 +247,11 @@ fn train(
         watch: group.watch(),
         pending: None,
         curves: None,
-        model: shaped(Sharded::read(model_config, group, &source)?, &config.spec, &source)?,
+        model: shaped(
+            Sharded::read(model_config, Mesh::new(group, plan)?, &source)?,
+            &config.spec,
+            &source,
+        )?,
         config,
         model_dir,
     };

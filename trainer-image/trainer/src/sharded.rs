@@ -9,17 +9,20 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use grpo_native::Group;
 use grpo_native::optimizer::{AdamStep, adamw};
+use grpo_native::{Flight, Group};
 use grpo_policy::lora::{self, Lora};
 use grpo_policy::model::{self, Rope};
 use grpo_policy::weights::{self, Array, Source, Unit, Weights};
 use grpo_policy::{Config, ModelError};
 use tch::{Kind, Tensor};
 
+use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::finetune;
 pub use crate::gradients::{LossFn, LossOver, Model, Slope};
+use crate::mesh::{Mesh, Parts};
+use crate::packing::Pack;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +37,7 @@ pub struct AdamW {
 /// One rank's part of one unit.
 pub struct Shard {
     pub unit: Unit,
-    /// `[padded / world]`.
+    /// `[padded / ranks]`, of the ranks that share the state.
     pub values: Tensor,
     pub first_moment: Tensor,
     pub second_moment: Tensor,
@@ -60,13 +63,17 @@ impl Shard {
 /// One rank's part of model and optimizer.
 pub struct Sharded {
     pub config: Config,
+    /// All ranks.
     pub group: Group,
+    pub(crate) parts: Parts,
     /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
     /// The model's own units where an adapter is trained; else empty.
     pub(crate) frozen: Vec<(Unit, Tensor)>,
     /// The model that training began with, where [`Sharded::hold_base`] was asked for it; else empty.
     pub(crate) base: Vec<(Unit, Tensor)>,
+    /// Every unit whole, flat and padded, where nothing is to be sent: see [`Sharded::without_collectives`].
+    replicated: Option<Vec<Tensor>>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
@@ -83,7 +90,7 @@ pub struct Sharded {
 }
 
 /// 32 MiB of fp32.
-const HEAD_LOGITS: usize = 1 << 23;
+pub(crate) const HEAD_LOGITS: usize = 1 << 23;
 
 const ACTIVATION_BYTES: usize = 2 << 30;
 
@@ -94,31 +101,34 @@ const NORM_PIECE: i64 = 1 << 18;
 
 impl Sharded {
     /// Takes this rank's part of `weights`.
-    pub fn new(config: Config, group: Group, weights: &Weights) -> Result<Self, TrainError> {
-        Self::build(config, group, part_of(weights, "the model"))
+    pub fn new(config: Config, mesh: impl Into<Mesh>, weights: &Weights) -> Result<Self, TrainError> {
+        Self::build(config, mesh.into(), part_of(weights, "the model"))
     }
 
     /// Reads this rank's part of a model directory, and no other bytes of its tensors.
-    pub fn read(config: Config, group: Group, source: &Source) -> Result<Self, TrainError> {
-        Self::build(config, group, |name, range| source.read_finite(name, range))
+    pub fn read(config: Config, mesh: impl Into<Mesh>, source: &Source) -> Result<Self, TrainError> {
+        Self::build(config, mesh.into(), |name, range| source.read_finite(name, range))
     }
 
     fn build(
         config: Config,
-        group: Group,
+        mesh: Mesh,
         read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Self, TrainError> {
+        let Mesh { world: group, parts } = mesh;
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| Shard::new(unit, &group, &read))
+            .map(|unit| Shard::new(unit, parts.shard(&group), &read))
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
         Ok(Self {
             config,
             group,
+            parts,
             shards,
             frozen: Vec::new(),
             base: Vec::new(),
+            replicated: None,
             updates: 0,
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
@@ -138,11 +148,11 @@ impl Sharded {
 
     /// The same with an adapter that has been trained before.
     pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
-        let config = self.config.with_lora(lora.clone())?;
+        let config = self.config.clone().with_lora(lora.clone())?;
         let read = part_of(adapter, "the adapter");
         let shards = lora::units(&config, &lora)
             .into_iter()
-            .map(|unit| Shard::new(unit, &self.group, &read))
+            .map(|unit| Shard::new(unit, self.shard_group(), &read))
             .collect::<Result<_, TrainError>>()?;
         let frozen = self.shards.into_iter().map(|shard| (shard.unit, shard.values));
         Ok(Self {
@@ -154,18 +164,83 @@ impl Sharded {
         })
     }
 
+    /// In numbers of that kind from here on, parameters and all that is computed.
+    pub fn in_kind(mut self, kind: Kind) -> Self {
+        for shard in &mut self.shards {
+            for tensor in [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment] {
+                *tensor = tensor.to_kind(kind);
+            }
+        }
+        for (_, values) in &mut self.frozen {
+            *values = values.to_kind(kind);
+        }
+        self.rope = Rope::new(&self.config, self.config.max_position_embeddings as i64, kind);
+        self
+    }
+
+    /// What sharding costs is measured against this: the same shards and steps, but units are gathered from a copy that every rank has, and of a
+    /// gradient each rank takes its part unsummed. The copy does not follow the steps, and an adapter has none: this is for measuring.
+    pub fn without_collectives(mut self) -> Result<Self, TrainError> {
+        let whole = self
+            .shards
+            .iter()
+            .map(|shard| self.shard_group().all_gather(&shard.values));
+        self.replicated = Some(whole.collect::<Result<_, _>>()?);
+        Ok(self)
+    }
+
+    /// The ranks over which the state is sharded.
+    pub fn shard_group(&self) -> &Group {
+        self.parts.shard(&self.group)
+    }
+
+    /// Which copy of the state this rank has a part of.
+    pub fn copy(&self) -> u32 {
+        self.parts.node.as_ref().map_or(0, |(_, copies)| copies.rank())
+    }
+
+    /// How many parts micro-batches are dealt to, and which of them is this rank's: ranks that share sequences count as one.
+    pub fn lines(&self) -> (usize, usize) {
+        let line = self.parts.line.world();
+        (self.group.world() as usize / line, self.group.rank() as usize / line)
+    }
+
+    /// Whether a packed tree's tokens are divided over ranks.
+    pub fn shares_sequences(&self) -> bool {
+        self.parts.line.world() > 1
+    }
+
+    /// What this rank computes of a packed tree of some of `rows`.
+    pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
+        match self.shares_sequences() {
+            false => MicroBatch::packed(pack, rows),
+            true => MicroBatch::part(pack, rows, &self.parts.line),
+        }
+    }
+
     /// The unit's tensors, whole, on every rank: the model's, then the adapter's.
     pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        self.start_gather(index)?.wait()
+    }
+
+    /// The same, while something else is computed.
+    pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
         let shard = &self.shards[index];
         let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
-        let mut tensors = Vec::new();
+        let mut parts = Vec::new();
         for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
             // An embedding's adapter is empty.
             if !unit.tensors.is_empty() {
-                tensors.extend(split(unit, &self.group.all_gather(values)?));
+                parts.push((
+                    unit,
+                    match &self.replicated {
+                        None => Part::Coming(self.shard_group().start_all_gather(values)?),
+                        Some(whole) => Part::There(&whole[index]),
+                    },
+                ));
             }
         }
-        Ok(tensors)
+        Ok(Gathering(parts))
     }
 
     /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is that already.
@@ -175,7 +250,7 @@ impl Sharded {
             let units = weights::units(&self.config).into_iter();
             self.base = units
                 .map(|unit| {
-                    let values = part(&unit, &self.group, &read)?;
+                    let values = part(&unit, self.shard_group(), &read)?;
                     Ok((unit, values))
                 })
                 .collect::<Result<_, TrainError>>()?;
@@ -192,7 +267,7 @@ impl Sharded {
     /// The base model's unit, whole, on every rank.
     pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         match self.frozen.get(index).or(self.base.get(index)) {
-            Some((unit, values)) => Ok(split(unit, &self.group.all_gather(values)?)),
+            Some((unit, values)) => Ok(split(unit, &self.shard_group().all_gather(values)?)),
             None => Err(TrainError::Start(
                 "no base model is held, but its logprobs are asked for".to_owned(),
             )),
@@ -297,7 +372,7 @@ impl Sharded {
             .map(|part| square(&part))
             .sum();
         let mut sum = Tensor::from_slice(&[squares]);
-        self.group.all_reduce_sum(&mut sum)?;
+        self.shard_group().all_reduce_sum(&mut sum)?;
         Ok(sum.double_value(&[0]).sqrt())
     }
 
@@ -358,6 +433,69 @@ fn part(
     }
     values.resize(part, 0.0);
     Ok(Tensor::from_slice(&values))
+}
+
+/// A unit on its way to this rank.
+pub(crate) struct Gathering<'a>(Vec<(&'a Unit, Part<'a>)>);
+
+enum Part<'a> {
+    Coming(Flight<'a>),
+    There(&'a Tensor),
+}
+
+impl Gathering<'_> {
+    pub(crate) fn wait(self) -> Result<Vec<Tensor>, TrainError> {
+        let mut tensors = Vec::new();
+        for (unit, part) in self.0 {
+            let whole = match part {
+                Part::Coming(flight) => flight.wait()?,
+                Part::There(whole) => whole.shallow_clone(),
+            };
+            tensors.extend(split(unit, &whole));
+        }
+        Ok(tensors)
+    }
+}
+
+/// A gradient on its way to the ranks that have its parts.
+pub(crate) struct Reducing<'a> {
+    scattered: Flight<'a>,
+    copies: Option<&'a Group>,
+}
+
+impl<'a> Reducing<'a> {
+    /// A part that every rank knows.
+    pub(crate) fn nothing(group: &'a Group, part: Tensor) -> Self {
+        Self {
+            scattered: Flight::landed(group, part),
+            copies: None,
+        }
+    }
+
+    /// Over the ranks that share the state, then over the copies of it.
+    pub(crate) fn wait(self) -> Result<Tensor, TrainError> {
+        let mut part = self.scattered.wait()?;
+        if let Some(copies) = self.copies {
+            copies.all_reduce_sum(&mut part)?;
+        }
+        Ok(part)
+    }
+}
+
+impl Sharded {
+    /// Sums a unit's gradient over the ranks, flat and padded, and gives each its part.
+    pub(crate) fn start_reduce(&self, whole: &Tensor) -> Result<Reducing<'_>, TrainError> {
+        let scattered = match &self.replicated {
+            None => self.shard_group().start_reduce_scatter_sum(whole)?,
+            Some(_) => {
+                let group = self.shard_group();
+                let part = whole.numel() as i64 / i64::from(group.world());
+                Flight::landed(group, whole.narrow(0, part * i64::from(group.rank()), part))
+            }
+        };
+        let copies = self.parts.node.as_ref().map(|(_, copies)| copies);
+        Ok(Reducing { scattered, copies })
+    }
 }
 
 /// Reads ranges of weights that are in memory; `path` is for messages.

@@ -78,7 +78,10 @@ pub struct CheckpointManifest {
 /// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state itself.
 pub struct Snapshot {
     head: CheckpointManifest,
+    /// Of those that share the state.
     rank: u32,
+    /// Another copy of the state is written by others.
+    is_written: bool,
     /// Flat, fp32: values and both moments of every unit.
     tensors: Vec<(String, Tensor)>,
 }
@@ -93,9 +96,11 @@ impl Snapshot {
             ];
             parts.map(|(name, tensor)| (format!("{index:05}.{name}"), tensor.copy()))
         });
+        let is_written = model.copy() == 0;
         Self {
-            tensors: named.collect(),
-            rank: model.group.rank(),
+            tensors: named.filter(|_| is_written).collect(),
+            rank: model.shard_group().rank(),
+            is_written,
             head: CheckpointManifest::head(model, lineage, step),
         }
     }
@@ -112,7 +117,7 @@ impl CheckpointManifest {
             lineage: lineage.to_owned(),
             step,
             updates: model.updates,
-            world: model.group.world(),
+            world: model.shard_group().world(),
             adapter: model.config.lora.as_ref().map(|lora| lora.peft_config("")),
             files: BTreeMap::new(),
         }
@@ -399,6 +404,9 @@ impl Store {
 
     /// The same of a state that was put aside.
     pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), TrainError> {
+        if !snapshot.is_written {
+            return Ok(());
+        }
         let malformed = |e: safetensors::SafeTensorError| TrainError::Start(format!("packing a checkpoint: {e}"));
         let tensors = snapshot.tensors.iter();
         let tensors = tensors
@@ -501,7 +509,8 @@ impl Store {
             let (held, wanted) = (words(&checkpoint.adapter), words(&head.adapter));
             return Err(damaged(format!("it holds {held}, but trained are {wanted}")));
         }
-        let (rank, world) = (model.group.rank() as usize, model.group.world() as usize);
+        let group = model.shard_group();
+        let (rank, world) = (group.rank() as usize, group.world() as usize);
         for (index, shard) in model.shards.iter_mut().enumerate() {
             let numel = shard.unit.numel();
             let part = padded(&shard.unit, world) / world;

@@ -86,11 +86,11 @@ fn overdue(doing: &Doing, limits: &Limits, now: Instant) -> Option<Overdue> {
 /// Ranks that never came, and of the others those that are furthest behind. A rank somewhat behind the foremost may itself wait for the last one: the
 /// root of a broadcast waits for it while another receiver has long gone on.
 fn late(positions: &[Option<Position>]) -> Vec<u32> {
-    let numbers = || positions.iter().flatten().map(|at| at.number);
+    let numbers = || positions.iter().flatten().map(|at| (at.number, at.within));
     let (last, foremost) = (numbers().min(), numbers().max());
     let is_late = |at: &Option<Position>| match at {
         None => true,
-        Some(at) => Some(at.number) == last && last != foremost,
+        Some(at) => Some((at.number, at.within)) == last && last != foremost,
     };
     (0..)
         .zip(positions)
@@ -203,6 +203,7 @@ mod tests {
     fn at(number: u64, busy: bool, doing: &str) -> Option<Position> {
         Some(Position {
             number,
+            within: 0,
             busy,
             doing: doing.to_owned(),
         })

@@ -32,3 +32,26 @@ fn the_bench_in_small_finds_shared_and_unshared_steps_to_be_the_same() {
         assert!(value(&[case, "the bound of sharing"]) > 2.0, "{case}");
     }
 }
+
+/// Figures 5, 6 and 9 in small: each is of processes that meet on the loopback.
+#[test]
+fn several_ranks_compute_what_one_does_however_they_divide_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_grpo-bench-trainer"))
+        .args(["bench", "--short", "--rounds", "1", "--figures", "5,6,9"])
+        .arg("--folder")
+        .arg(folder.path())
+        .arg("--out")
+        .arg(folder.path().join("trainer.json"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+    for words in [
+        "2 data parallel x 2 sequence parallel, sharded over groups of 2, fp64",
+        "off by",
+        "cost of sharding",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+}

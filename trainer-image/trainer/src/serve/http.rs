@@ -192,13 +192,20 @@ async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Que
 }
 
 async fn metrics(State(door): State<Door>) -> String {
-    let (state, last) = door.board.with(|shared| {
+    let (state, memory, last) = door.board.with(|shared| {
         (
             shared.state.clone(),
+            shared.memory,
             shared.steps.values().rev().find_map(|step| step.metrics.clone()),
         )
     });
     let mut text = format!("# TYPE grpo_trainer_step gauge\ngrpo_trainer_step {}\n", state.step);
+    for (name, bytes) in ["estimated", "available"].into_iter().zip(memory) {
+        if let Some(bytes) = bytes {
+            let name = format!("grpo_trainer_memory_{name}_bytes");
+            let _ = writeln!(text, "# TYPE {name} gauge\n{name} {bytes}");
+        }
+    }
     for (name, value) in last.iter().flat_map(StepMetrics::numbers) {
         let _ = writeln!(text, "# TYPE grpo_trainer_{name} gauge\ngrpo_trainer_{name} {value}");
     }

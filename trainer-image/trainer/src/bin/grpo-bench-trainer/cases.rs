@@ -42,7 +42,7 @@ pub struct Step {
 }
 
 /// Geometry B: 23.2 million parameters. The cases of turns have a smaller one, because the trainers beside ours take a row at a time.
-fn geometry(case: Case, tiny: bool) -> serde_json::Value {
+pub fn geometry(case: Case, tiny: bool) -> serde_json::Value {
     let (vocabulary, hidden, layers, wide, heads, groups, d) = match (case, tiny) {
         (_, true) => (256, 32, 2, 48, 4, 2, 8),
         (Case::Group, _) => (32_768, 384, 6, 1152, 6, 3, 64),
@@ -112,8 +112,12 @@ fn bench_rows(case: Case, vocabulary: u32, tiny: bool) -> Vec<BenchRow> {
 
 /// Writes the folder of a case.
 pub fn prepare(folder: &Path, case: Case, tiny: bool) -> Result<String, Failure> {
+    prepare_model(folder, &geometry(case, tiny), case, tiny)
+}
+
+/// The same with another model.
+pub fn prepare_model(folder: &Path, json: &serde_json::Value, case: Case, tiny: bool) -> Result<String, Failure> {
     std::fs::create_dir_all(folder)?;
-    let json = geometry(case, tiny);
     std::fs::write(folder.join("config.json"), json.to_string())?;
     let config = Config::read(folder)?;
     std::fs::write(

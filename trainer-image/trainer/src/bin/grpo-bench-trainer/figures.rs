@@ -7,12 +7,13 @@ use clap::Args;
 
 use crate::Failure;
 use crate::cases::{Case, prepare};
+use crate::division;
 use crate::report::{Row, write};
 use crate::step::{Said, compare};
 
 #[derive(Args)]
 pub struct Flags {
-    /// 1: one group. 2: turns, append-only and trimmed.
+    /// 1: one group. 2: turns, append-only and trimmed. 5: several ranks beside one. 6: memory, estimated and counted. 9: what sharding costs.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     figures: Vec<u8>,
     /// Of every trainer.
@@ -81,7 +82,10 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
                 bench.figure("2: turns, trimmed history", Case::Trimmed)?,
             ]
             .concat(),
-            other => return Err(format!("figure {other} is not measured here; 1 and 2 are").into()),
+            5 => division::equivalence(&bench.folder)?,
+            6 => division::memory(&bench.folder, flags.short)?,
+            9 => division::cost(&bench.folder, flags.short, flags.rounds)?,
+            other => return Err(format!("figure {other} is not measured here; 1, 2, 5, 6 and 9 are").into()),
         };
         for row in &rows {
             met &= row.meets_its_bar();
@@ -98,7 +102,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
                 )),
             );
         }
-        let versions = if flags.short {
+        let versions = if flags.short || *figure > 2 {
             vec![]
         } else {
             vec!["torch 2.11.0".to_owned(), "trl 1.16.0".to_owned()]
@@ -108,7 +112,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     Ok(met)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     match n {

@@ -4,7 +4,9 @@
 //! trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
 
 mod cases;
+mod division;
 mod figures;
+mod ranks;
 mod report;
 mod step;
 
@@ -29,6 +31,12 @@ struct Arguments {
 enum Command {
     /// Measure, and write the figures.
     Bench(figures::Flags),
+    /// Step as one of several ranks, say what it took.
+    Rank {
+        folder: PathBuf,
+        #[command(flatten)]
+        how: ranks::How,
+    },
     /// Write model, rows and settings of a case.
     Prepare {
         folder: PathBuf,
@@ -62,6 +70,10 @@ fn main() -> ExitCode {
         Command::Prepare { folder, case, tiny } => cases::prepare(&folder, case, tiny).map(|line| {
             println!("{line}");
             true
+        }),
+        Command::Rank { folder, how } => ranks::rank(&folder, &how).and_then(|said| {
+            println!("{}", serde_json::to_string(&said)?);
+            Ok(true)
         }),
         Command::Step {
             folder,

@@ -63,6 +63,17 @@ fn train_rows(rows: &[BenchRow], temperature: f32) -> Vec<TrainRow> {
         .collect()
 }
 
+fn settings(folder: &Path) -> Result<Step, Failure> {
+    Ok(serde_json::from_slice(&std::fs::read(folder.join("step.json"))?)?)
+}
+
+/// The folder's rows, ready for the model.
+pub fn read_rows(folder: &Path) -> Result<Vec<TrainRow>, Failure> {
+    let lines = std::fs::read_to_string(folder.join("rows.jsonl"))?;
+    let rows: Vec<BenchRow> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    Ok(train_rows(&rows, settings(folder)?.temperature))
+}
+
 /// From rows to changed parameters: packing is part of it. Answers loss and norm.
 fn one(
     model: &mut Sharded,
@@ -130,10 +141,7 @@ pub fn step(folder: &Path, how: How, gradients: Option<&Path>) -> Result<Said, F
     let group = Group::join(&Rendezvous::alone())?;
     let mut model = Sharded::new(config.clone(), group, &weights::read(folder, &config)?)?;
     model.activation_bytes = how.keep;
-    let settings: Step = serde_json::from_slice(&std::fs::read(folder.join("step.json"))?)?;
-    let lines = std::fs::read_to_string(folder.join("rows.jsonl"))?;
-    let rows: Vec<BenchRow> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let rows = train_rows(&rows, settings.temperature);
+    let (settings, rows) = (settings(folder)?, read_rows(folder)?);
     let packing = |rows: &[TrainRow], cost: &Cost| match how.unshared {
         true => unshared(rows, 1, cost),
         false => pack(rows, how.budget, 1, cost),
@@ -158,7 +166,7 @@ pub fn step(folder: &Path, how: How, gradients: Option<&Path>) -> Result<Said, F
 }
 
 /// The last `n` tokens of a row.
-fn shortened(row: &TrainRow, n: usize) -> TrainRow {
+pub fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     let from = row.tokens.len().saturating_sub(n);
     TrainRow {
         tokens: row.tokens[from..].to_vec(),

@@ -1,0 +1,154 @@
+//! An all-to-all that gradients flow through: how ranks that share a sequence trade tokens for heads and back (DeepSpeed-Ulysses, arXiv 2309.14509).
+//!
+//! Forward and backward call it from the middle of a graph, where there is nobody to return an error to. So a failure is noted: from then on
+//! nothing is exchanged, zeros take the place of what would have come, and [`Exchange::check`] says what happened.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tch::Tensor;
+
+use crate::meeting::{Meeting, Progress};
+use crate::{CollectiveError, Group, call};
+
+unsafe extern "C" {
+    fn grpo_exchange_new(
+        group: *mut c_void,
+        context: *mut c_void,
+        note: extern "C" fn(*mut c_void, c_int, *const c_char),
+        drop: extern "C" fn(*mut c_void),
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_exchange_free(exchange: *mut c_void);
+    fn grpo_all_to_all(
+        exchange: *mut c_void,
+        x: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+const DOING: &str = "exchange of a sequence";
+
+/// What the exchanges of a graph say to this side.
+struct Notes {
+    meeting: Arc<Meeting>,
+    progress: Arc<Progress>,
+    failure: Mutex<Option<String>>,
+}
+
+extern "C" fn note(context: *mut c_void, event: c_int, text: *const c_char) {
+    // SAFETY: the Arc that `Exchange::new` gave away, which lives until `forget` has it; the text outlives the call.
+    let (notes, text) = unsafe { (&*context.cast::<Notes>(), CStr::from_ptr(text)) };
+    if event == 0 {
+        notes.progress.enter(&notes.meeting, DOING, true);
+        notes.progress.begin_waiting(DOING);
+        return;
+    }
+    notes.progress.end_waiting();
+    if event == 2 {
+        let text = text.to_string_lossy();
+        let first = text.lines().next().unwrap_or_default().to_owned();
+        *notes.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
+    }
+}
+
+extern "C" fn forget(context: *mut c_void) {
+    // SAFETY: made by `Arc::into_raw`, taken back once.
+    drop(unsafe { Arc::from_raw(context.cast::<Notes>()) });
+}
+
+/// The ranks that share a sequence.
+pub struct Exchange {
+    raw: Option<*mut c_void>,
+    notes: Option<Arc<Notes>>,
+    group: Group,
+}
+
+impl Exchange {
+    /// One rank, which has all of its sequences itself.
+    pub fn alone() -> Self {
+        Self {
+            raw: None,
+            notes: None,
+            group: Group::alone(),
+        }
+    }
+
+    /// Over the ranks of `group`, which other ranks may call more or less often than this one: see [`Group::part`]'s `within`.
+    pub fn new(group: Group) -> Result<Self, CollectiveError> {
+        let mut exchange = Self {
+            raw: None,
+            notes: None,
+            group,
+        };
+        if let (Some(group), Some(meeting)) = (exchange.group.raw, &exchange.group.meeting) {
+            let notes = Arc::new(Notes {
+                meeting: meeting.clone(),
+                progress: exchange.group.progress.clone(),
+                failure: Mutex::new(None),
+            });
+            let context = Arc::into_raw(notes.clone()).cast_mut().cast();
+            let mut raw = std::ptr::null_mut();
+            // SAFETY: the group is live; the context is an Arc that C++ gives back to `forget`; `raw` is a valid place for one pointer.
+            call(|e, n| unsafe { grpo_exchange_new(group, context, note, forget, &mut raw, e, n) })
+                .map_err(|message| exchange.group.error(DOING, message))?;
+            exchange.raw = Some(raw);
+            exchange.notes = Some(notes);
+        }
+        Ok(exchange)
+    }
+
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    pub fn rank(&self) -> usize {
+        self.group.rank as usize
+    }
+
+    pub fn world(&self) -> usize {
+        self.group.world as usize
+    }
+
+    /// `x: [world, ..]`: block j goes to rank j, and what rank j sent here is block j of the answer. Differentiable. Every rank of the group
+    /// calls it in the same order with the same shape, and so do their backward passes. Alone, `x` itself.
+    pub fn all_to_all(&self, x: &Tensor) -> Tensor {
+        let Some(exchange) = self.raw else {
+            return x.shallow_clone();
+        };
+        // Shapes that do not fit panic, as they do in every other operation on tensors.
+        assert_eq!(
+            x.size().first(),
+            Some(&i64::from(self.group.world)),
+            "a block for each rank"
+        );
+        let (mut x, mut out) = (x.shallow_clone(), std::ptr::null_mut());
+        // SAFETY: both pointers are live for the call; `out` is a valid place for one pointer, written where 0 is returned.
+        let done = call(|e, n| unsafe { grpo_all_to_all(exchange, x.as_mut_ptr().cast(), &mut out, e, n) });
+        done.unwrap_or_else(|error| panic!("{error}"));
+        // SAFETY: a tensor made by `new` for us.
+        unsafe { Tensor::from_ptr(out.cast()) }
+    }
+
+    /// Whether everything that was exchanged so far, forward and backward, arrived.
+    pub fn check(&self) -> Result<(), CollectiveError> {
+        let Some(notes) = &self.notes else { return Ok(()) };
+        match &*notes.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(message) => Err(self.group.error(DOING, message.clone())),
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            // SAFETY: made by `grpo_exchange_new`, freed once.
+            unsafe { grpo_exchange_free(raw) }
+        }
+    }
+}

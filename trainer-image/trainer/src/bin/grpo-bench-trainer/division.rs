@@ -1,0 +1,195 @@
+//! Figures of several ranks: 5, that they compute what one does, and 9, what sharding costs them.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::cases::{Case, geometry, prepare_model};
+use crate::figures::median;
+use crate::ranks::{How, Said, distances, run};
+use crate::report::Row;
+
+/// Data parallel, sequence parallel, ranks that share the state.
+const DIVISIONS: [(u32, u32, Option<u32>); 6] = [
+    (2, 1, None),
+    (1, 2, None),
+    (2, 2, None),
+    (2, 2, Some(2)),
+    (1, 4, None),
+    (4, 1, Some(2)),
+];
+
+fn how(data: u32, sequence: u32, node: Option<u32>) -> How {
+    How {
+        world: data * sequence,
+        sequence,
+        node,
+        double: false,
+        keep: 2048,
+        // Packs that every rank has some of.
+        budget: 90,
+        steps: 1,
+        without_collectives: false,
+        memory: false,
+        gradients: None,
+    }
+}
+
+/// Models of every family, and one whose ranks have copies of its one group of keys and values.
+fn families() -> Vec<(&'static str, Value)> {
+    let with = |changes: Value| {
+        let mut model = geometry(Case::Trimmed, true);
+        for (field, value) in changes.as_object().into_iter().flatten() {
+            model[field] = value.clone();
+        }
+        // Far from where everything is nearly linear.
+        model["initializer_range"] = json!(0.2);
+        model
+    };
+    vec![
+        (
+            "qwen2",
+            with(json!({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})),
+        ),
+        ("qwen3", with(json!({}))),
+        (
+            "qwen3, one group",
+            with(json!({"num_key_value_heads": 1, "tie_word_embeddings": false})),
+        ),
+        (
+            "qwen3_moe",
+            with(json!({
+                "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 5, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 20, "mlp_only_layers": [0], "norm_topk_prob": true
+            })),
+        ),
+    ]
+}
+
+/// Figure 5: gradients of every division beside those of one rank, over packed turns of all families.
+pub fn equivalence(folder: &Path) -> Result<Vec<Row>, Failure> {
+    let mut rows = Vec::new();
+    for (double, bar) in [(true, "<= 1e-10"), (false, "<= 1e-5")] {
+        let mut worst = vec![0.0f64; DIVISIONS.len()];
+        for (family, model) in families() {
+            let at = folder.join(format!("5-{}", family.replace([' ', ','], "-")));
+            prepare_model(&at, &model, Case::Trimmed, true)?;
+            for keep in [0, 2048] {
+                let gradients = |(data, sequence, node), name: &str| -> Result<_, Failure> {
+                    let path = at.join(name);
+                    let how = How {
+                        double,
+                        keep,
+                        gradients: Some(path.clone()),
+                        ..how(data, sequence, node)
+                    };
+                    let said = run(&at, &how)?;
+                    Ok((path, said[0].loss))
+                };
+                let (one, loss) = gradients((1, 1, None), "one.json")?;
+                for (division, worst) in DIVISIONS.iter().zip(&mut worst) {
+                    let (several, found) = gradients(*division, "several.json")?;
+                    let apart = distances(&several, &one)?.into_iter();
+                    let (name, most) = apart.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
+                    eprintln!(
+                        "{family}, {division:?}, double {double}, keep {keep}: {most:.2e} ({name}), loss {found}"
+                    );
+                    let of_loss = (found - loss).abs() / loss.abs().max(1e-12);
+                    *worst = worst.max(most).max(of_loss);
+                }
+            }
+        }
+        let kind = if double { "fp64" } else { "fp32" };
+        for ((data, sequence, node), worst) in DIVISIONS.iter().zip(worst) {
+            let shards = node.map_or("all".to_owned(), |ranks| format!("groups of {ranks}"));
+            let name = format!("5: {data} data parallel x {sequence} sequence parallel, sharded over {shards}, {kind}");
+            rows.push(Row::new(name, worst, "", Some(bar)).beside("one rank", 0.0));
+        }
+    }
+    Ok(rows)
+}
+
+/// Figure 6: the bytes of every rank's tensors at a step's fullest moment, estimated and counted.
+pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
+    let at = folder.join("6-memory");
+    prepare_model(&at, &geometry(Case::Group, short), Case::Group, short)?;
+    let mut rows = Vec::new();
+    for (data, sequence, node) in [(2, 1, None), (1, 2, None), (4, 1, None), (2, 2, None), (2, 2, Some(2))] {
+        for (schedule, keep) in [("kept", 1 << 20), ("streamed", 0)] {
+            let how = How {
+                keep,
+                // More than one micro-batch for each.
+                budget: if short { 40 } else { 800 },
+                memory: true,
+                ..how(data, sequence, node)
+            };
+            let said = run(&at, &how)?;
+            let off = |one: &Said| one.estimated_bytes as f64 / one.peak_bytes as f64 - 1.0;
+            for (rank, one) in said.iter().enumerate() {
+                eprintln!(
+                    "{data}x{sequence} {node:?} {schedule}, rank {rank}: {} MiB, off by {:.3}: {}",
+                    one.peak_bytes >> 20,
+                    off(one),
+                    one.estimate
+                );
+            }
+            let Some(worst) = said.iter().max_by(|a, b| off(a).abs().total_cmp(&off(b).abs())) else {
+                continue;
+            };
+            let shards = node.map_or("all".to_owned(), |ranks| format!("groups of {ranks}"));
+            let name = format!(
+                "6: {data} data parallel x {sequence} sequence parallel, sharded over {shards}, activations {schedule}"
+            );
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            rows.push(
+                Row::new(
+                    format!("{name}, estimated bytes of the rank that is furthest off"),
+                    mib(worst.estimated_bytes),
+                    "MiB",
+                    None,
+                )
+                .beside("counted by the allocator", mib(worst.peak_bytes)),
+            );
+            // In small, the parts that are left out of the estimate are most of it.
+            let bar = (!short).then_some("<= 15");
+            rows.push(Row::new(format!("{name}, off by"), off(worst).abs() * 100.0, "%", bar));
+        }
+    }
+    Ok(rows)
+}
+
+/// Figure 9: two ranks beside the same two that send nothing.
+pub fn cost(folder: &Path, short: bool, rounds: usize) -> Result<Vec<Row>, Failure> {
+    let at = folder.join("9-sharding");
+    prepare_model(&at, &geometry(Case::Group, short), Case::Group, short)?;
+    let mut rows = Vec::new();
+    for (schedule, keep) in [("kept", 2048), ("streamed", 0)] {
+        let mut seconds: [Vec<f64>; 2] = Default::default();
+        for round in 0..rounds {
+            // Who goes first changes.
+            for at_ in [round % 2, (round + 1) % 2] {
+                let how = How {
+                    keep,
+                    budget: 4096,
+                    steps: 3,
+                    without_collectives: at_ == 1,
+                    ..how(2, 1, None)
+                };
+                // All ranks end a step together.
+                let said = run(&at, &how)?;
+                eprintln!("{schedule}, without collectives {}: {:?}", at_ == 1, said[0].seconds);
+                seconds[at_].push(median(said[0].seconds.clone()));
+            }
+        }
+        let [sharded, alone] = seconds.map(median);
+        let row = |what: &str, value: f64, unit: &str, bar| {
+            Row::new(format!("9: {what}, activations {schedule}"), value, unit, bar)
+        };
+        rows.push(row("a step of two ranks", sharded, "s", None).beside("sending nothing", alone));
+        // In small, a step is all latency.
+        let bar = (!short).then_some("<= 10");
+        rows.push(row("cost of sharding", (sharded / alone - 1.0) * 100.0, "%", bar));
+    }
+    Ok(rows)
+}
