@@ -203,7 +203,8 @@ impl Facts {
         }
         values
             + match c.experts_of(layer) {
-                None => 3 * c.intermediate_size as u64,
+                // Gate and up; their product is made again, but where an adapter is beside the layer that it goes through.
+                None => (2 + u64::from(c.lora.is_some())) * c.intermediate_size as u64,
                 Some(experts) => {
                     let (k, wide) = (experts.per_token as u64, experts.intermediate_size as u64);
                     k * (2 * h + 4 * wide) + 2 * experts.count as u64
