@@ -193,9 +193,9 @@ impl Group {
         Arrived::reach(at)?.join(|_| ())
     }
 
-    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and in the same order, each with its own group's
-    /// members; groups that are made by the same call have no rank in common. `within`: ranks of other groups may enter more or fewer of
-    /// its collectives than this one does.
+    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and in the same order, each with
+    /// its own group's members; groups that are made by the same call have no rank in common. `within`: ranks of other groups may enter more
+    /// or fewer of its collectives than this one does.
     pub fn part(&self, name: &str, members: &[u32], within: bool) -> Result<Self, CollectiveError> {
         let joining = "joining a part of the group";
         let place = members.iter().position(|member| *member == self.at.rank);

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
 
 #include <c10/core/CPUAllocator.h>
 
@@ -17,25 +19,37 @@ void add(int64_t bytes) {
   }
 }
 
-struct Counted {
-  c10::DataPtr data;
-  int64_t bytes;
-};
+// What libtorch frees by itself, without a tensor's help, must have its address for a context: sizes are kept aside.
+std::mutex guard;
+std::unordered_map<void*, int64_t> sizes;
 
-void release(void* counted) {
-  auto* whole = static_cast<Counted*>(counted);
-  add(-whole->bytes);
-  delete whole;
+void release(void* begin) {
+  if (begin == nullptr) return;
+  int64_t bytes = 0;
+  {
+    const std::lock_guard<std::mutex> locked(guard);
+    const auto found = sizes.find(begin);
+    if (found != sizes.end()) {
+      bytes = found->second;
+      sizes.erase(found);
+    }
+  }
+  add(-bytes);
+  c10::GetDefaultCPUAllocator()->raw_deallocate(begin);
 }
 
 struct Counter : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr data = c10::GetDefaultCPUAllocator()->allocate(bytes);
-    void* begin = data.get();
-    add(static_cast<int64_t>(bytes));
-    auto* counted = new Counted{std::move(data), static_cast<int64_t>(bytes)};
-    return {begin, counted, &release, c10::Device(c10::DeviceType::CPU)};
+    void* begin = c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
+    if (begin != nullptr) {
+      const std::lock_guard<std::mutex> locked(guard);
+      sizes[begin] = static_cast<int64_t>(bytes);
+      add(static_cast<int64_t>(bytes));
+    }
+    return {begin, begin, &release, c10::Device(c10::DeviceType::CPU)};
   }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
