@@ -82,7 +82,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
                 bench.figure("2: turns, trimmed history", Case::Trimmed)?,
             ]
             .concat(),
-            5 => division::equivalence(&bench.folder)?,
+            5 => division::equivalence(&bench.folder, flags.short)?,
             6 => division::memory(&bench.folder, flags.short)?,
             9 => division::cost(&bench.folder, flags.short, flags.rounds)?,
             other => return Err(format!("figure {other} is not measured here; 1, 2, 5, 6 and 9 are").into()),
