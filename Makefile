@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
 TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -134,12 +134,12 @@ bench-sandbox: ## leases, commands, refills and restarts of the sandbox gateway,
 	cargo build $(PLAIN) --bin grpo-gateway --bin sandboxd --bin grpo-bench-sandbox
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-sandbox"
 
-bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's (6 GB to install); 20 minutes
+bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's, and several ranks beside one (6 GB to install); 40 minutes
 	@e2e/setup/setup.sh build
 	e2e/setup/trl.sh
 	$(ENV)
 	cargo build $(TORCH) --bin grpo-bench-trainer
-	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,9
 
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
@@ -156,6 +156,12 @@ check-exports: ## our models and exports against transformers, PEFT and vLLM (10
 check-objective: ## 15,000 random advantages, losses and gradients against verl's and TRL's own functions (6 GB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/objective/check.sh
+
+check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a GPU and without running it (up to 1 GB to download); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/setup/cuda-headers.sh
+	$(ENV)
+	GRPO_CUDA="$$GRPO_CACHE/cuda-headers/include" e2e/setup/check-cuda.sh
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
 	@$(ENV)

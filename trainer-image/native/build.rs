@@ -1,8 +1,13 @@
 //! Builds the C++ shim against the libtorch that `LIBTORCH` names (the folder that holds `include` and `lib`).
+//!
+//! With `GRPO_CUDA` in the environment, a folder of headers (e2e/setup/cuda-headers.sh), ranks may have GPUs and NCCL between them. The result wants
+//! libtorch's CUDA libraries where it runs.
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=GRPO_CUDA");
     println!("cargo:rerun-if-changed=src/call.h");
+    println!("cargo:rerun-if-changed=src/device.cc");
     println!("cargo:rerun-if-changed=src/collectives.cc");
     println!("cargo:rerun-if-changed=src/attention.cc");
     println!("cargo:rerun-if-changed=src/fused.cc");
@@ -12,8 +17,17 @@ fn main() {
         println!("cargo:warning=LIBTORCH is not set: source e2e/setup/env.sh first");
         return;
     };
+    let cuda = std::env::var("GRPO_CUDA").ok().filter(|headers| !headers.is_empty());
     let build = |file: &str, name: &str, optimised: u32| {
-        cc::Build::new()
+        let mut build = cc::Build::new();
+        if let Some(headers) = &cuda {
+            build
+                .define("GRPO_CUDA", None)
+                .define("USE_C10D_NCCL", None)
+                .include(headers)
+                .include(format!("{headers}/cccl"));
+        }
+        build
             .cpp(true)
             .std("c++17")
             .file(file)
@@ -33,9 +47,15 @@ fn main() {
     build("src/fused.cc", "grpo_native_fused", 3);
     build("src/linear.cc", "grpo_native_linear", 1);
     build("src/memory.cc", "grpo_native_memory", 2);
+    build("src/device.cc", "grpo_native_device", 1);
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
+    if cuda.is_some() {
+        // Symbols of both are wanted, so both are loaded, and with the first CUDA's operations.
+        println!("cargo:rustc-link-lib=dylib=torch_cuda");
+        println!("cargo:rustc-link-lib=dylib=c10_cuda");
+    }
     // libtorch's own, by its soname.
     println!("cargo:rustc-link-lib=dylib=gomp");
 }

@@ -5,14 +5,21 @@
 // flash kernel, which answers its logarithm of the sum of exponentials; pieces of one query are merged by those (as in flash decoding and
 // ring attention). The gradient needs no merge: given the *merged* output and logarithm, the kernel's backward of each piece is that piece's
 // part of the gradient, because p = exp(s - lse) and rowsum(dO * O) are then those of the whole row.
+//
+// A piece's kernel is libtorch's for the tensors' device; merging and rotating are loops on the CPU and ATen's operations elsewhere. The
+// latter compute on the CPU as well where `generic` asks for it, with a plain kernel, so that all but a device's own kernel is checked there.
+// Sums over pieces, logarithms and rotations are in fp32 where tensors are in bf16.
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <string>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -48,15 +55,40 @@ Tensor shared(const Tensor& x, int64_t begin, int64_t count, int64_t heads) {
   return x.narrow(0, begin, count).permute({1, 0, 2}).unsqueeze(1).expand({x.size(1), heads, count, x.size(2)});
 }
 
+// The same run as a batch of one, [1, run, heads, d].
+Tensor run(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(0, begin, count).unsqueeze(0); }
+
+// CUDA's flash attention computes in 16 bits only. Head sizes that it has no kernel for are refused by itself.
+bool has_flash_kernel(const Tensor& x) { return x.device().is_cuda() && x.scalar_type() == at::kBFloat16; }
+
+double scale_of(const Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q.size(2))); }
+
+// Scores of a piece, written out: [groups, in_group, queries, keys].
+Tensor scores_of(const Tensor& q, const Tensor& k, const Piece& p) {
+  const int64_t groups = k.size(1), in_group = q.size(1) / groups;
+  const at::ScalarType sums = at::toOpMathType(q.scalar_type());
+  const Tensor scores = at::matmul(grouped(q, p.query, p.queries, groups).to(sums),
+                                   shared(k, p.key, p.keys, in_group).to(sums).transpose(-1, -2)) * scale_of(q);
+  if (!p.causal) return scores;
+  const Tensor later = at::ones({p.queries, p.keys}, scores.options().dtype(at::kBool)).triu(1);
+  return scores.masked_fill(later, -std::numeric_limits<double>::infinity());
+}
+
+// What is summed of values of this kind.
+at::ScalarType sums_of(const Tensor& x) { return at::toOpMathType(x.scalar_type()); }
+
+// Whether ATen's operations are used in place of the loops below.
+bool by_operations(const Tensor& x, bool generic) { return generic || !x.device().is_cpu(); }
+
 // Writes a piece's output and logarithm into the whole's, or merges them where there is already one.
-template <typename T>
+template <typename T, typename S>
 void merge(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse, int64_t begin, bool first) {
   const int64_t groups = part.size(0), in_group = part.size(1), count = part.size(2), d = part.size(3);
   const int64_t heads = groups * in_group;
   const T* from = part.const_data_ptr<T>();
-  const T* from_lse = part_lse.const_data_ptr<T>();
-  T* into = out.mutable_data_ptr<T>();
-  T* into_lse = lse.mutable_data_ptr<T>();
+  const S* from_lse = part_lse.const_data_ptr<S>();
+  S* into = out.mutable_data_ptr<S>();
+  S* into_lse = lse.mutable_data_ptr<S>();
   const auto s = part.strides();
   const auto l = part_lse.strides();
   at::parallel_for(0, count, 64, [&](int64_t from_row, int64_t to_row) {
@@ -64,39 +96,117 @@ void merge(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse,
       for (int64_t head = 0; head < heads; ++head) {
         const int64_t g = head / in_group, h = head % in_group;
         const T* x = from + g * s[0] + h * s[1] + row * s[2];
-        const T b = from_lse[g * l[0] + h * l[1] + row * l[2]];
-        T* y = into + ((begin + row) * heads + head) * d;
-        T& a = into_lse[(begin + row) * heads + head];
+        const S b = from_lse[g * l[0] + h * l[1] + row * l[2]];
+        S* y = into + ((begin + row) * heads + head) * d;
+        S& a = into_lse[(begin + row) * heads + head];
         if (first) {
-          std::memcpy(y, x, d * sizeof(T));
+          for (int64_t i = 0; i < d; ++i) y[i] = static_cast<S>(x[i]);
           a = b;
           continue;
         }
-        const T top = std::max(a, b);
-        const T ea = std::exp(a - top), eb = std::exp(b - top), sum = ea + eb;
-        const T wa = ea / sum, wb = eb / sum;
-        for (int64_t i = 0; i < d; ++i) y[i] = wa * y[i] + wb * x[i];
+        const S top = std::max(a, b);
+        const S ea = std::exp(a - top), eb = std::exp(b - top), sum = ea + eb;
+        const S wa = ea / sum, wb = eb / sum;
+        for (int64_t i = 0; i < d; ++i) y[i] = wa * y[i] + wb * static_cast<S>(x[i]);
         a = top + std::log(sum);
       }
     }
   });
 }
 
+// The same by operations on tensors.
+void merge_by_operations(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse, const Piece& p) {
+  const int64_t groups = part.size(0);
+  Tensor y = grouped(out, p.query, p.queries, groups);
+  Tensor a = lse.narrow(0, p.query, p.queries).view({p.queries, groups, part.size(1)}).permute({1, 2, 0});
+  if (p.causal) {
+    y.copy_(part);
+    a.copy_(part_lse);
+    return;
+  }
+  const Tensor both = at::logaddexp(a, part_lse);
+  y.mul_(at::exp(a - both).unsqueeze(-1)).add_(part * at::exp(part_lse - both).unsqueeze(-1));
+  a.copy_(both);
+}
+
+// One piece's output [groups, in_group, queries, d] and logarithm [groups, in_group, queries] of tensors whose groups share keys and values.
+std::pair<Tensor, Tensor> piece_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Piece& p, bool generic) {
+  const int64_t groups = k.size(1), in_group = q.size(1) / groups;
+  if (!by_operations(q, generic)) {
+    const auto answer = at::_scaled_dot_product_flash_attention_for_cpu(
+        grouped(q, p.query, p.queries, groups), shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group), 0.0,
+        p.causal);
+    return {std::get<0>(answer), std::get<1>(answer)};
+  }
+  if (has_flash_kernel(q)) {
+    // [1, run, heads, d]: the kernel knows of shared keys and values itself. Its logarithms are [1, heads, run].
+    const auto answer = at::_flash_attention_forward(
+        run(q, p.query, p.queries), run(k, p.key, p.keys), run(v, p.key, p.keys), std::nullopt, std::nullopt, p.queries,
+        p.keys, 0.0, p.causal, false);
+    return {std::get<0>(answer).view({p.queries, groups, in_group, q.size(2)}).permute({1, 2, 0, 3}),
+            std::get<1>(answer).view({groups, in_group, p.queries})};
+  }
+  const Tensor scores = scores_of(q, k, p);
+  const Tensor lse = scores.logsumexp(-1);
+  const Tensor chances = at::exp(scores - lse.unsqueeze(-1));
+  return {at::matmul(chances, shared(v, p.key, p.keys, in_group).to(chances.scalar_type())), lse};
+}
+
+// That piece's part of the gradients: of q as [groups, in_group, queries, d], of k and v as [keys, groups, d]. `out`, `lse`: merged.
+std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& lse, const Piece& p, bool generic) {
+  const int64_t groups = k.size(1), in_group = q.size(1) / groups;
+  const at::ScalarType sums = sums_of(q);
+  const Tensor part_lse = lse.narrow(0, p.query, p.queries).view({p.queries, groups, in_group}).permute({1, 2, 0});
+  // Of the heads that share a key.
+  const auto together = [&](const Tensor& x) { return x.sum(at::IntArrayRef{1}, false, sums).permute({1, 0, 2}); };
+  if (!by_operations(q, generic)) {
+    const auto answer = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        grouped(dout, p.query, p.queries, groups), grouped(q, p.query, p.queries, groups),
+        shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group), grouped(out, p.query, p.queries, groups),
+        part_lse, 0.0, p.causal);
+    return {std::get<0>(answer), together(std::get<1>(answer)), together(std::get<2>(answer))};
+  }
+  if (has_flash_kernel(q)) {
+    // Nothing is dropped out, so no random numbers have to be repeated.
+    const Tensor none = at::zeros({2}, q.options().dtype(at::kUInt64));
+    const auto answer = at::_flash_attention_backward(
+        run(dout, p.query, p.queries), run(q, p.query, p.queries), run(k, p.key, p.keys), run(v, p.key, p.keys),
+        run(out, p.query, p.queries), part_lse.reshape({1, q.size(1), p.queries}).contiguous(), Tensor(), Tensor(),
+        p.queries, p.keys, 0.0, p.causal, none, Tensor());
+    return {std::get<0>(answer).view({p.queries, groups, in_group, q.size(2)}).permute({1, 2, 0, 3}),
+            std::get<1>(answer).squeeze(0), std::get<2>(answer).squeeze(0)};
+  }
+  const Tensor chances = at::exp(scores_of(q, k, p) - part_lse.unsqueeze(-1));
+  const auto in_sums = [&](const Tensor& x) { return grouped(x, p.query, p.queries, groups).to(sums); };
+  const Tensor above = in_sums(dout), queries = in_sums(q);
+  const Tensor keys = shared(k, p.key, p.keys, in_group).to(sums), values = shared(v, p.key, p.keys, in_group).to(sums);
+  const Tensor of_chances = at::matmul(above, values.transpose(-1, -2));
+  const Tensor row = (above * in_sums(out)).sum(-1, true);
+  const Tensor of_scores = chances * (of_chances - row) * scale_of(q);
+  return {at::matmul(of_scores, keys), together(at::matmul(of_scores.transpose(-1, -2), queries)),
+          together(at::matmul(chances.transpose(-1, -2), above))};
+}
+
 struct TreeAttention : public torch::autograd::Function<TreeAttention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const std::vector<int64_t>& flat) {
-    const int64_t groups = k.size(1), in_group = q.size(1) / groups;
-    Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
-    Tensor lse = at::empty({q.size(0), q.size(1)}, q.options());
+                        const std::vector<int64_t>& flat, bool generic) {
+    const auto sums = q.options().dtype(sums_of(q));
+    Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, sums);
+    Tensor lse = at::empty({q.size(0), q.size(1)}, sums);
     for (const Piece& p : pieces_of(flat)) {
-      const auto answer = at::_scaled_dot_product_flash_attention_for_cpu(
-          grouped(q, p.query, p.queries, groups), shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group),
-          0.0, p.causal);
-      const Tensor &part = std::get<0>(answer), &part_lse = std::get<1>(answer);
-      AT_DISPATCH_FLOATING_TYPES(q.scalar_type(), "merge",
-                                 [&] { merge<scalar_t>(part, part_lse, out, lse, p.query, p.causal); });
+      const auto [part, part_lse] = piece_forward(q, k, v, p, generic);
+      if (by_operations(q, generic)) {
+        merge_by_operations(part, part_lse, out, lse, p);
+        continue;
+      }
+      AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, q.scalar_type(), "merge", [&, &part = part, &part_lse = part_lse] {
+        merge<scalar_t, at::opmath_type<scalar_t>>(part, part_lse, out, lse, p.query, p.causal);
+      });
     }
+    out = out.to(q.scalar_type());
     ctx->saved_data["pieces"] = flat;
+    ctx->saved_data["generic"] = generic;
     ctx->save_for_backward({q, k, v, out, lse});
     return out;
   }
@@ -104,66 +214,75 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
-    const int64_t groups = k.size(1), in_group = q.size(1) / groups;
+    const bool generic = ctx->saved_data["generic"].toBool();
     const Tensor dout = above[0].contiguous();
-    Tensor dq = at::empty_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
+    const auto sums = q.options().dtype(sums_of(q));
+    Tensor dq = at::empty(q.sizes(), sums), dk = at::zeros(k.sizes(), sums), dv = at::zeros(v.sizes(), sums);
     for (const Piece& p : pieces_of(ctx->saved_data["pieces"].toIntVector())) {
-      const Tensor part_lse = lse.narrow(0, p.query, p.queries).view({p.queries, groups, in_group}).permute({1, 2, 0});
-      const auto answer = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          grouped(dout, p.query, p.queries, groups), grouped(q, p.query, p.queries, groups),
-          shared(k, p.key, p.keys, in_group), shared(v, p.key, p.keys, in_group),
-          grouped(out, p.query, p.queries, groups), part_lse, 0.0, p.causal);
-      Tensor into = grouped(dq, p.query, p.queries, groups);
+      const auto [part_q, part_k, part_v] = piece_backward(dout, q, k, v, out, lse, p, generic);
+      Tensor into = grouped(dq, p.query, p.queries, k.size(1));
       if (p.causal) {
-        into.copy_(std::get<0>(answer));
+        into.copy_(part_q);
       } else {
-        into.add_(std::get<0>(answer));
+        into.add_(part_q);
       }
-      dk.narrow(0, p.key, p.keys).add_(std::get<1>(answer).sum(1).permute({1, 0, 2}));
-      dv.narrow(0, p.key, p.keys).add_(std::get<2>(answer).sum(1).permute({1, 0, 2}));
+      dk.narrow(0, p.key, p.keys).add_(part_k);
+      dv.narrow(0, p.key, p.keys).add_(part_v);
     }
-    return {dq, dk, dv, Variable()};
+    const auto kind = q.scalar_type();
+    return {dq.to(kind), dk.to(kind), dv.to(kind), Variable(), Variable()};
   }
 };
 
 // Rotates pairs (i, i + d/2) of every head by its token's angle; the gradient is the rotation by the negative angle.
-template <typename T>
-void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, T sign) {
+template <typename T, typename S>
+void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, S sign) {
   const int64_t n = x.size(0), heads = x.size(1), half = x.size(2) / 2;
-  const T *from = x.const_data_ptr<T>(), *c = cos.const_data_ptr<T>(), *s = sin.const_data_ptr<T>();
+  const T* from = x.const_data_ptr<T>();
+  const S *c = cos.const_data_ptr<S>(), *s = sin.const_data_ptr<S>();
   T* into = y.mutable_data_ptr<T>();
   at::parallel_for(0, n, 32, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T *__restrict cr = c + row * half, *__restrict sr = s + row * half;
+      const S *__restrict cr = c + row * half, *__restrict sr = s + row * half;
       for (int64_t head = 0; head < heads; ++head) {
         const T* __restrict a = from + (row * heads + head) * 2 * half;
         T* __restrict b = into + (row * heads + head) * 2 * half;
         for (int64_t i = 0; i < half; ++i) {
-          const T sine = sign * sr[i];
-          b[i] = a[i] * cr[i] - a[half + i] * sine;
-          b[half + i] = a[half + i] * cr[i] + a[i] * sine;
+          const S sine = sign * sr[i], low = static_cast<S>(a[i]), high = static_cast<S>(a[half + i]);
+          b[i] = low * cr[i] - high * sine;
+          b[half + i] = high * cr[i] + low * sine;
         }
       }
     }
   });
 }
 
-Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, int sign) {
+Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, int sign, bool generic) {
+  if (by_operations(x, generic)) {
+    const int64_t half = x.size(2) / 2;
+    const Tensor low = x.narrow(2, 0, half), high = x.narrow(2, half, half);
+    const Tensor c = cos.unsqueeze(1), s = sin.unsqueeze(1) * sign;
+    return at::cat({low * c - high * s, high * c + low * s}, 2).to(x.scalar_type());
+  }
   const Tensor from = x.contiguous();
   Tensor y = at::empty_like(from);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rotate", [&] { rotate<scalar_t>(from, cos, sin, y, sign); });
+  AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "rotate", [&] {
+    rotate<scalar_t, at::opmath_type<scalar_t>>(from, cos, sin, y, sign);
+  });
   return y;
 }
 
 struct Rotation : public torch::autograd::Function<Rotation> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin, bool generic) {
+    ctx->saved_data["generic"] = generic;
     ctx->save_for_backward({cos, sin});
-    return rotated(x, cos, sin, 1);
+    return rotated(x, cos, sin, 1, generic);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
-    return {rotated(above[0], saved[0], saved[1], -1), Variable(), Variable()};
+    return {rotated(above[0], saved[0], saved[1], -1, ctx->saved_data["generic"].toBool()), Variable(), Variable(),
+            Variable()};
   }
 };
 
@@ -172,19 +291,19 @@ struct Rotation : public torch::autograd::Function<Rotation> {
 extern "C" {
 
 // q: [n, heads, d]; k, v: [n, groups, d]; pieces: five numbers each (first query, queries, first key, keys, causal). The result is [n, heads, d].
-int grpo_tree_attention(void* q, void* k, void* v, const int64_t* pieces, size_t numbers, void** out, char* error,
-                        size_t room) {
+int grpo_tree_attention(void* q, void* k, void* v, const int64_t* pieces, size_t numbers, int generic, void** out,
+                        char* error, size_t room) {
   return guarded(error, room, [&] {
     const std::vector<int64_t> flat(pieces, pieces + numbers);
     *out = new Tensor(
-        TreeAttention::apply(of(q).contiguous(), of(k).contiguous(), of(v).contiguous(), flat));
+        TreeAttention::apply(of(q).contiguous(), of(k).contiguous(), of(v).contiguous(), flat, generic != 0));
   });
 }
 
-// x: [n, heads, d]; cos, sin: [n, d / 2].
-int grpo_rotate(void* x, void* cos, void* sin, void** out, char* error, size_t room) {
+// x: [n, heads, d]; cos, sin: [n, d / 2], in fp32 where x is in bf16.
+int grpo_rotate(void* x, void* cos, void* sin, int generic, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
-    *out = new Tensor(Rotation::apply(of(x), of(cos).contiguous(), of(sin).contiguous()));
+    *out = new Tensor(Rotation::apply(of(x), of(cos).contiguous(), of(sin).contiguous(), generic != 0));
   });
 }
 

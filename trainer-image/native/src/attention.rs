@@ -1,16 +1,16 @@
 //! Attention over a packed tree, and rotary positions of its tokens.
 //!
 //! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who attends to whom. No mask
-//! is ever built. Each piece is one call of libtorch's flash kernel; a query's pieces are merged by their logarithms of the sum of
+//! is ever built. Each piece is one call of the flash kernel that libtorch has for the tensors' device; a query's pieces are merged by their logarithms of the sum of
 //! exponentials, forward, and the backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention,
 //! arXiv 2205.14135, as ring attention uses it, arXiv 2310.01889).
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
-use crate::call;
+use crate::{call, is_generic};
 
 unsafe extern "C" {
     fn grpo_tree_attention(
@@ -19,6 +19,7 @@ unsafe extern "C" {
         v: *mut c_void,
         pieces: *const i64,
         numbers: usize,
+        generic: c_int,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,
@@ -27,6 +28,7 @@ unsafe extern "C" {
         x: *mut c_void,
         cos: *mut c_void,
         sin: *mut c_void,
+        generic: c_int,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,
@@ -99,7 +101,7 @@ pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
 }
 
 /// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`. Differentiable. `pieces` as
-/// [`check`] wants them.
+/// [`check`] wants them. Tensors are in fp64, fp32 or bf16; on CUDA only bf16 has a kernel that builds no scores.
 pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tensor, AttentionError> {
     let (qs, ks, vs) = (q.size(), k.size(), v.size());
     let failed = |message: String| AttentionError::Torch {
@@ -136,7 +138,17 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
         // SAFETY: the tensors and numbers outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
         unsafe {
             let (pieces, n) = (numbers.as_ptr(), numbers.len());
-            grpo_tree_attention(q.cast(), k.cast(), v.cast(), pieces, n, &mut out, error, room)
+            grpo_tree_attention(
+                q.cast(),
+                k.cast(),
+                v.cast(),
+                pieces,
+                n,
+                is_generic(),
+                &mut out,
+                error,
+                room,
+            )
         }
     })
     .map_err(failed)?;
@@ -144,14 +156,19 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
     Ok(unsafe { Tensor::from_ptr(out.cast()) })
 }
 
-/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given. Differentiable in `x`.
+/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in fp32
+/// where `x` is in bf16 and else as `x` is. Differentiable in `x`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, AttentionError> {
     let (xs, cs, ss) = (x.size(), cos.size(), sin.size());
+    let kinds = match x.kind() {
+        Kind::BFloat16 => cos.kind() == Kind::Float,
+        kind => cos.kind() == kind,
+    };
     let failed = |message: String| AttentionError::Torch {
         shapes: vec![xs.clone(), cs.clone(), ss.clone()],
         message,
     };
-    if xs.len() != 3 || cs != ss || cs != [xs[0], xs[2] / 2] || xs[2] % 2 != 0 || x.kind() != cos.kind() {
+    if xs.len() != 3 || cs != ss || cs != [xs[0], xs[2] / 2] || xs[2] % 2 != 0 || !kinds || sin.kind() != cos.kind() {
         return Err(failed("the shapes or kinds do not fit each other".to_owned()));
     }
     let (mut x, mut cos, mut sin) = (x.shallow_clone(), cos.shallow_clone(), sin.shallow_clone());
@@ -159,7 +176,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, Attentio
     call(|error, room| {
         let (x, cos, sin) = (x.as_mut_ptr(), cos.as_mut_ptr(), sin.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { grpo_rotate(x.cast(), cos.cast(), sin.cast(), &mut out, error, room) }
+        unsafe { grpo_rotate(x.cast(), cos.cast(), sin.cast(), is_generic(), &mut out, error, room) }
     })
     .map_err(failed)?;
     // SAFETY: a tensor made by `new` for us.

@@ -1,12 +1,17 @@
-// The C face of libtorch's c10d: a meeting point (c10d's key-value store) and one process group over Gloo. Every function catches what c10d
+// The C face of libtorch's c10d: a meeting point (c10d's key-value store) and one process group, over Gloo for tensors on the CPU and, where it
+// is compiled in, over NCCL for tensors on a GPU. Orders and counts are on the CPU, so they never wait for a GPU. What goes over NCCL is queued on
+// NCCL's own stream, which the current stream waits for: a call returns before it is done, and whatever is queued behind it sees it done. Every function catches what c10d
 // throws, copies the text into `error` (at most `room` bytes with the closing zero) and returns non-zero, so that no exception crosses into
 // Rust.
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,10 +20,17 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 
 #include "call.h"
 
 namespace {
+
+// c10d's recorder of past collectives is one for the process and not safe where ranks are threads of one, as they are in tests: it has crashed. Nobody
+// reads it here, so it is off unless somebody asks for it; it looks at this once, at the first collective.
+const int recorder_is_off = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
 struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;
@@ -26,6 +38,29 @@ struct Meeting {
 
 struct Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+#ifdef USE_C10D_NCCL
+  c10::intrusive_ptr<c10d::Store> store;
+  std::chrono::milliseconds timeout;
+  // Made by the first tensor on a GPU: a group without GPUs must not ask for one. Shared with graphs that outlive the group.
+  std::shared_ptr<c10::intrusive_ptr<c10d::ProcessGroupNCCL>> nccl =
+      std::make_shared<c10::intrusive_ptr<c10d::ProcessGroupNCCL>>();
+#endif
+
+  // Who carries this tensor.
+  c10d::Backend& carrier(const at::Tensor& x) {
+    if (!x.is_cuda()) return *gloo;
+#ifdef USE_C10D_NCCL
+    if (!*nccl) {
+      auto options = c10d::ProcessGroupNCCL::Options::create();
+      options->timeout = timeout;
+      *nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
+                                                          gloo->getRank(), gloo->getSize(), options);
+    }
+    return **nccl;
+#else
+    throw std::runtime_error("this trainer is built without NCCL, and the tensor is on a GPU");
+#endif
+  }
 };
 
 void copy(const char* from, size_t length, char* into, size_t room) {
@@ -48,8 +83,9 @@ struct Flight {
 };
 
 // Gloo's own all-gather and reduce-scatter go by way of whole copies, the latter of a whole sum on every rank. Here every rank's part is broadcast
-// into its place; and parts are sent to where they are summed, in the order of the ranks.
-Flight gather(Group& group, const at::Tensor& whole, const at::Tensor& part) {
+// into its place; and parts are sent to where they are summed, in the order of the ranks. NCCL's are as they should be.
+Flight gather(Group& group, at::Tensor& whole, at::Tensor& part) {
+  if (part.is_cuda()) return {{group.carrier(part)._allgather_base(whole, part)}, {whole, part}, {}};
   const int64_t own = group.gloo->getRank(), n = part.numel();
   Flight flight{{}, {whole, part}, {}};
   whole.narrow(0, own * n, n).copy_(part);
@@ -62,7 +98,8 @@ Flight gather(Group& group, const at::Tensor& whole, const at::Tensor& part) {
   return flight;
 }
 
-Flight reduce_scatter(Group& group, const at::Tensor& part, at::Tensor& whole) {
+Flight reduce_scatter(Group& group, at::Tensor& part, at::Tensor& whole) {
+  if (whole.is_cuda()) return {{group.carrier(whole)._reduce_scatter_base(part, whole)}, {part, whole}, {}};
   at::Tensor arrived = at::empty_like(whole);
   std::vector<int64_t> equal;
   auto work = group.gloo->alltoall_base(arrived, whole, equal, equal);
@@ -76,7 +113,7 @@ Flight reduce_scatter(Group& group, const at::Tensor& part, at::Tensor& whole) {
 // What a graph needs of a group to exchange tensors in backward, however long the graph lives. `note` is told of every exchange: 0 it begins, 1 it is
 // done, 2 it failed, with the text. After a failure nothing is exchanged any more, and what would have come is zero.
 struct Exchange : torch::CustomClassHolder {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  Group group;
   void* context;
   void (*note)(void* context, int event, const char* text);
   void (*drop)(void* context);
@@ -91,7 +128,7 @@ struct Exchange : torch::CustomClassHolder {
     note(context, 0, "");
     try {
       std::vector<int64_t> equal;
-      gloo->alltoall_base(into, const_cast<at::Tensor&>(from), equal, equal)->wait();
+      group.carrier(from).alltoall_base(into, const_cast<at::Tensor&>(from), equal, equal)->wait();
     } catch (const std::exception& e) {
       failed = true;
       note(context, 2, e.what());
@@ -171,8 +208,14 @@ int grpo_group_new(void* meeting, int rank, int world, const char* own_host, con
     } else {
       gloo->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
     }
-    *out = new Group{c10::make_intrusive<c10d::ProcessGroupGloo>(static_cast<Meeting*>(meeting)->store, rank, world,
-                                                                 gloo)};
+    auto group = std::make_unique<Group>();
+    const auto& store = static_cast<Meeting*>(meeting)->store;
+#ifdef USE_C10D_NCCL
+    group->store = store;
+    group->timeout = std::chrono::milliseconds(timeout_ms);
+#endif
+    group->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world, gloo);
+    *out = group.release();
   });
 }
 
@@ -188,7 +231,7 @@ int grpo_meeting_part(void* meeting, const char* name, void** out, char* error, 
 int grpo_all_reduce_sum(void* group, void* tensor, char* error, size_t room) {
   return guarded(error, room, [&] {
     std::vector<at::Tensor> tensors{of(tensor)};
-    static_cast<Group*>(group)->gloo->allreduce(tensors)->wait();
+    static_cast<Group*>(group)->carrier(of(tensor)).allreduce(tensors)->wait();
   });
 }
 
@@ -197,7 +240,7 @@ int grpo_broadcast(void* group, void* tensor, int root, char* error, size_t room
     std::vector<at::Tensor> tensors{of(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    static_cast<Group*>(group)->gloo->broadcast(tensors, options)->wait();
+    static_cast<Group*>(group)->carrier(of(tensor)).broadcast(tensors, options)->wait();
   });
 }
 
@@ -241,7 +284,7 @@ int grpo_exchange_new(void* group, void* context, void (*note)(void*, int, const
                       char* error, size_t room) {
   return guarded(error, room, [&] {
     auto exchange = c10::make_intrusive<Exchange>();
-    exchange->gloo = static_cast<Group*>(group)->gloo;
+    exchange->group = *static_cast<Group*>(group);
     exchange->context = context;
     exchange->note = note;
     exchange->drop = drop;

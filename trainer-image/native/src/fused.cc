@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -21,59 +22,81 @@ using torch::autograd::variable_list;
 // Compiled for several vector widths; the processor's is chosen when the library is loaded.
 #define WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
 
-template <typename T>
-inline __attribute__((always_inline)) void norm_row(const T* __restrict x, const T* __restrict w, T* __restrict y, T& scale,
+// T: of the values; S: of the sums, fp32 for bf16.
+template <typename T, typename S>
+inline __attribute__((always_inline)) void norm_row(const T* __restrict x, const T* __restrict w, T* __restrict y, S& scale,
                                                     int64_t h, double epsilon) {
-  T sum = 0;
+  S sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < h; ++i) sum += x[i] * x[i];
-  const T r = T(1) / std::sqrt(sum / T(h) + T(epsilon));
+  for (int64_t i = 0; i < h; ++i) sum += S(x[i]) * S(x[i]);
+  const S r = S(1) / std::sqrt(sum / S(h) + S(epsilon));
   scale = r;
 #pragma omp simd
-  for (int64_t i = 0; i < h; ++i) y[i] = x[i] * r * w[i];
+  for (int64_t i = 0; i < h; ++i) y[i] = T(S(x[i]) * r * S(w[i]));
 }
 
 // y = x r w with r = rsqrt(mean(x^2) + eps): dx = r (g - x r^2 mean(g x)) with g = dy w, and dw gets dy x r.
-template <typename T>
+template <typename T, typename S>
 inline __attribute__((always_inline)) void back_row(const T* __restrict x, const T* __restrict w, const T* __restrict dy,
-                                                    T* __restrict dx, T* __restrict dw, T r, int64_t h) {
-  T sum = 0;
+                                                    T* __restrict dx, S* __restrict dw, S r, int64_t h) {
+  S sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < h; ++i) sum += dy[i] * w[i] * x[i];
-  const T c = sum * r * r / T(h);
+  for (int64_t i = 0; i < h; ++i) sum += S(dy[i]) * S(w[i]) * S(x[i]);
+  const S c = sum * r * r / S(h);
 #pragma omp simd
   for (int64_t i = 0; i < h; ++i) {
-    dw[i] += dy[i] * x[i] * r;
-    dx[i] = r * (dy[i] * w[i] - x[i] * c);
+    dw[i] += S(dy[i]) * S(x[i]) * r;
+    dx[i] = T(r * (S(dy[i]) * S(w[i]) - S(x[i]) * c));
   }
 }
 
-WIDTHS void norm_rows(const float* x, const float* w, float* y, float* r, int64_t n, int64_t h, double e) {
-  for (int64_t i = 0; i < n; ++i) norm_row(x + i * h, w, y + i * h, r[i], h, e);
+#define ROWS(T, S)                                                                                                    \
+  WIDTHS void norm_rows(const T* x, const T* w, T* y, S* r, int64_t n, int64_t h, double e) {                        \
+    for (int64_t i = 0; i < n; ++i) norm_row<T, S>(x + i * h, w, y + i * h, r[i], h, e);                              \
+  }                                                                                                                   \
+  WIDTHS void back_rows(const T* x, const T* w, const T* dy, T* dx, S* dw, const S* r, int64_t n, int64_t h) {       \
+    for (int64_t i = 0; i < n; ++i) back_row<T, S>(x + i * h, w, dy + i * h, dx + i * h, dw, r[i], h);                \
+  }
+ROWS(float, float)
+ROWS(double, double)
+ROWS(c10::BFloat16, float)
+
+// The same by operations on tensors, for other devices than the CPU. Both answer r beside the rest, [n].
+std::pair<Tensor, Tensor> norm_by_operations(const Tensor& x, const Tensor& w, double epsilon) {
+  const at::ScalarType sums = at::toOpMathType(x.scalar_type());
+  const Tensor rows = x.reshape({-1, w.numel()}).to(sums);
+  const Tensor r = rows.square().mean(-1).add(epsilon).rsqrt();
+  return {(rows * r.unsqueeze(-1) * w).to(x.scalar_type()).view(x.sizes()), r};
 }
-WIDTHS void norm_rows(const double* x, const double* w, double* y, double* r, int64_t n, int64_t h, double e) {
-  for (int64_t i = 0; i < n; ++i) norm_row(x + i * h, w, y + i * h, r[i], h, e);
-}
-WIDTHS void back_rows(const float* x, const float* w, const float* dy, float* dx, float* dw, const float* r, int64_t n,
-                      int64_t h) {
-  for (int64_t i = 0; i < n; ++i) back_row(x + i * h, w, dy + i * h, dx + i * h, dw, r[i], h);
-}
-WIDTHS void back_rows(const double* x, const double* w, const double* dy, double* dx, double* dw, const double* r,
-                      int64_t n, int64_t h) {
-  for (int64_t i = 0; i < n; ++i) back_row(x + i * h, w, dy + i * h, dx + i * h, dw, r[i], h);
+
+std::pair<Tensor, Tensor> norm_backward_by_operations(const Tensor& x, const Tensor& w, const Tensor& r, const Tensor& above) {
+  const at::ScalarType sums = r.scalar_type();
+  const Tensor rows = x.reshape({-1, w.numel()}).to(sums), dy = above.reshape({-1, w.numel()}).to(sums);
+  const Tensor scaled = rows * r.unsqueeze(-1), g = dy * w;
+  const Tensor dx = (g - scaled * (g * scaled).mean(-1, true)) * r.unsqueeze(-1);
+  return {dx.to(x.scalar_type()).view(x.sizes()), (dy * scaled).sum(0).to(w.scalar_type())};
 }
 
 // Parts whose weight gradients are summed by themselves, however many threads there are: the same bits on any machine of one width.
 constexpr int64_t PARTS = 32;
 
 struct RmsNorm : public torch::autograd::Function<RmsNorm> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& weight, double epsilon) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& weight, double epsilon, bool generic) {
     const Tensor x = input.contiguous(), w = weight.contiguous();
+    const bool by_operations = generic || !x.device().is_cpu();
+    ctx->saved_data["by_operations"] = by_operations;
+    if (by_operations) {
+      const auto [y, r] = norm_by_operations(x, w, epsilon);
+      ctx->save_for_backward({x, w, r});
+      return y;
+    }
     const int64_t h = w.numel(), n = x.numel() / h;
-    Tensor y = at::empty_like(x), r = at::empty({n}, x.options());
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm", [&] {
+    Tensor y = at::empty_like(x), r = at::empty({n}, x.options().dtype(at::toOpMathType(x.scalar_type())));
+    AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "rms_norm", [&] {
+      using sum_t = at::opmath_type<scalar_t>;
       const scalar_t *xs = x.const_data_ptr<scalar_t>(), *ws = w.const_data_ptr<scalar_t>();
-      scalar_t *ys = y.mutable_data_ptr<scalar_t>(), *rs = r.mutable_data_ptr<scalar_t>();
+      scalar_t* ys = y.mutable_data_ptr<scalar_t>();
+      sum_t* rs = r.mutable_data_ptr<sum_t>();
       at::parallel_for(0, n, std::max<int64_t>(1, 16384 / h), [&](int64_t begin, int64_t end) {
         norm_rows(xs + begin * h, ws, ys + begin * h, rs + begin, end - begin, h, epsilon);
       });
@@ -85,13 +108,20 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1], &r = saved[2];
+    if (ctx->saved_data["by_operations"].toBool()) {
+      const auto [dx, dw] = norm_backward_by_operations(x, w, r, above[0]);
+      return {dx, dw, Variable(), Variable()};
+    }
     const int64_t h = w.numel(), n = x.numel() / h;
     const Tensor dy = above[0].contiguous();
-    Tensor dx = at::empty_like(x), dw = at::zeros({PARTS, h}, w.options());
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward", [&] {
+    Tensor dx = at::empty_like(x), dw = at::zeros({PARTS, h}, r.options());
+    AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "rms_norm_backward", [&] {
+      using sum_t = at::opmath_type<scalar_t>;
       const scalar_t *xs = x.const_data_ptr<scalar_t>(), *ws = w.const_data_ptr<scalar_t>(),
-                     *dys = dy.const_data_ptr<scalar_t>(), *rs = r.const_data_ptr<scalar_t>();
-      scalar_t *dxs = dx.mutable_data_ptr<scalar_t>(), *dws = dw.mutable_data_ptr<scalar_t>();
+                     *dys = dy.const_data_ptr<scalar_t>();
+      const sum_t* rs = r.const_data_ptr<sum_t>();
+      scalar_t* dxs = dx.mutable_data_ptr<scalar_t>();
+      sum_t* dws = dw.mutable_data_ptr<sum_t>();
       const int64_t size = (n + PARTS - 1) / PARTS;
       at::parallel_for(0, PARTS, 1, [&](int64_t first, int64_t last) {
         for (int64_t part = first; part < last; ++part) {
@@ -100,7 +130,7 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
         }
       });
     });
-    return {dx, dw.sum(0), Variable()};
+    return {dx, dw.sum(0).to(w.scalar_type()), Variable(), Variable()};
   }
 };
 
@@ -123,8 +153,8 @@ struct SwiGlu : public torch::autograd::Function<SwiGlu> {
 extern "C" {
 
 // x: [.., h], weight: [h].
-int grpo_rms_norm(void* x, void* weight, double epsilon, void** out, char* error, size_t room) {
-  return guarded(error, room, [&] { *out = new Tensor(RmsNorm::apply(of(x), of(weight), epsilon)); });
+int grpo_rms_norm(void* x, void* weight, double epsilon, int generic, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] { *out = new Tensor(RmsNorm::apply(of(x), of(weight), epsilon, generic != 0)); });
 }
 
 int grpo_swiglu(void* gate, void* up, void** out, char* error, size_t room) {

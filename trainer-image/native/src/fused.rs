@@ -4,13 +4,14 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call;
+use crate::{call, is_generic};
 
 unsafe extern "C" {
     fn grpo_rms_norm(
         x: *mut c_void,
         weight: *mut c_void,
         epsilon: f64,
+        generic: c_int,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,
@@ -28,7 +29,7 @@ pub struct FusedError {
     pub message: String,
 }
 
-/// RMSNorm (arXiv 1910.07467) over the last dimension: `x: [.., h]`, `weight: [h]`.
+/// RMSNorm (arXiv 1910.07467) over the last dimension: `x: [.., h]`, `weight: [h]`. Sums are in fp32 where both are in bf16.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor, FusedError> {
     let shapes = vec![x.size(), weight.size()];
     let failed = |message: String| FusedError {
@@ -48,7 +49,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor, Fus
     call(|error, room| {
         let (x, weight) = (x.as_mut_ptr(), weight.as_mut_ptr());
         // SAFETY: the tensors outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
-        unsafe { grpo_rms_norm(x.cast(), weight.cast(), epsilon, &mut out, error, room) }
+        unsafe { grpo_rms_norm(x.cast(), weight.cast(), epsilon, is_generic(), &mut out, error, room) }
     })
     .map_err(failed)?;
     // SAFETY: a tensor made by `new` for us.

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+pub mod device;
 pub mod exchange;
 mod flight;
 pub mod fused;
@@ -16,6 +17,7 @@ mod meeting;
 pub mod memory;
 pub mod optimizer;
 
+use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -363,6 +365,24 @@ impl Drop for Group {
             unsafe { grpo_group_free(raw) }
         }
     }
+}
+
+thread_local! {
+    static GENERIC: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their merging, rotation and
+/// norms. A device other than the CPU always computes so, but for the pieces, for which it may have a kernel. What was computed so is
+/// differentiated so.
+pub fn generic<T>(work: impl FnOnce() -> T) -> T {
+    let before = GENERIC.replace(true);
+    let done = work();
+    GENERIC.set(before);
+    done
+}
+
+fn is_generic() -> c_int {
+    c_int::from(GENERIC.get())
 }
 
 /// Calls into C++ and takes the text of what was thrown there.

@@ -14,6 +14,15 @@ fn apart(a: &Tensor, b: &Tensor) -> f64 {
     (a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1.0)
 }
 
+/// Half of bf16's last place is 2^-9 of a value. Gradients of scores are differences of sums over a head, one of them of rounded outputs:
+/// where they cancel, a few times as much.
+const BF16: f64 = 3e-2;
+
+/// Values that bf16 has.
+fn rounded(x: &Tensor) -> Tensor {
+    x.to_kind(Kind::BFloat16).to_kind(Kind::Double)
+}
+
 /// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among them.
 struct Tree {
     pieces: Vec<Piece>,
@@ -102,22 +111,28 @@ fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) {
     tch::manual_seed(seed);
     let n = tree.sees.len() as i64;
     let normal = |heads: i64| Tensor::randn([n, heads, d], (Kind::Double, Device::Cpu));
-    let (q, k, v, above) = (
-        normal(groups * in_group),
-        normal(groups),
-        normal(groups),
-        normal(groups * in_group),
-    );
+    // Rounded first: bf16 is held to what it can say of its own inputs.
+    let [q, k, v, above] = [groups * in_group, groups, groups, groups * in_group].map(|heads| rounded(&normal(heads)));
     attention::check(&tree.pieces, n as usize).unwrap();
     let wanted = with_gradients([&q, &k, &v], &above, |q, k, v| dense(q, k, v, tree));
-    for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+    // bf16 keeps 8 bits: of the output's and the gradients' own rounding, and of probabilities' in between.
+    for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5), (Kind::BFloat16, BF16)] {
         let [q, k, v, above] = [&q, &k, &v, &above].map(|x| x.to_kind(kind));
-        let got = with_gradients([&q, &k, &v], &above, |q, k, v| {
-            attention::tree(q, k, v, &tree.pieces).unwrap()
-        });
-        for (name, (got, wanted)) in ["output", "dq", "dk", "dv"].iter().zip(got.iter().zip(&wanted)) {
-            let apart = apart(got, wanted);
-            assert!(apart < bound, "{name} in {kind:?}: {apart:e} apart, {:?}", tree.pieces);
+        let compute = || {
+            with_gradients([&q, &k, &v], &above, |q, k, v| {
+                attention::tree(q, k, v, &tree.pieces).unwrap()
+            })
+        };
+        for (way, got) in [("kernels", compute()), ("operations", grpo_native::generic(compute))] {
+            for (name, (got, wanted)) in ["output", "dq", "dk", "dv"].iter().zip(got.iter().zip(&wanted)) {
+                assert_eq!(got.kind(), kind);
+                let apart = apart(got, wanted);
+                assert!(
+                    apart < bound,
+                    "{name} in {kind:?} by {way}: {apart:e} apart, {:?}",
+                    tree.pieces
+                );
+            }
         }
     }
 }
@@ -179,11 +194,18 @@ fn rotation_and_its_gradient_are_those_of_complex_numbers() {
         (&y * &above).sum(Kind::Double).backward();
         (y.detach(), x.grad())
     };
-    let (wanted, got) = (
-        gradient(&plain),
-        gradient(&|x| attention::rotate(x, &cos, &sin).unwrap()),
-    );
-    assert!(apart(&got.0, &wanted.0) < 1e-14 && apart(&got.1, &wanted.1) < 1e-14);
+    let wanted = gradient(&plain);
+    let compute = || gradient(&|x| attention::rotate(x, &cos, &sin).unwrap());
+    for got in [compute(), grpo_native::generic(compute)] {
+        assert!(apart(&got.0, &wanted.0) < 1e-14 && apart(&got.1, &wanted.1) < 1e-14);
+    }
+    // Angles stay in fp32 beside states in bf16.
+    let [cos32, sin32] = [&cos, &sin].map(|x| x.to_kind(Kind::Float));
+    let compute = || gradient(&|x| attention::rotate(&x.to_kind(Kind::BFloat16), &cos32, &sin32).unwrap());
+    for got in [compute(), grpo_native::generic(compute)] {
+        assert!(apart(&got.0, &wanted.0) < BF16 && apart(&got.1, &wanted.1) < BF16);
+    }
+    assert!(attention::rotate(&x.to_kind(Kind::BFloat16), &cos, &sin).is_err());
     assert!(attention::rotate(&x, &cos.narrow(0, 0, 4), &sin).is_err());
 }
 
@@ -224,7 +246,7 @@ fn a_fused_step_is_the_papers() {
 #[test]
 fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() {
     tch::manual_seed(4);
-    let normal = |size: &[i64]| Tensor::randn(size, (Kind::Double, Device::Cpu));
+    let normal = |size: &[i64]| rounded(&Tensor::randn(size, (Kind::Double, Device::Cpu)));
     let gradients = |x: [&Tensor; 2], above: &Tensor, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
         let [a, b] = x.map(|x| x.detach().set_requires_grad(true));
         let y = f(&a, &b);
@@ -242,14 +264,16 @@ fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() 
         let above = normal(&[2, n, h]);
         for ([plain, one], second) in [(norm, &w), (gated, &u)] {
             let wanted = gradients([&x, second], &above, plain);
-            for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5)] {
+            for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5), (Kind::BFloat16, BF16)] {
                 let [x, second, above] = [&x, second, &above].map(|x| x.to_kind(kind));
-                let got = gradients([&x, &second], &above, one);
-                for (got, wanted) in got.iter().zip(&wanted) {
-                    // At width one the norm's gradient is next to nothing, and rounding is large beside it.
-                    let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
-                    let size = wanted.norm().double_value(&[]).max(1.0);
-                    assert!(apart < bound * size, "{n} x {h} in {kind:?}: {apart:e} of {size}");
+                let compute = || gradients([&x, &second], &above, one);
+                for got in [compute(), grpo_native::generic(compute)] {
+                    for (got, wanted) in got.iter().zip(&wanted) {
+                        // At width one the norm's gradient is next to nothing, and rounding is large beside it.
+                        let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
+                        let size = wanted.norm().double_value(&[]).max(1.0);
+                        assert!(apart < bound * size, "{n} x {h} in {kind:?}: {apart:e} of {size}");
+                    }
                 }
             }
         }

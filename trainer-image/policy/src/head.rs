@@ -5,17 +5,23 @@
 //! in place in one `[chunk, v]` buffer, in blocks of rows that stay in a core's cache. With z the logits over the temperature, p = softmax(z),
 //! and g, e the gradients of a token's logprob and entropy H, the gradient of z is g (onehot - p) - e p (log p + H).
 //! (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are the same idea.)
+//!
+//! Where hidden states and weight are in bf16, logits, all that follows from them and the weight's gradient are in fp32: the products of two
+//! numbers of 8 bits are exact there. The weight is then passed over in parts of [`ROWS`] rows.
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 /// Elements of a block that passes over a buffer share: 1 MiB of fp32.
 const BLOCK: i64 = 1 << 18;
+
+/// Rows of a bf16 weight that are multiplied at a time: what is converted, or added to the gradient, is no larger.
+const ROWS: i64 = 1 << 14;
 
 /// Log probabilities of one chunk's tokens over the whole vocabulary, and what their gradient needs.
 pub struct Chunk {
     /// log p, `[n, v]`.
     logp: Tensor,
-    /// Hidden states over their temperatures, `[n, h]`.
+    /// Hidden states, `[n, h]`; over their temperatures where they are not in bf16.
     scaled: Tensor,
     temperatures: Tensor,
     targets: Tensor,
@@ -30,9 +36,35 @@ fn blocks(n: i64, v: i64) -> impl Iterator<Item = (i64, i64)> {
         .map(move |begin| (begin, rows.min(n - begin)))
 }
 
+/// What is summed of values of this kind.
+fn sums(kind: Kind) -> Kind {
+    match kind {
+        Kind::BFloat16 => Kind::Float,
+        kind => kind,
+    }
+}
+
+/// `a: [n, k]` by `b: [k, m]` in fp32. CUDA multiplies bf16 and sums in fp32; the CPU has no such product.
+fn product(a: &Tensor, b: &Tensor) -> Tensor {
+    let both = |kind: Kind| (a.to_kind(kind), b.to_kind(kind));
+    if let Device::Cuda(_) = a.device() {
+        let (a, b) = both(Kind::BFloat16);
+        return a.mm_dtype(&b, Kind::Float);
+    }
+    let (a, b) = both(Kind::Float);
+    a.mm(&b)
+}
+
+/// Parts of a weight's rows that are multiplied together.
+fn parts(v: i64) -> impl Iterator<Item = (i64, i64)> {
+    (0..v)
+        .step_by(ROWS as usize)
+        .map(move |begin| (begin, ROWS.min(v - begin)))
+}
+
 impl Chunk {
-    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` holds at least `n * v` elements and is
-    /// overwritten. Answers the chunk with the targets' logprobs `[n]` and the entropies `[n]` in nats. No graph is recorded.
+    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds at least `n * v` elements
+    /// and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the entropies `[n]` in nats. No graph is recorded.
     pub fn forward(
         weight: &Tensor,
         hidden: &Tensor,
@@ -41,10 +73,20 @@ impl Chunk {
         buffer: &Tensor,
     ) -> (Self, Tensor, Tensor) {
         tch::no_grad(|| {
-            let (n, v, kind) = (hidden.size()[0], weight.size()[0], hidden.kind());
-            let scaled = hidden / temperatures.unsqueeze(-1);
-            let logp = buffer.narrow(0, 0, n * v).view([n, v]);
-            let _ = scaled.mm_out(&logp, &weight.tr());
+            let (n, v, kind) = (hidden.size()[0], weight.size()[0], sums(hidden.kind()));
+            let mut logp = buffer.narrow(0, 0, n * v).view([n, v]);
+            let scaled = if hidden.kind() == Kind::BFloat16 {
+                for (begin, count) in parts(v) {
+                    let logits = product(hidden, &weight.narrow(0, begin, count).tr());
+                    logp.narrow(1, begin, count).copy_(&logits);
+                }
+                let _ = logp.g_div_(&temperatures.unsqueeze(-1));
+                hidden.shallow_clone()
+            } else {
+                let scaled = hidden / temperatures.unsqueeze(-1);
+                let _ = scaled.mm_out(&logp, &weight.tr());
+                scaled
+            };
             let entropies = Tensor::zeros([n], (kind, hidden.device()));
             for (begin, count) in blocks(n, v) {
                 let mut z = logp.narrow(0, begin, count);
@@ -68,7 +110,7 @@ impl Chunk {
         })
     }
 
-    /// Adds to `weight_gradient: [v, h]` and answers the gradient of the hidden states, `[n, h]`, given those of the logprobs and of the
+    /// Adds to `weight_gradient: [v, h]` and answers the gradient of the hidden states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the
     /// entropies, `[n]` each (none: the loss does not look at entropies). Consumes the buffer's content.
     pub fn backward(
         self,
@@ -97,21 +139,30 @@ impl Chunk {
             }
             let mut logits = self.logp;
             let _ = logits.scatter_add_(-1, &self.targets.unsqueeze(-1), &g);
+            if weight.kind() == Kind::BFloat16 {
+                let _ = logits.g_div_(&self.temperatures.unsqueeze(-1));
+                let mut above = Tensor::zeros([n, weight.size()[1]], (logits.kind(), logits.device()));
+                for (begin, count) in parts(v) {
+                    let logits = logits.narrow(1, begin, count);
+                    let mut gradient = weight_gradient.narrow(0, begin, count);
+                    let _ = gradient.g_add_(&product(&logits.tr(), &self.scaled));
+                    let _ = above.g_add_(&product(&logits, &weight.narrow(0, begin, count)));
+                }
+                return above;
+            }
             let _ = weight_gradient.addmm_(&logits.tr(), &self.scaled);
             logits.mm(weight) / self.temperatures.unsqueeze(-1)
         })
     }
 }
 
-/// A buffer for chunks of `tokens`.
+/// A buffer for chunks of `tokens` of weights `like` this.
 pub fn buffer(tokens: i64, vocabulary: i64, like: &Tensor) -> Tensor {
-    Tensor::empty([tokens * vocabulary], (like.kind(), like.device()))
+    Tensor::empty([tokens * vocabulary], (sums(like.kind()), like.device()))
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::Kind;
-
     use super::*;
 
     /// Numbers between -1.7 and 1.7 of variance 1, the same every time: libtorch's generator is shared with tests that run beside this one.
@@ -192,6 +243,29 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_of_bf16_is_the_dense_head_of_its_values_in_fp32() {
+        let mut drawn = Drawn(2);
+        // The second vocabulary is larger than a part.
+        for (n, v, h) in [(7, 33, 5), (5, ROWS + 3, 16)] {
+            let mut rounded = |size: &[i64]| drawn.tensor(size).to_kind(Kind::BFloat16);
+            let (x, w, t) = (rounded(&[n, h]), rounded(&[v, h]), rounded(&[n]).exp() + 0.3);
+            let (g, e) = (drawn.tensor(&[n]), drawn.tensor(&[n]));
+            let targets = drawn.ids(v, n);
+            let [exact_x, exact_w, exact_t] = [&x, &w, &t].map(|tensor| tensor.to_kind(Kind::Double));
+            let wanted = dense(&exact_x, &exact_w, &targets, &exact_t, &g, Some(&e));
+            let [t, g, e] = [&exact_t, &g, &e].map(|tensor| tensor.to_kind(Kind::Float));
+            let mut dw = Tensor::zeros([v, h], (Kind::Float, Device::Cpu));
+            let (chunk, logprobs, entropies) = Chunk::forward(&w, &x, &targets, &t, &buffer(n, v, &x));
+            let dx = chunk.backward(&w, &g, Some(&e), &mut dw);
+            for (got, wanted) in [logprobs, entropies, dx, dw].iter().zip(&wanted) {
+                assert_eq!(got.kind(), Kind::Float);
+                let apart = apart(&got.to_kind(Kind::Double), wanted);
+                assert!(apart < 2e-5, "{n} tokens of {v}: {apart:e} apart");
             }
         }
     }

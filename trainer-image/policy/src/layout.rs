@@ -73,6 +73,14 @@ impl Layout {
         })
     }
 
+    pub fn to_device(&self, device: tch::Device) -> Self {
+        Self {
+            positions: self.positions.to_device(device),
+            pieces: self.pieces.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+
     /// Pairs of a query and a key that it sees.
     pub fn pairs(&self) -> usize {
         self.pieces.iter().map(Piece::pairs).sum()

@@ -84,6 +84,13 @@ impl Rope {
         }
     }
 
+    pub fn to_device(&self, device: tch::Device) -> Self {
+        Self {
+            cos: self.cos.to_device(device),
+            sin: self.sin.to_device(device),
+        }
+    }
+
     /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one angle.
     pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
         let half = self.cos.size()[1] / 2;

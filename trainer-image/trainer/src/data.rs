@@ -105,6 +105,20 @@ impl MicroBatch {
             .collect()
     }
 
+    /// Where it is computed.
+    pub fn to_device(self, device: tch::Device) -> Self {
+        let [ids, positions, targets, temperatures] =
+            [self.ids, self.positions, self.targets, self.temperatures].map(|tensor| tensor.to_device(device));
+        Self {
+            ids,
+            layout: Rc::new(self.layout.to_device(device)),
+            positions,
+            targets,
+            temperatures,
+            trained: self.trained,
+        }
+    }
+
     /// Tokens that the model computes.
     pub fn tokens(&self) -> usize {
         self.ids.numel()

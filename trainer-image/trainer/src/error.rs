@@ -15,6 +15,8 @@ pub enum TrainError {
     #[error(transparent)]
     Attention(#[from] grpo_native::attention::AttentionError),
     #[error(transparent)]
+    Copy(#[from] grpo_native::device::CopyError),
+    #[error(transparent)]
     Optimizer(#[from] grpo_native::optimizer::OptimizerError),
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),

@@ -8,7 +8,8 @@
 //! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered once, and each
 //! micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same operations on the same numbers.
 //!
-//! The vocabulary head is computed in chunks (see [`grpo_policy::head`]) by both.
+//! The vocabulary head is computed in chunks (see [`grpo_policy::head`]) by both. Gradients are summed over micro-batches in fp32 by both, whatever
+//! a block is computed in.
 
 use grpo_policy::head::{self, Chunk};
 use grpo_policy::model::{self, Block};
@@ -74,8 +75,46 @@ impl Ends {
     fn embedded(&mut self, ids: &Tensor, above: &Tensor) {
         let h = above.size().last().copied().unwrap_or(1);
         tch::no_grad(|| {
-            let _ = self.gradients[0].index_add_(0, &ids.reshape([-1]), &above.reshape([-1, h]));
+            let above = above.reshape([-1, h]).to_kind(self.gradients[0].kind());
+            let _ = self.gradients[0].index_add_(0, &ids.reshape([-1]), &above);
         });
+    }
+}
+
+/// A gathered unit, and its gradient so far.
+struct Summed {
+    tensors: Vec<Tensor>,
+    /// Of each tensor that something has flowed into, in the kind of [`summing`].
+    sums: Vec<Option<Tensor>>,
+}
+
+impl Summed {
+    fn of(tensors: Vec<Tensor>) -> Self {
+        let sums = tensors.iter().map(|_| None).collect();
+        Self { tensors, sums }
+    }
+
+    /// Adds what has flowed into `leaves`, which are the tensors as one micro-batch has used them.
+    fn add(&mut self, leaves: &[Tensor]) {
+        tch::no_grad(|| {
+            for (sum, leaf) in self.sums.iter_mut().zip(leaves) {
+                let gradient = leaf.grad();
+                if !gradient.defined() {
+                    continue;
+                }
+                match sum {
+                    Some(sum) => *sum += gradient,
+                    None => *sum = Some(gradient.to_kind(summing(gradient.kind()))),
+                }
+            }
+        });
+    }
+
+    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert without tokens).
+    fn gradients(self, frozen: usize) -> Vec<Tensor> {
+        let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
+        let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);
+        each.map(|(sum, tensor)| sum.unwrap_or_else(|| zero(tensor))).collect()
     }
 }
 
@@ -110,13 +149,17 @@ impl Sharded {
         let tokens = batches.iter().map(MicroBatch::tokens).max().unwrap_or(0);
         let frozen = self.frozen.iter().map(|(unit, _)| unit.numel());
         let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).chain(frozen).sum();
-        4 * (2 * parameters + tokens * token)
+        let each = self.kind().elt_size_in_bytes();
+        (each + 4) * parameters + each * tokens * token
     }
 
     fn ends(&self, tensors: Vec<Tensor>) -> Ends {
         let most = self.head_piece();
         Ends {
-            gradients: tensors.iter().map(Tensor::zeros_like).collect(),
+            gradients: tensors
+                .iter()
+                .map(|tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device())))
+                .collect(),
             buffer: head::buffer(most, self.config.vocab_size as i64, &tensors[0]),
             tensors,
             most,
@@ -153,13 +196,15 @@ impl Sharded {
         for batch in batches {
             let below = tch::no_grad(|| model::embed(&ends.tensors[0], &batch.ids)).set_requires_grad(true);
             let mut x = below.shallow_clone();
+            let mut leaves: Vec<Vec<Tensor>> = Vec::with_capacity(routes.len());
             for (layer, routes) in routes.iter_mut().enumerate() {
                 if units.len() == layer
-                    && let Some((index, tensors)) = next()?
+                    && let Some((_, tensors)) = next()?
                 {
-                    units.push(self.leaves(index, tensors));
+                    units.push(Summed::of(tensors));
                 }
-                let weights = &units[layer];
+                leaves.push(self.leaves(layer + 1, &units[layer].tensors));
+                let weights = &leaves[layer];
                 let mut experts = None;
                 x = model::block(
                     &self.config,
@@ -175,17 +220,21 @@ impl Sharded {
             flow(&x, &above);
             drop(x);
             self.parts.line.check()?;
+            for (unit, leaves) in units.iter_mut().zip(leaves) {
+                unit.add(&leaves);
+            }
             self.embedded(&mut ends, &batch.ids, &grad_of(&below));
         }
         // A rank without micro-batches has needed none.
-        while let Some((index, tensors)) = next()? {
-            units.push(self.leaves(index, tensors));
+        while let Some((_, tensors)) = next()? {
+            units.push(Summed::of(tensors));
         }
         self.note_all_loads(&routes);
         let mut leaving = self.reduce(0, ends.gradients)?;
         let mut gradients = Vec::with_capacity(self.shards.len());
-        for (index, weights) in units.into_iter().enumerate() {
-            let next = self.reduce(index + 1, weights.iter().map(grad_of).collect())?;
+        for (index, unit) in units.into_iter().enumerate() {
+            let trained = unit.gradients(self.frozen_tensors(index + 1));
+            let next = self.reduce(index + 1, trained)?;
             gradients.push(std::mem::replace(&mut leaving, next).wait()?);
         }
         gradients.push(leaving.wait()?);
@@ -218,7 +267,12 @@ impl Sharded {
                 let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|_| None).collect();
                 let all = batches.iter().zip(&inputs[layer]).zip(&mut chosen);
                 let next = all.map(|((batch, x), experts)| block(&weights, batch, x, experts));
-                inputs.push(next.collect());
+                let next = next.collect();
+                let done = std::mem::take(&mut inputs[layer]).into_iter();
+                inputs[layer] = done
+                    .map(|input| self.compute.put_aside(input))
+                    .collect::<Result<_, _>>()?;
+                inputs.push(next);
                 routes.push(chosen);
                 self.parts.line.check()?;
             }
@@ -241,19 +295,22 @@ impl Sharded {
             if layer > 0 {
                 coming = Some(self.start_gather(layer)?);
             }
-            let weights = self.leaves(layer + 1, whole);
+            let mut unit = Summed::of(whole);
             let mut chosen = routes.pop().unwrap_or_default();
             let layer_inputs = inputs.pop().unwrap_or_default().into_iter().zip(&mut chosen);
             for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
-                let x = x.detach().set_requires_grad(true);
+                let x = self.compute.take_back(&x).detach().set_requires_grad(true);
+                let weights = self.leaves(layer + 1, &unit.tensors);
                 flow(&block(&weights, batch, &x, experts), above);
                 *above = grad_of(&x);
+                unit.add(&weights);
             }
             self.parts.line.check()?;
             if let Some(last) = leaving.take() {
                 gradients.push(last.wait()?);
             }
-            leaving = Some(self.reduce(layer + 1, weights.iter().map(grad_of).collect())?);
+            let trained = unit.gradients(self.frozen_tensors(layer + 1));
+            leaving = Some(self.reduce(layer + 1, trained)?);
         }
         for (batch, above) in batches.iter().zip(&flowing) {
             self.embedded(&mut ends, &batch.ids, above);
@@ -334,7 +391,7 @@ impl Sharded {
             backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), &mut ends.gradients[at]));
         }
         flow(&normed, &Tensor::cat(&backs, 0));
-        ends.gradients[1] += grad_of(&norm);
+        ends.gradients[1] += grad_of(&norm).to_kind(summing(norm.kind()));
         Ok(grad_of(&x))
     }
 
@@ -380,24 +437,29 @@ impl Sharded {
         (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
     }
 
-    /// Sends the unit's gradient to where its parts are, summed over ranks.
+    /// Sends the gradient of what is trained in a unit to where its parts are, summed over ranks.
     fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Reducing<'_>, TrainError> {
         let shard = &self.shards[index];
         // An embedding's adapter is empty.
         if shard.unit.tensors.is_empty() {
-            return Ok(Reducing::nothing(self.shard_group(), shard.values.zeros_like()));
+            let nothing = shard.values.zeros_like().to_device(self.compute.device);
+            return Ok(Reducing::nothing(self.shard_group(), nothing));
         }
-        let tensors = &tensors[self.frozen_tensors(index)..];
         let mut parts: Vec<Tensor> = tensors.iter().map(|gradient| gradient.reshape([-1])).collect();
         let padding = shard.values.numel() * self.shard_group().world() as usize - shard.unit.numel();
         if padding > 0 {
-            parts.push(
-                shard
-                    .values
-                    .new_zeros([padding as i64], (shard.values.kind(), shard.values.device())),
-            );
+            let like = &tensors[0];
+            parts.push(Tensor::zeros([padding as i64], (like.kind(), like.device())));
         }
         self.start_reduce(&Tensor::cat(&parts, 0))
+    }
+}
+
+/// What gradients of such numbers are summed in: 32 bits at least.
+fn summing(kind: Kind) -> Kind {
+    match kind {
+        Kind::BFloat16 => Kind::Float,
+        kind => kind,
     }
 }
 
@@ -413,7 +475,7 @@ fn flow(y: &Tensor, above: &Tensor) {
     (y * above).sum(Kind::Float).backward();
 }
 
-/// The accumulated gradient, zero where nothing flowed (a rank without micro-batches).
+/// The gradient, zero where nothing flowed.
 fn grad_of(tensor: &Tensor) -> Tensor {
     let grad = tensor.grad();
     if grad.defined() { grad } else { tensor.zeros_like() }

@@ -5,6 +5,7 @@
 //! checkpoints and weights versions, and says where to go on; [`export`] writes what others read. [`serve`] is the process a run's pods execute: rank 0 answers the driver, every
 //! rank follows rank 0's orders, and [`watchdog`] ends a rank that waits for one that hangs.
 
+pub mod compute;
 pub mod data;
 pub mod error;
 pub mod export;

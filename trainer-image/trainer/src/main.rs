@@ -259,13 +259,15 @@ const UNTIL_TOLD: Duration = Duration::from_secs(24 * 3600);
 fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> Result<Process, TrainError> {
     let deadlines = config.spec.trainer.as_ref().map(|trainer| trainer.deadlines.clone());
     let deadlines = deadlines.unwrap_or_default();
+    let local_rank = number("LOCAL_RANK", Some(0))?;
     Ok(Process {
         rendezvous: Rendezvous {
             timeout: UNTIL_TOLD,
             ..rendezvous()?
         },
         attempt: number("GRPO_ATTEMPT", Some(1))?,
-        listen: (number("LOCAL_RANK", Some(0))? == 0).then_some(listen),
+        local_rank,
+        listen: (local_rank == 0).then_some(listen),
         limits: Limits {
             collective: deadlines.collective(),
             step: deadlines.step(),

@@ -32,6 +32,7 @@ use grpo_records::trainer::{
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::grpo;
 use crate::memory::{self, Facts};
@@ -152,6 +153,8 @@ pub struct Process {
     pub rendezvous: Rendezvous,
     /// Attempt of the pod group.
     pub attempt: u32,
+    /// Among the ranks of its pod: the number of its GPU, where there are any.
+    pub local_rank: u32,
     /// Where the first rank of a pod listens; none for its others.
     pub listen: Option<SocketAddr>,
     pub limits: Limits,
@@ -226,6 +229,7 @@ fn train(
     let estimate = facts.announce(longest, room)?;
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
+    let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
     let arrived = Arrived::reach(rendezvous)?;
     board.arrived.store(true, Ordering::Relaxed);
     let group = arrived.join(|seen| {
@@ -248,7 +252,7 @@ fn train(
         pending: None,
         curves: None,
         model: shaped(
-            Sharded::read(model_config, Mesh::new(group, plan)?, &source)?,
+            Sharded::read(model_config, Mesh::new(group, plan)?, &source)?.compute_as(compute),
             &config.spec,
             &source,
         )?,

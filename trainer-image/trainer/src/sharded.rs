@@ -3,8 +3,11 @@
 //! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32 shard of every unit, and AdamW's two
 //! moments of it. [`crate::gradients`] streams the units through the model.
 //!
+//! Where blocks are computed in bf16, those shards stay the masters: a part is rounded before it is gathered, which halves the bytes on the way,
+//! and gradients are summed over micro-batches and ranks in fp32. What is published and stored is always the masters.
+//!
 //! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and are gathered with the
-//! adapter's.
+//! adapter's. They are held in the precision that is computed in.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,8 +18,9 @@ use grpo_policy::lora::{self, Lora};
 use grpo_policy::model::{self, Rope};
 use grpo_policy::weights::{self, Array, Source, Unit, Weights};
 use grpo_policy::{Config, ModelError};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
+pub use crate::compute::{Compute, Precision};
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::finetune;
@@ -68,7 +72,7 @@ pub struct Sharded {
     pub(crate) parts: Parts,
     /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
-    /// The model's own units where an adapter is trained; else empty.
+    /// The model's own units where an adapter is trained, in the precision of [`Sharded::compute_in`]; else empty.
     pub(crate) frozen: Vec<(Unit, Tensor)>,
     /// The model that training began with, where [`Sharded::hold_base`] was asked for it; else empty.
     pub(crate) base: Vec<(Unit, Tensor)>,
@@ -84,6 +88,7 @@ pub struct Sharded {
     pub micro_batch_tokens: usize,
     /// What one call of the loss function is given.
     pub loss_over: LossOver,
+    pub(crate) compute: Compute,
     pub(crate) rope: Rope,
     /// Tokens that each expert of each layer computed here in the last [`Sharded::gradients`].
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
@@ -134,9 +139,45 @@ impl Sharded {
             activation_bytes: ACTIVATION_BYTES,
             micro_batch_tokens: MICRO_BATCH_TOKENS,
             loss_over: LossOver::default(),
+            compute: Compute::default(),
             rope,
             loads: RefCell::default(),
         })
+    }
+
+    /// Blocks, and the head's operands, are computed in this precision from here on. A frozen model is held in it and does not get back what
+    /// bf16 has lost.
+    pub fn compute_in(self, precision: Precision) -> Self {
+        let compute = Compute {
+            precision,
+            ..self.compute.clone()
+        };
+        self.compute_as(compute)
+    }
+
+    /// The same with everything else that a computation is: what is held goes to where it belongs.
+    pub fn compute_as(mut self, compute: Compute) -> Self {
+        for shard in &mut self.shards {
+            shard.values = shard.values.to_device(compute.of_parameters());
+            for moment in [&mut shard.first_moment, &mut shard.second_moment] {
+                *moment = moment.to_device(compute.of_moments());
+            }
+        }
+        for (_, values) in self.frozen.iter_mut().chain(&mut self.base) {
+            *values = values.to_device(compute.of_parameters()).to_kind(compute.kind());
+        }
+        self.rope = self.rope.to_device(compute.device);
+        self.compute = compute;
+        self
+    }
+
+    pub fn computes(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// What blocks are computed in.
+    pub(crate) fn kind(&self) -> Kind {
+        self.compute.kind()
     }
 
     /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B at zero, so that the
@@ -155,13 +196,15 @@ impl Sharded {
             .map(|unit| Shard::new(unit, self.shard_group(), &read))
             .collect::<Result<_, TrainError>>()?;
         let frozen = self.shards.into_iter().map(|shard| (shard.unit, shard.values));
-        Ok(Self {
+        let compute = self.compute.clone();
+        let model = Self {
             config,
             shards,
             frozen: frozen.collect(),
             updates: 0,
             ..self
-        })
+        };
+        Ok(model.compute_as(compute))
     }
 
     /// In numbers of that kind from here on, parameters and all that is computed.
@@ -212,35 +255,53 @@ impl Sharded {
 
     /// What this rank computes of a packed tree of some of `rows`.
     pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
-        match self.shares_sequences() {
+        let batch = match self.shares_sequences() {
             false => MicroBatch::packed(pack, rows),
             true => MicroBatch::part(pack, rows, &self.parts.line),
-        }
+        };
+        Ok(batch?.to_device(self.compute.device))
     }
 
-    /// The unit's tensors, whole, on every rank: the model's, then the adapter's.
+    /// The unit's tensors, whole, on every rank, in the precision that is computed in: the model's, then the adapter's.
     pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         self.start_gather(index)?.wait()
     }
 
     /// The same, while something else is computed.
     pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
+        self.start_gather_in(index, self.kind())
+    }
+
+    /// The same in the masters' kind and on the host: what is trained as the masters have it.
+    fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        let tensors = self.start_gather_in(index, Kind::Float)?.wait()?;
+        Ok(tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect())
+    }
+
+    /// This rank's part as it is sent: fp32 rounded to `kind`, anything else as it is held.
+    fn leaving(&self, values: &Tensor, kind: Kind) -> Tensor {
+        let part = match values.kind() {
+            Kind::Float => values.to_kind(kind),
+            _ => values.shallow_clone(),
+        };
+        part.to_device(self.compute.device)
+    }
+
+    fn start_gather_in(&self, index: usize, kind: Kind) -> Result<Gathering<'_>, TrainError> {
         let shard = &self.shards[index];
         let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
         let mut parts = Vec::new();
         for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
             // An embedding's adapter is empty.
             if !unit.tensors.is_empty() {
-                parts.push((
-                    unit,
-                    match &self.replicated {
-                        None => Part::Coming(self.shard_group().start_all_gather(values)?),
-                        Some(whole) => Part::There(&whole[index]),
-                    },
-                ));
+                let part = match &self.replicated {
+                    None => Part::Coming(self.shard_group().start_all_gather(&self.leaving(values, kind))?),
+                    Some(whole) => Part::There(&whole[index]),
+                };
+                parts.push((unit, part));
             }
         }
-        Ok(Gathering(parts))
+        Ok(Gathering { parts, kind })
     }
 
     /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is that already.
@@ -250,8 +311,8 @@ impl Sharded {
             let units = weights::units(&self.config).into_iter();
             self.base = units
                 .map(|unit| {
-                    let values = part(&unit, self.shard_group(), &read)?;
-                    Ok((unit, values))
+                    let values = part(&unit, self.shard_group(), &read)?.to_kind(self.kind());
+                    Ok((unit, values.to_device(self.compute.of_parameters())))
                 })
                 .collect::<Result<_, TrainError>>()?;
         }
@@ -267,7 +328,10 @@ impl Sharded {
     /// The base model's unit, whole, on every rank.
     pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         match self.frozen.get(index).or(self.base.get(index)) {
-            Some((unit, values)) => Ok(split(unit, &self.shard_group().all_gather(values)?)),
+            Some((unit, values)) => {
+                let part = self.leaving(values, self.kind());
+                Ok(split(unit, &self.shard_group().all_gather(&part)?))
+            }
             None => Err(TrainError::Start(
                 "no base model is held, but its logprobs are asked for".to_owned(),
             )),
@@ -280,15 +344,15 @@ impl Sharded {
     }
 
     /// Gathered tensors as leaves of a graph, those that are trained.
-    pub(crate) fn leaves(&self, index: usize, tensors: Vec<Tensor>) -> Vec<Tensor> {
+    pub(crate) fn leaves(&self, index: usize, tensors: &[Tensor]) -> Vec<Tensor> {
         let frozen = self.frozen_tensors(index);
-        let leaf = |(at, tensor): (usize, Tensor)| tensor.detach().set_requires_grad(at >= frozen);
-        tensors.into_iter().enumerate().map(leaf).collect()
+        let leaf = |(at, tensor): (usize, &Tensor)| tensor.detach().set_requires_grad(at >= frozen);
+        tensors.iter().enumerate().map(leaf).collect()
     }
 
     /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank must call it.
     pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let mut tensors = self.gather(index)?;
+        let mut tensors = self.gather_masters(index)?;
         let Some(lora) = &self.config.lora else {
             return Ok((self.shards[index].unit.clone(), tensors));
         };
@@ -306,7 +370,7 @@ impl Sharded {
 
     /// The adapter's tensors of a unit, whole. Every rank must call it.
     pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let tensors = self.gather(index)?.split_off(self.frozen_tensors(index));
+        let tensors = self.gather_masters(index)?.split_off(self.frozen_tensors(index));
         Ok((self.shards[index].unit.clone(), tensors))
     }
 
@@ -398,8 +462,16 @@ impl Sharded {
         };
         for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
             let scaled = (scale != 1.0).then(|| gradient * scale);
-            let moments = [&mut shard.first_moment, &mut shard.second_moment];
-            adamw(&mut shard.values, scaled.as_ref().unwrap_or(gradient), moments, &step)?;
+            // What stays elsewhere comes here for its step: the same kernel, so the same bits.
+            let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
+            let [mut values, mut first, mut second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
+            let gradient = scaled.as_ref().unwrap_or(gradient);
+            adamw(&mut values, gradient, [&mut first, &mut second], &step)?;
+            for (home, now) in homes.iter_mut().zip([values, first, second]) {
+                if home.device() != self.compute.device {
+                    home.copy_(&now);
+                }
+            }
         }
         Ok(norm)
     }
@@ -436,7 +508,11 @@ fn part(
 }
 
 /// A unit on its way to this rank.
-pub(crate) struct Gathering<'a>(Vec<(&'a Unit, Part<'a>)>);
+pub(crate) struct Gathering<'a> {
+    parts: Vec<(&'a Unit, Part<'a>)>,
+    /// What is held in bf16 arrives as this.
+    kind: Kind,
+}
 
 enum Part<'a> {
     Coming(Flight<'a>),
@@ -446,10 +522,14 @@ enum Part<'a> {
 impl Gathering<'_> {
     pub(crate) fn wait(self) -> Result<Vec<Tensor>, TrainError> {
         let mut tensors = Vec::new();
-        for (unit, part) in self.0 {
+        for (unit, part) in self.parts {
             let whole = match part {
                 Part::Coming(flight) => flight.wait()?,
                 Part::There(whole) => whole.shallow_clone(),
+            };
+            let whole = match whole.kind() {
+                Kind::BFloat16 => whole.to_kind(self.kind),
+                _ => whole,
             };
             tensors.extend(split(unit, &whole));
         }

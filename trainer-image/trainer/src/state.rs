@@ -17,7 +17,7 @@ use grpo_records::weights::{WeightsFile, WeightsManifest};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::error::TrainError;
 use crate::sharded::{Sharded, padded};
@@ -94,7 +94,7 @@ impl Snapshot {
                 ("first", &shard.first_moment),
                 ("second", &shard.second_moment),
             ];
-            parts.map(|(name, tensor)| (format!("{index:05}.{name}"), tensor.copy()))
+            parts.map(|(name, tensor)| (format!("{index:05}.{name}"), on_the_host(tensor)))
         });
         let is_written = model.copy() == 0;
         Self {
@@ -530,12 +530,20 @@ impl Store {
                 flat.resize(part * world, 0.0);
                 Ok(Tensor::from_slice(&flat[part * rank..part * (rank + 1)]))
             };
-            shard.values = whole("values")?;
-            shard.first_moment = whole("first")?;
-            shard.second_moment = whole("second")?;
+            shard.values = whole("values")?.to_device(shard.values.device());
+            shard.first_moment = whole("first")?.to_device(shard.first_moment.device());
+            shard.second_moment = whole("second")?.to_device(shard.second_moment.device());
         }
         model.updates = checkpoint.updates;
         Ok(())
+    }
+}
+
+/// A copy of its own: a tensor that is on the host is not copied by moving it there.
+fn on_the_host(tensor: &Tensor) -> Tensor {
+    match tensor.device() {
+        Device::Cpu => tensor.copy(),
+        _ => tensor.to_device(Device::Cpu),
     }
 }
 

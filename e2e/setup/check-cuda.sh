@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Compiles the trainer's C++ with CUDA and NCCL, and links it as far as a machine without them can: every name that it wants must be in libtorch's
+# libraries; what those want in turn (the driver, NCCL) is not here. Nothing is run.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+[ -n "${GRPO_CUDA:-}" ] || die "GRPO_CUDA names no folder of headers: run make check-cuda"
+# A target folder of its own: the flag would otherwise have everybody's shim built anew, and then again without it.
+TARGET="$CARGO_TARGET_DIR/cuda"
+
+compile() {
+  rm -rf "$TARGET"/debug/build/grpo-native-*
+  CARGO_TARGET_DIR="$TARGET" cargo build --manifest-path "$REPO/Cargo.toml" -p grpo-native
+}
+
+link() {
+  local whole="$TARGET/native.so"
+  g++ -shared -o "$whole" -Wl,--whole-archive "$TARGET"/debug/build/grpo-native-*/out/libgrpo_native*.a -Wl,--no-whole-archive \
+    -Wl,-z,defs -Wl,--allow-shlib-undefined -L"$LIBTORCH/lib" -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -lgomp
+  nm -DC --undefined-only "$whole" | grep -q 'c10d::ProcessGroupNCCL::ProcessGroupNCCL' || die "there is no NCCL in it"
+  nm -DC --undefined-only "$whole" | grep -q 'c10::cuda::set_device' || die "there is no CUDA in it"
+  note "ProcessGroupNCCL and c10::cuda are found"
+}
+
+stage "C++ with CUDA" compile
+stage "against libtorch_cuda" link

@@ -1,0 +1,42 @@
+// The GPU of a rank, and tensors' way between it and the host.
+
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#ifdef GRPO_CUDA
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
+#include "call.h"
+
+extern "C" {
+
+int grpo_use_gpu(int index, char* error, size_t room) {
+  return guarded(error, room, [&] {
+#ifdef GRPO_CUDA
+    const int there = c10::cuda::device_count();
+    if (index >= there) {
+      throw std::runtime_error("the process sees " + std::to_string(there) + " GPUs");
+    }
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+#else
+    static_cast<void>(index);
+    throw std::runtime_error("this trainer is built without CUDA: use an image of trainer-image/Dockerfile.cuda");
+#endif
+  });
+}
+
+int grpo_host_copy(void* x, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    const at::Tensor& from = of(x);
+    if (from.device().is_cpu()) {
+      *out = new at::Tensor(from);
+      return;
+    }
+    at::Tensor host = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(true));
+    host.copy_(from, true);
+    *out = new at::Tensor(host);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,44 @@
+//! The GPU of a rank, and tensors' way between it and the host.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tch::Tensor;
+
+use crate::call;
+
+unsafe extern "C" {
+    fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
+}
+
+/// A tensor could not be copied to the host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("copying a tensor of shape {shape:?} to the host: {message}")]
+pub struct CopyError {
+    pub shape: Vec<i64>,
+    pub message: String,
+}
+
+/// From here on this thread's CUDA calls are for that GPU, counted among those that the process sees. The error says what is missing: the
+/// GPU, or the build's CUDA (see `GRPO_CUDA` in build.rs).
+pub fn use_gpu(index: usize) -> Result<(), String> {
+    // SAFETY: takes a number.
+    call(|error, room| unsafe { grpo_use_gpu(index as c_int, error, room) })
+}
+
+/// A copy in pinned memory, written in the order of the device's current stream: whoever reads it through the same stream reads it whole.
+/// A tensor on the host is answered as it is.
+pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
+    let mut from = x.shallow_clone();
+    let mut out = std::ptr::null_mut();
+    call(|error, room| {
+        // SAFETY: the tensor outlives the call; `out` is a valid place for one pointer, written where 0 is returned.
+        unsafe { grpo_host_copy(from.as_mut_ptr().cast(), &mut out, error, room) }
+    })
+    .map_err(|message| CopyError {
+        shape: x.size(),
+        message,
+    })?;
+    // SAFETY: a tensor made by `new` for us.
+    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+}

@@ -1,0 +1,88 @@
+//! How and where a rank computes: its device, the precision of blocks, and what stays in the pod's memory meanwhile.
+//!
+//! One GPU is one rank's. On the CPU device the pod's memory is where everything is already, so nothing is ever taken aside there.
+
+use grpo_crds::grpo_run::{Offload, Trainer};
+use grpo_native::device;
+pub use grpo_policy::weights::export::Precision;
+use tch::{Device, Kind, Tensor};
+
+use crate::error::TrainError;
+
+/// How a rank computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compute {
+    pub device: Device,
+    /// What blocks and the head's operands are in. Masters, moments and gradients are in fp32.
+    pub precision: Precision,
+    /// What stays in the pod's memory while nobody computes with it.
+    pub offload: Offload,
+}
+
+impl Default for Compute {
+    /// fp32 on the CPU.
+    fn default() -> Self {
+        Self {
+            device: Device::Cpu,
+            precision: Precision::F32,
+            offload: Offload::default(),
+        }
+    }
+}
+
+impl Compute {
+    /// As a run asks for: without GPUs in fp32 on the CPU, with them in bf16 on the pod's GPU of this number.
+    pub fn of(trainer: Option<&Trainer>, local_rank: u32) -> Result<Self, TrainError> {
+        match trainer {
+            Some(trainer) if trainer.gpus_per_node > 0 => {
+                let gpus = trainer.gpus_per_node;
+                device::use_gpu(local_rank as usize).map_err(|message| {
+                    TrainError::Start(format!(
+                        "trainer.gpusPerNode is {gpus}, but GPU {local_rank}: {message}"
+                    ))
+                })?;
+                Ok(Self {
+                    device: Device::Cuda(local_rank as usize),
+                    precision: Precision::Bf16,
+                    offload: trainer.offload.clone(),
+                })
+            }
+            _ => Ok(Self::default()),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.precision {
+            Precision::F32 => Kind::Float,
+            Precision::Bf16 => Kind::BFloat16,
+        }
+    }
+
+    /// Where masters and frozen weights are while nobody computes with them.
+    pub(crate) fn of_parameters(&self) -> Device {
+        self.home(self.offload.parameters)
+    }
+
+    /// Where the optimizer's moments are between steps.
+    pub(crate) fn of_moments(&self) -> Device {
+        self.home(self.offload.optimizer)
+    }
+
+    fn home(&self, aside: bool) -> Device {
+        if aside { Device::Cpu } else { self.device }
+    }
+
+    /// A block's input until the backward pass comes to it.
+    pub(crate) fn put_aside(&self, input: Tensor) -> Result<Tensor, TrainError> {
+        match self.offload.activations {
+            true => Ok(device::host_copy(&input)?),
+            false => Ok(input),
+        }
+    }
+
+    /// The same where it is computed with.
+    pub(crate) fn take_back(&self, input: &Tensor) -> Tensor {
+        // Nothing else touches it, so the copy may be under way while the next operations are queued behind it.
+        input.to_device_(self.device, input.kind(), true, false)
+    }
+}
