@@ -17,7 +17,8 @@ use tch::{Kind, Tensor};
 
 use crate::data::MicroBatch;
 use crate::error::TrainError;
-use crate::sharded::{Gathering, Reducing, Sharded};
+use crate::gathering::{Gathering, Reducing};
+use crate::sharded::Sharded;
 
 /// A summed loss, and its derivatives by what the model says of each trained token.
 #[derive(Clone, Debug, Default, PartialEq)]

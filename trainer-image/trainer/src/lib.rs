@@ -10,6 +10,7 @@ pub mod data;
 pub mod error;
 pub mod export;
 pub mod finetune;
+mod gathering;
 pub mod gradients;
 pub mod grpo;
 pub mod losses;

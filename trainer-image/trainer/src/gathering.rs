@@ -1,0 +1,152 @@
+//! Units on their way: whole to every rank before they are computed with, gradients to the ranks that keep their parts.
+//!
+//! What is sent is rounded before it leaves where blocks are computed in bf16, and arrives while something else is computed.
+
+use grpo_native::{Flight, Group};
+use grpo_policy::weights::Unit;
+use tch::{Device, Kind, Tensor};
+
+use crate::error::TrainError;
+use crate::sharded::Sharded;
+
+impl Sharded {
+    /// The unit's tensors, whole, on every rank, in the precision that is computed in: the model's, then the adapter's.
+    pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        self.start_gather(index)?.wait()
+    }
+
+    /// The same, while something else is computed.
+    pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
+        self.start_gather_in(index, self.kind())
+    }
+
+    /// The same in the masters' kind and on the host: what is trained as the masters have it.
+    pub(crate) fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        let tensors = self.start_gather_in(index, Kind::Float)?.wait()?;
+        Ok(tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect())
+    }
+
+    /// This rank's part as it is sent: fp32 rounded to `kind`, anything else as it is held.
+    fn leaving(&self, values: &Tensor, kind: Kind) -> Tensor {
+        let part = match values.kind() {
+            Kind::Float => values.to_kind(kind),
+            _ => values.shallow_clone(),
+        };
+        part.to_device(self.compute.device)
+    }
+
+    fn start_gather_in(&self, index: usize, kind: Kind) -> Result<Gathering<'_>, TrainError> {
+        let shard = &self.shards[index];
+        let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
+        let mut parts = Vec::new();
+        for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
+            // An embedding's adapter is empty.
+            if !unit.tensors.is_empty() {
+                let part = match &self.replicated {
+                    None => Part::Coming(self.shard_group().start_all_gather(&self.leaving(values, kind))?),
+                    Some(whole) => Part::There(&whole[index]),
+                };
+                parts.push((unit, part));
+            }
+        }
+        Ok(Gathering { parts, kind })
+    }
+
+    /// The base model's unit, whole, on every rank.
+    pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
+        match self.frozen.get(index).or(self.base.get(index)) {
+            Some((unit, values)) => {
+                let part = self.leaving(values, self.kind());
+                Ok(split(unit, &self.shard_group().all_gather(&part)?))
+            }
+            None => Err(TrainError::Start(
+                "no base model is held, but its logprobs are asked for".to_owned(),
+            )),
+        }
+    }
+}
+
+/// A unit on its way to this rank.
+pub(crate) struct Gathering<'a> {
+    parts: Vec<(&'a Unit, Part<'a>)>,
+    /// What is held in bf16 arrives as this.
+    kind: Kind,
+}
+
+enum Part<'a> {
+    Coming(Flight<'a>),
+    There(&'a Tensor),
+}
+
+impl Gathering<'_> {
+    pub(crate) fn wait(self) -> Result<Vec<Tensor>, TrainError> {
+        let mut tensors = Vec::new();
+        for (unit, part) in self.parts {
+            let whole = match part {
+                Part::Coming(flight) => flight.wait()?,
+                Part::There(whole) => whole.shallow_clone(),
+            };
+            let whole = match whole.kind() {
+                Kind::BFloat16 => whole.to_kind(self.kind),
+                _ => whole,
+            };
+            tensors.extend(split(unit, &whole));
+        }
+        Ok(tensors)
+    }
+}
+
+/// A gradient on its way to the ranks that have its parts.
+pub(crate) struct Reducing<'a> {
+    scattered: Flight<'a>,
+    copies: Option<&'a Group>,
+}
+
+impl<'a> Reducing<'a> {
+    /// A part that every rank knows.
+    pub(crate) fn nothing(group: &'a Group, part: Tensor) -> Self {
+        Self {
+            scattered: Flight::landed(group, part),
+            copies: None,
+        }
+    }
+
+    /// Over the ranks that share the state, then over the copies of it.
+    pub(crate) fn wait(self) -> Result<Tensor, TrainError> {
+        let mut part = self.scattered.wait()?;
+        if let Some(copies) = self.copies {
+            copies.all_reduce_sum(&mut part)?;
+        }
+        Ok(part)
+    }
+}
+
+impl Sharded {
+    /// Sums a unit's gradient over the ranks, flat and padded, and gives each its part.
+    pub(crate) fn start_reduce(&self, whole: &Tensor) -> Result<Reducing<'_>, TrainError> {
+        let scattered = match &self.replicated {
+            None => self.shard_group().start_reduce_scatter_sum(whole)?,
+            Some(_) => {
+                let group = self.shard_group();
+                let part = whole.numel() as i64 / i64::from(group.world());
+                Flight::landed(group, whole.narrow(0, part * i64::from(group.rank()), part))
+            }
+        };
+        let copies = self.parts.node.as_ref().map(|(_, copies)| copies);
+        Ok(Reducing { scattered, copies })
+    }
+}
+
+fn split(unit: &Unit, whole: &Tensor) -> Vec<Tensor> {
+    let mut begin = 0;
+    unit.tensors
+        .iter()
+        .map(|(_, shape)| {
+            let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
+            let numel: i64 = shape.iter().product();
+            let tensor = whole.narrow(0, begin, numel).view(shape.as_slice());
+            begin += numel;
+            tensor
+        })
+        .collect()
+}

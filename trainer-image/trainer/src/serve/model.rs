@@ -1,0 +1,66 @@
+//! What a run's spec makes of the model: an adapter beside it, a base to measure from, the form in which versions are published.
+
+use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_crds::grpo_run::GrpoRunSpec;
+use grpo_policy::Config;
+use grpo_policy::lora::{Linear, Lora};
+use grpo_policy::weights::Source;
+
+use crate::error::TrainError;
+use crate::sharded::Sharded;
+
+/// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
+pub(super) fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Result<Sharded, TrainError> {
+    if model.config.experts.is_some() && spec.algorithm.router_replay != Some(false) {
+        return Err(TrainError::Start(
+            "the model is a mixture of experts, for which algorithm.routerReplay is on unless it says otherwise, but no engine's experts are recorded yet: \
+             set algorithm.routerReplay: false, and the trainer's own router chooses"
+                .to_owned(),
+        ));
+    }
+    let mut model = match &spec.model.lora {
+        Some(lora) => {
+            let lora = adapter_of(lora, &model.config)?;
+            model.with_adapter(lora, spec.seed)?
+        }
+        None => model,
+    };
+    if spec.algorithm.kl.is_some() {
+        model.hold_base(source)?;
+    }
+    if let Some(tokens) = spec.trainer.as_ref().and_then(|trainer| trainer.max_tokens_per_gpu) {
+        model.micro_batch_tokens = tokens as usize;
+    }
+    let Algorithm {
+        old_logprobs,
+        mini_batches,
+        epochs,
+        ..
+    } = spec.algorithm;
+    if old_logprobs == OldLogprobs::Recompute && mini_batches * epochs == 1 {
+        tracing::warn!(
+            "algorithm.oldLogprobs is Recompute and a batch is one optimizer step: every ratio is 1, and no clip ever acts"
+        );
+    }
+    Ok(model)
+}
+
+/// The spec's adapter. Where it names no layers, all linear ones have one; in a mixture those of the attention.
+pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Result<Lora, TrainError> {
+    let alpha = spec.alpha.unwrap_or(2.0 * f64::from(spec.rank));
+    let all = Linear::ALL
+        .into_iter()
+        .filter(|linear| config.experts.is_none() || *linear < Linear::Gate);
+    let targets: Vec<String> = match spec.target_modules.is_empty() {
+        true => all.map(|linear| linear.name().to_owned()).collect(),
+        false => spec.target_modules.clone(),
+    };
+    Ok(Lora::new(spec.rank as usize, alpha, &targets)?)
+}
+
+/// Whether versions are published as adapters: to engines that load them beside the model. The embedded one takes whole weights, and a pool
+/// that is referred to serves this run's adapters.
+pub(super) fn publishes_adapters(spec: &GrpoRunSpec) -> bool {
+    let engine = spec.inference.pool.as_ref().map(|pool| &pool.engine);
+    spec.model.lora.is_some() && engine.is_none_or(|engine| engine.vllm.is_some() || engine.sglang.is_some())
+}
