@@ -18,6 +18,9 @@ pub struct Row {
     pub peer_value: Option<f64>,
     /// `>=` or `<=` and a number.
     pub bar: Option<String>,
+    /// Of what was measured: figures may be measured one after the other.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub commit: String,
 }
 
 impl Row {
@@ -29,6 +32,7 @@ impl Row {
             peer: None,
             peer_value: None,
             bar: bar.map(str::to_owned),
+            commit: String::new(),
         }
     }
 
@@ -69,14 +73,24 @@ pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failu
     let earlier = std::fs::read(path)
         .ok()
         .and_then(|bytes| serde_json::from_slice::<File>(&bytes).ok());
-    let mut all = earlier.map(|file| file.rows).unwrap_or_default();
+    let (mut all, known) = earlier.map(|file| (file.rows, file.versions)).unwrap_or_default();
     all.retain(|row| rows.iter().all(|new| number(new) != number(row)));
-    all.extend_from_slice(rows);
-    all.sort_by_key(number);
     let mut commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
     if !said_by("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
         commit.push('+');
     }
+    all.extend(rows.iter().map(|row| Row {
+        commit: commit.clone(),
+        ..row.clone()
+    }));
+    all.sort_by_key(number);
+    let mut versions = [&[said_by("rustc", &["--version"])], versions].concat();
+    // Of the peers that other rows were measured beside.
+    let program = |version: &String| version.split(' ').next().unwrap_or_default().to_owned();
+    let others = known
+        .into_iter()
+        .filter(|known| versions.iter().all(|new| program(new) != program(known)));
+    versions.extend(others.collect::<Vec<_>>());
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors.lines().find_map(|line| line.strip_prefix("model name"));
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -86,7 +100,7 @@ pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failu
             "{}, {cores} cores",
             model.map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']))
         ),
-        versions: [&[said_by("rustc", &["--version"])], versions].concat(),
+        versions,
         rows: all,
     };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
