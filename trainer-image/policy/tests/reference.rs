@@ -149,7 +149,12 @@ impl Case {
                 let size = norm(wanted);
                 let size = if size > 1e-6 * largest { size } else { largest };
                 let distance = norm(&(grad - wanted)) / size;
-                assert!(distance < tolerance, "{}: gradient of {name}: {distance:e}", self.name);
+                let share = size / largest;
+                assert!(
+                    distance < tolerance,
+                    "{}: gradient of {name}: {distance:e}, being {share:e} of the largest",
+                    self.name
+                );
                 (gradients, compared) = (gradients.max(distance), compared + 1);
             }
         }

@@ -10,6 +10,7 @@ Needs the virtual environment that e2e/exports/install.sh makes.
 """
 
 import argparse
+import copy
 import json
 import pathlib
 import random
@@ -89,8 +90,8 @@ def made(shape: dict, seed: int):
 def save(folder: pathlib.Path, model, extra: dict) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     dtype = torch.bfloat16 if extra["bf16"] else torch.float32
-    model.to(dtype).save_pretrained(folder, max_shard_size=extra["file"] or "5GB")
-    model.to(torch.float32)
+    # A copy: converting there and back would leave the angles' frequencies rounded, and what is computed after it.
+    copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=extra["file"] or "5GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     path = folder / "config.json"
     written = json.loads(path.read_text())
