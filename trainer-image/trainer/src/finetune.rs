@@ -226,15 +226,7 @@ fn supervised_step(
             .iter()
             .map(|(row, token)| scale * f64::from(chosen[*row].weights[*token]));
         let weights: Vec<f64> = weights.collect();
-        Slope {
-            loss: weights
-                .iter()
-                .zip(logprobs)
-                .map(|(weight, logprob)| weight * logprob)
-                .sum(),
-            logprobs: weights,
-            entropies: Vec::new(),
-        }
+        Slope::weighted(weights, logprobs)
     })?;
     let progress = (seen as f64 / plan.tokens as f64).min(1.0);
     let cosine = 0.02 + 0.98 * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());

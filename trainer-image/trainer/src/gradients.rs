@@ -30,6 +30,21 @@ pub struct Slope {
     pub entropies: Vec<f64>,
 }
 
+impl Slope {
+    /// The sum of logprobs by these weights.
+    pub fn weighted(weights: Vec<f64>, logprobs: &[f64]) -> Self {
+        Self {
+            loss: weights
+                .iter()
+                .zip(logprobs)
+                .map(|(weight, logprob)| weight * logprob)
+                .sum(),
+            logprobs: weights,
+            entropies: Vec::new(),
+        }
+    }
+}
+
 /// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in the order of
 /// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> Slope + 'a;

@@ -149,15 +149,7 @@ const WAYS: [Way; 4] = [
 fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> Slope {
     let weight = |&(row, token): &(usize, usize)| rows[row].advantage * f64::from(rows[row].weights[token]);
     let weights: Vec<f64> = batch.trained.iter().map(weight).collect();
-    Slope {
-        loss: weights
-            .iter()
-            .zip(logprobs)
-            .map(|(weight, logprob)| weight * logprob)
-            .sum(),
-        logprobs: weights,
-        entropies: Vec::new(),
-    }
+    Slope::weighted(weights, logprobs)
 }
 
 /// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.

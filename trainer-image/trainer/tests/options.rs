@@ -6,24 +6,19 @@
 
 mod common;
 
+use common::graph::{At, expected};
 use common::{algorithm, alone, batch, config, flat, model, ranks};
 use grpo_crds::algorithm::{
     Aggregation, Algorithm, Band, Clip, Correction, Denominator, Kl, KlEstimator, KlGradient, KlPlacement, Loss,
     OldLogprobs, Ratio,
 };
-use grpo_objective::advantage::{batch_advantages, shaped_advantages};
-use grpo_objective::kl::shaped_reward;
-use grpo_objective::{Sequence, Token, objective};
-use grpo_policy::layout::Layout;
 use grpo_policy::lora::Lora;
-use grpo_policy::model::{self, Block, Rope};
-use grpo_policy::weights::{self, Weights};
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::TrainError;
 use grpo_trainer::grpo;
 use grpo_trainer::sharded::Sharded;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 /// Every episode has two rows, and one was cut.
 fn turns(step: u32) -> Batch {
@@ -45,150 +40,6 @@ fn plain() -> Algorithm {
         gradient_clip: 0.0,
         ..algorithm()
     }
-}
-
-/// The whole model in one graph.
-struct Graph {
-    leaves: Vec<Vec<Tensor>>,
-}
-
-impl Graph {
-    fn new(weights: &Weights) -> Self {
-        let leaf = |name: &String, shape: &Vec<usize>| {
-            let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-            let values = Tensor::from_slice(&weights[name].values).view(shape.as_slice());
-            values.set_requires_grad(true)
-        };
-        let units = weights::units(&config());
-        let leaves = units
-            .iter()
-            .map(|u| u.tensors.iter().map(|(name, shape)| leaf(name, shape)).collect());
-        Self {
-            leaves: leaves.collect(),
-        }
-    }
-
-    /// Logprobs and entropies of tokens 1.., `[n - 1]` each.
-    fn scores(&self, row: &Row) -> (Tensor, Tensor) {
-        let ids: Vec<i64> = row.tokens.iter().map(|id| i64::from(*id)).collect();
-        let (ids, n) = (Tensor::from_slice(&ids).unsqueeze(0), row.tokens.len() as i64);
-        let rope = Rope::new(&config(), 64, Kind::Float);
-        let mut x = model::embed(&self.leaves[0][0], &ids);
-        for block in &self.leaves[1..] {
-            x = model::block(&config(), &rope, &Layout::rows(1, n), &Block(block), &x, &mut None);
-        }
-        let logits = model::head(&config(), &self.leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1));
-        let logp = (logits / f64::from(row.temperature)).log_softmax(-1, Kind::Float);
-        let entropies = -(logp.exp() * &logp).sum_dim_intlist(-1, false, Kind::Float);
-        let chosen = logp.gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false);
-        (chosen.squeeze_dim(-1), entropies)
-    }
-
-    /// Logprob of every token of every row; 0 for the first.
-    fn logprobs(&self, rows: &[Row]) -> Vec<Vec<f64>> {
-        let one = |row: &Row| {
-            let found = Vec::<f32>::try_from(self.scores(row).0.detach()).unwrap();
-            std::iter::once(0.0).chain(found.into_iter().map(f64::from)).collect()
-        };
-        rows.iter().map(one).collect()
-    }
-}
-
-/// Weights before the batch, of the base, and now.
-struct At<'a> {
-    start: &'a Weights,
-    base: &'a Weights,
-    now: &'a Weights,
-}
-
-/// A sequence with its name, and row and logprob of each of its tokens.
-type Named = (String, Sequence, Vec<(usize, usize)>);
-
-/// Gradient by unit, and loss, of those rows of a batch that `takes`, as the scalar objective has them. Advantages are of the whole batch.
-fn expected(batch: &Batch, algorithm: &Algorithm, at: &At<'_>, takes: impl Fn(&Row) -> bool) -> (Vec<Vec<f32>>, f64) {
-    let (start, base) = (
-        Graph::new(at.start).logprobs(&batch.rows),
-        Graph::new(at.base).logprobs(&batch.rows),
-    );
-    let advantages = match algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Reward) {
-        None => batch_advantages(batch, algorithm, 0).unwrap(),
-        Some(kl) => {
-            let reward = |row: &Row| {
-                let own = batch
-                    .rows
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, other)| other.episode == row.episode);
-                let old = |number: usize, token: usize| match algorithm.old_logprobs {
-                    OldLogprobs::Engine => f64::from(batch.rows[number].logprobs[token]),
-                    OldLogprobs::Recompute => start[number][token],
-                };
-                let tokens = own.flat_map(|(number, row)| {
-                    (0..row.tokens.len())
-                        .filter(|i| row.mask[*i] == 1)
-                        .map(move |i| (number, i))
-                });
-                let differences: Vec<f64> = tokens.map(|(number, i)| old(number, i) - base[number][i]).collect();
-                shaped_reward(f64::from(row.reward), kl, differences.into_iter())
-            };
-            let rewards: Vec<f64> = batch.rows.iter().map(reward).collect();
-            shaped_advantages(batch, &rewards, algorithm, 0).unwrap()
-        }
-    };
-    let graph = Graph::new(at.now);
-    let mut sequences: Vec<Named> = Vec::new();
-    let mut scores = Vec::new();
-    for (number, row) in batch.rows.iter().enumerate() {
-        let (logprobs, entropies) = graph.scores(row);
-        let new = Vec::<f32>::try_from(logprobs.detach()).unwrap();
-        let spread = Vec::<f32>::try_from(entropies.detach()).unwrap();
-        scores.push((logprobs, entropies));
-        if !takes(row) || advantages.masked[number] {
-            continue;
-        }
-        let name = match algorithm.denominator {
-            Denominator::Episode => row.episode.clone(),
-            Denominator::Row => number.to_string(),
-        };
-        let place = sequences
-            .iter()
-            .position(|(other, ..)| *other == name)
-            .unwrap_or_else(|| {
-                let advantage = advantages.rows[number].unwrap();
-                let sequence = Sequence {
-                    advantage,
-                    tokens: Vec::new(),
-                };
-                sequences.push((name, sequence, Vec::new()));
-                sequences.len() - 1
-            });
-        for i in (1..row.tokens.len()).filter(|i| row.mask[*i] == 1) {
-            sequences[place].2.push((number, i - 1));
-            sequences[place].1.tokens.push(Token {
-                new: f64::from(new[i - 1]),
-                start: start[number][i],
-                engine: f64::from(row.logprobs[i]),
-                reference: base[number][i],
-                entropy: f64::from(spread[i - 1]),
-            });
-        }
-    }
-    let plain: Vec<Sequence> = sequences.iter().map(|(_, sequence, _)| sequence.clone()).collect();
-    let found = objective(&plain, algorithm);
-    let mut loss = Tensor::from(0.0f32);
-    for (gradients, (_, _, places)) in found.gradient.iter().zip(&sequences) {
-        for (gradient, (row, i)) in gradients.iter().zip(places) {
-            let (logprobs, entropies) = &scores[*row];
-            loss += logprobs.get(*i as i64) * gradient.logprob + entropies.get(*i as i64) * gradient.entropy;
-        }
-    }
-    loss.backward();
-    let flat = |unit: &Vec<Tensor>| {
-        unit.iter()
-            .flat_map(|t| Vec::<f32>::try_from(t.grad().reshape([-1])).unwrap())
-            .collect()
-    };
-    (graph.leaves.iter().map(flat).collect(), found.loss)
 }
 
 /// Gradients by unit, whole, and rank 0's metrics.

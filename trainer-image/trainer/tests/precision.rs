@@ -57,15 +57,7 @@ fn gradients(model: &Sharded) -> Found {
             .iter()
             .map(|(row, at)| f64::from(rows[*row].weights[*at]))
             .collect();
-        Slope {
-            loss: weights
-                .iter()
-                .zip(logprobs)
-                .map(|(weight, logprob)| weight * logprob)
-                .sum(),
-            logprobs: weights,
-            entropies: Vec::new(),
-        }
+        Slope::weighted(weights, logprobs)
     };
     let (gradients, loss) = model.gradients(&batches, loss).unwrap();
     Found { gradients, loss }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+pub mod graph;
 pub mod process;
 
 use grpo_crds::algorithm::{Algorithm, Clip};

@@ -225,15 +225,7 @@ fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<T
     Ok(model.gradients(&batches, &mut |batch, logprobs, _| {
         let of = |(row, token): &(usize, usize)| -rows[*row].advantage * f64::from(rows[*row].weights[*token]);
         let slopes: Vec<f64> = batch.trained.iter().map(of).collect();
-        Slope {
-            loss: slopes
-                .iter()
-                .zip(logprobs)
-                .map(|(slope, logprob)| slope * logprob)
-                .sum(),
-            logprobs: slopes,
-            entropies: Vec::new(),
-        }
+        Slope::weighted(slopes, logprobs)
     })?)
 }
 
