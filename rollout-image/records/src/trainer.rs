@@ -156,6 +156,11 @@ pub struct StepMetrics {
     pub gradient_seconds: f64,
     /// The optimizer's.
     pub update_seconds: f64,
+    /// Operations that the model's arithmetic asks of the step, over all ranks: what is computed a second time to save memory is not among them.
+    pub model_flops: f64,
+    /// Share of all devices' peak that they were over the step's seconds. Left out where no peak is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
 }
 
 impl StepMetrics {
@@ -170,8 +175,12 @@ impl StepMetrics {
             .filter_map(|(name, value)| Some((shown(name), value.as_f64()?)))
             .collect();
         if self.seconds > 0.0 {
-            for (name, tokens) in [("row", self.row_tokens), ("unique", self.unique_tokens)] {
-                numbers.push((format!("{name}_tokens_per_second"), tokens as f64 / self.seconds));
+            for (name, count) in [
+                ("row_tokens", self.row_tokens as f64),
+                ("unique_tokens", self.unique_tokens as f64),
+                ("model_flops", self.model_flops),
+            ] {
+                numbers.push((format!("{name}_per_second"), count / self.seconds));
             }
         }
         numbers
@@ -201,6 +210,8 @@ mod tests {
             logprob_gap_max: 0.25,
             row_tokens: 300,
             seconds: 2.0,
+            model_flops: 5e12,
+            mfu: Some(0.4),
             ..Default::default()
         };
         let numbers = metrics.numbers();
@@ -209,6 +220,16 @@ mod tests {
         assert_eq!(of("logprob_gap_max"), Some(0.25));
         assert_eq!(of("step_seconds"), Some(2.0));
         assert_eq!(of("row_tokens_per_second"), Some(150.0));
+        assert_eq!((of("model_flops_per_second"), of("mfu")), (Some(2.5e12), Some(0.4)));
         assert_eq!((of("step"), of("weights"), of("advantages")), (None, None, None));
+    }
+
+    #[test]
+    fn a_record_without_a_share_of_the_peak_is_read_and_shows_none() {
+        let stored = r#"{"step": 3, "weights": "l1-v3", "loss": 0.5, "seconds": 2.0}"#;
+        let metrics: StepMetrics = serde_json::from_str(stored).unwrap();
+        assert_eq!((metrics.step, metrics.model_flops, metrics.mfu), (3, 0.0, None));
+        assert!(metrics.numbers().iter().all(|(name, _)| name != "mfu"));
+        assert!(serde_json::to_value(&metrics).unwrap().get("mfu").is_none());
     }
 }

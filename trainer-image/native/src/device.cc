@@ -1,27 +1,59 @@
 // The GPU of a rank, and tensors' way between it and the host.
 
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
+#include <string>
 
 #include <ATen/ATen.h>
 #ifdef GRPO_CUDA
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
 #endif
 
 #include "call.h"
+
+namespace {
+
+// A GPU that the process sees.
+c10::DeviceIndex gpu(int index) {
+#ifdef GRPO_CUDA
+  const int there = c10::cuda::device_count();
+  if (index >= there) {
+    throw std::runtime_error("the process sees " + std::to_string(there) + " GPUs");
+  }
+  return static_cast<c10::DeviceIndex>(index);
+#else
+  static_cast<void>(index);
+  throw std::runtime_error("this trainer is built without CUDA: use an image of trainer-image/Dockerfile.cuda");
+#endif
+}
+
+}  // namespace
 
 extern "C" {
 
 int grpo_use_gpu(int index, char* error, size_t room) {
   return guarded(error, room, [&] {
 #ifdef GRPO_CUDA
-    const int there = c10::cuda::device_count();
-    if (index >= there) {
-      throw std::runtime_error("the process sees " + std::to_string(there) + " GPUs");
-    }
-    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+    c10::cuda::set_device(gpu(index));
 #else
-    static_cast<void>(index);
-    throw std::runtime_error("this trainer is built without CUDA: use an image of trainer-image/Dockerfile.cuda");
+    gpu(index);
+#endif
+  });
+}
+
+int grpo_gpu_name(int index, char* name, size_t name_room, char* error, size_t room) {
+  return guarded(error, room, [&] {
+#ifdef GRPO_CUDA
+    const char* found = at::cuda::getDeviceProperties(gpu(index))->name;
+    const size_t length = std::min(std::strlen(found), name_room - 1);
+    std::memcpy(name, found, length);
+    name[length] = 0;
+#else
+    gpu(index);
+    static_cast<void>(name);
+    static_cast<void>(name_room);
 #endif
   });
 }

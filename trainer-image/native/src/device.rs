@@ -8,8 +8,12 @@ use crate::call;
 
 unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_gpu_name(index: c_int, name: *mut c_char, name_room: usize, error: *mut c_char, room: usize) -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
+
+/// CUDA has as much room for a name.
+const NAME_BYTES: usize = 256;
 
 /// A tensor could not be copied to the host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +28,15 @@ pub struct CopyError {
 pub fn use_gpu(index: usize) -> Result<(), String> {
     // SAFETY: takes a number.
     call(|error, room| unsafe { grpo_use_gpu(index as c_int, error, room) })
+}
+
+/// The name that the driver gives that GPU, such as `NVIDIA H100 80GB HBM3`.
+pub fn gpu_name(index: usize) -> Result<String, String> {
+    let mut name = vec![0u8; NAME_BYTES];
+    // SAFETY: the place for the name outlives the call, which writes no more than fits and ends it with a zero.
+    call(|error, room| unsafe { grpo_gpu_name(index as c_int, name.as_mut_ptr().cast(), name.len(), error, room) })?;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
 /// A copy in pinned memory, written in the order of the device's current stream: whoever reads it through the same stream reads it whole.

@@ -17,6 +17,7 @@ use grpo_records::trainer::StepMetrics;
 
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::flops::{Forward, Work};
 use crate::gradients::{LossOver, Model};
 use crate::losses::{Losses, Tally};
 use crate::mini::{Mini, cut, fill, weigh};
@@ -154,13 +155,21 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
     Ok(batch)
 }
 
-/// Rewards from which the KL penalty is taken, one a row: every row of an episode has its episode's (StepWise: its own). Answers the mean of the
-/// estimator over trained tokens beside them.
-fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Result<(Vec<f64>, f64), TrainError> {
+/// Rewards from which the KL penalty is taken.
+struct Shaped {
+    /// One a row: every row of an episode has its episode's (StepWise: its own).
+    rewards: Vec<f64>,
+    /// Mean of the estimator over trained tokens.
+    kl: f64,
+    /// Operations that this took.
+    flops: f64,
+}
+
+fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Result<Shaped, TrainError> {
     let mut all = [Mini::new(batch.rows.iter().map(train_row).collect(), model)?];
-    fill(model, Model::Base, &mut all, |row, logprobs| row.reference = logprobs)?;
+    let mut flops = fill(model, Model::Base, &mut all, |row, logprobs| row.reference = logprobs)?;
     if algorithm.old_logprobs == OldLogprobs::Recompute {
-        fill(model, Model::Policy, &mut all, |row, logprobs| row.start = logprobs)?;
+        flops += fill(model, Model::Policy, &mut all, |row, logprobs| row.start = logprobs)?;
     }
     let [Mini { rows, .. }] = all;
     let differences = |row: &TrainRow| -> Vec<f64> {
@@ -176,7 +185,11 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     let reward = |row: &Row| shaped_reward(f64::from(row.reward), kl, of_member[&member(row)].iter().copied());
     let values = of_member.values().flatten().map(|x| estimate(kl.estimator, *x).value);
     let tokens = of_member.values().map(Vec::len).sum::<usize>().max(1) as f64;
-    Ok((batch.rows.iter().map(reward).collect(), values.sum::<f64>() / tokens))
+    Ok(Shaped {
+        rewards: batch.rows.iter().map(reward).collect(),
+        kl: values.sum::<f64>() / tokens,
+        flops,
+    })
 }
 
 /// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the first step's own are
@@ -201,9 +214,11 @@ pub fn step(
     check(batch, config.vocab_size, config.max_position_embeddings).map_err(|message| refused(path, message))?;
     let in_reward = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Reward);
     let shaped = in_reward.map(|kl| shaped(model, batch, algorithm, kl)).transpose()?;
-    let rewards = shaped.as_ref().map(|(rewards, _)| rewards.as_slice());
+    let rewards = shaped.as_ref().map(|shaped| shaped.rewards.as_slice());
     let (rows, mut metrics) = prepare(batch, path, algorithm, seed, rewards)?;
-    metrics.kl = shaped.as_ref().map_or(0.0, |(_, mean)| *mean);
+    if let Some(shaped) = shaped {
+        (metrics.kl, metrics.model_flops) = (shaped.kl, shaped.flops);
+    }
 
     let mut minis = Vec::new();
     for mut rows in cut(rows, algorithm.mini_batches) {
@@ -212,10 +227,10 @@ pub fn step(
     }
     metrics.unique_tokens = minis.iter().map(|mini| mini.packing.unique_tokens as u64).sum();
     if algorithm.kl.is_some() && in_reward.is_none() {
-        fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
+        metrics.model_flops += fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
     }
     if needs_start(algorithm, &minis) {
-        fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?;
+        metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?;
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
 
@@ -260,7 +275,8 @@ fn update(
         let at_start = first || !looks_at_moving_sequences(algorithm);
         match mini[0].rows.iter().all(|row| !row.start.is_empty()) && at_start {
             true => now = mini[0].rows.iter().map(|row| row.start.clone()).collect(),
-            false => fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,
+            // Computed a second time for the gradient, so it does not count.
+            false => _ = fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,
         }
         sums = Some(Losses::sums_of(&mini[0].rows, &now, algorithm));
     }
@@ -281,6 +297,7 @@ fn update(
     if !loss.is_finite() {
         return Ok(Err(format!("its loss is {loss}")));
     }
+    metrics.model_flops += Forward::of(&model.config).training(&Work::of(&mini[0].packing));
     metrics.gradient_seconds += began.elapsed().as_secs_f64();
     let began = Instant::now();
     let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;

@@ -8,6 +8,7 @@ use grpo_objective::batch_weights;
 
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::flops::{Forward, Work};
 use crate::gradients::Model;
 use crate::packing::{Cost, Packing, pack};
 use crate::sharded::Sharded;
@@ -96,13 +97,19 @@ impl Mini {
 }
 
 /// What the model says of the trained tokens of all mini-batches: `put` is called for every row with one number a token of it, 0 where it is
-/// not trained on. Every rank must call it, and every rank hears of all rows.
+/// not trained on. Answers the operations that this took of the ranks together. Every rank must call it, and every rank hears of all rows.
 pub fn fill(
     model: &Sharded,
     which: Model,
     minis: &mut [Mini],
     mut put: impl FnMut(&mut TrainRow, Vec<f64>),
-) -> Result<(), TrainError> {
+) -> Result<f64, TrainError> {
+    let forward = match which {
+        Model::Policy => Forward::of(&model.config),
+        Model::Base => Forward::of(&model.config.without_lora()),
+    };
+    let flops = minis.iter().map(|mini| forward.looking(&Work::of(&mini.packing)));
+    let flops = flops.sum();
     // Where each row's tokens begin among all.
     let mut begins: Vec<Vec<usize>> = Vec::with_capacity(minis.len());
     let mut total = 0;
@@ -133,7 +140,7 @@ pub fn fill(
             put(row, values);
         }
     }
-    Ok(())
+    Ok(flops)
 }
 
 #[cfg(test)]

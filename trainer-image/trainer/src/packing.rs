@@ -22,6 +22,7 @@ use grpo_native::attention::Piece;
 use grpo_policy::Config;
 
 use crate::data::TrainRow;
+use crate::flops::Forward;
 
 /// A trained token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +57,11 @@ pub struct Cost {
 impl Cost {
     /// In multiplications.
     pub fn of(config: &Config) -> Self {
-        let (h, layers) = (config.hidden_size as f64, config.num_hidden_layers as f64);
-        let d = config.head_dim() as f64;
-        let (heads, groups) = (
-            config.num_attention_heads as f64 * d,
-            config.num_key_value_heads as f64 * d,
-        );
-        let width = |layer: usize| match config.experts_of(layer) {
-            Some(experts) => experts.per_token * experts.intermediate_size,
-            None => config.intermediate_size,
-        };
-        let widths = (0..config.num_hidden_layers).map(width).sum::<usize>() as f64;
+        let forward = Forward::of(config);
         Self {
-            token: h * (layers * (2.0 * heads + 2.0 * groups) + 3.0 * widths),
-            pair: layers * 2.0 * heads,
-            entry: h * config.vocab_size as f64,
+            token: forward.token + forward.adapter,
+            pair: forward.pair,
+            entry: forward.entry,
         }
     }
 }

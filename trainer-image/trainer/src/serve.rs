@@ -34,6 +34,7 @@ use tch::Tensor;
 use self::model::{adapter_of, publishes_adapters, shaped};
 use crate::compute::Compute;
 use crate::error::TrainError;
+use crate::flops;
 use crate::grpo;
 use crate::memory::{self, Facts};
 use crate::mesh::{Mesh, Plan};
@@ -134,6 +135,8 @@ struct Rank {
     store: Store,
     model: Sharded,
     model_dir: PathBuf,
+    /// Operations a second of a rank's device at most, where that is known.
+    peak: Option<f64>,
     lineage: String,
     step: u32,
     version: String,
@@ -230,6 +233,7 @@ fn train(
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
+    let peak = flops::peak(&compute)?;
     let arrived = Arrived::reach(rendezvous)?;
     board.arrived.store(true, Ordering::Relaxed);
     let group = arrived.join(|seen| {
@@ -258,6 +262,7 @@ fn train(
         )?,
         config,
         model_dir,
+        peak,
     };
     rank.recover()?;
     rank.follow(jobs, &process.limits)
@@ -421,7 +426,12 @@ impl Rank {
         };
         let trained = read.and_then(|batch| grpo::step(&mut self.model, &batch, path, &algorithm, spec.seed));
         self.watch.set_step(None);
-        trained
+        let world = self.model.group.world();
+        let share = |done: &StepMetrics| flops::utilisation(done.model_flops, done.seconds, self.peak?, world);
+        trained.map(|done| StepMetrics {
+            mfu: share(&done),
+            ..done
+        })
     }
 
     fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
+use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
 use grpo_policy::layout::Layout;
@@ -12,7 +13,9 @@ use grpo_policy::model::{self, Block, Rope};
 use grpo_policy::weights::{self, Weights};
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
+use grpo_trainer::mini::{Mini, cut};
 use grpo_trainer::packing::{Cost, pack};
 use grpo_trainer::sharded::{LossOver, Sharded, Slope};
 use tch::{Kind, Tensor};
@@ -299,6 +302,42 @@ fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
         metrics.clip_fraction
     );
     assert_eq!((metrics.groups, metrics.groups_zero_variance), (3, 1));
+}
+
+#[test]
+fn a_step_counts_what_it_asks_of_the_model_and_nothing_that_is_computed_again() {
+    let (batch, forward) = (batch(1), Forward::of(&config()));
+    let works = |algorithm: &Algorithm| -> Vec<Work> {
+        let (rows, _) = grpo::prepare(&batch, "batch", algorithm, 0, None).unwrap();
+        let parts = cut(rows, algorithm.mini_batches).into_iter();
+        parts
+            .map(|rows| Work::of(&Mini::new(rows, &alone()).unwrap().packing))
+            .collect()
+    };
+    let close = |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
+    let plain = algorithm();
+    let once = forward.training(&works(&plain)[0]);
+    for kept in [0, usize::MAX] {
+        let mut model = alone();
+        model.activation_bytes = kept;
+        let metrics = grpo::step(&mut model, &batch, "batch", &plain, 0).unwrap();
+        close(metrics.model_flops, once);
+    }
+    // Two epochs of two mini-batches; before them the base model's logprobs, and the policy's.
+    let much = Algorithm {
+        mini_batches: 2,
+        epochs: 2,
+        old_logprobs: OldLogprobs::Recompute,
+        kl: Some(serde_json::from_str("{}").unwrap()),
+        ..plain
+    };
+    let mut model = alone();
+    model.base_is_here();
+    let metrics = grpo::step(&mut model, &batch, "batch", &much, 0).unwrap();
+    let wanted = works(&much)
+        .into_iter()
+        .map(|work| 2.0 * forward.looking(&work) + 2.0 * forward.training(&work));
+    close(metrics.model_flops, wanted.sum());
 }
 
 #[test]

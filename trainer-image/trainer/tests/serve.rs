@@ -80,6 +80,10 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
     third.step(&run, 5);
     let (status, text) = third.ask("GET", "/metrics", "");
     assert!(status == 200 && text.contains("grpo_trainer_step 5"), "{text}");
+    assert!(
+        text.contains("grpo_trainer_mfu ") && text.contains("grpo_trainer_model_flops_per_second "),
+        "{text}"
+    );
 }
 
 /// Every pass that a step can have: base model, old logprobs, mini-batches, epochs, a rate that changes.
@@ -106,6 +110,12 @@ fn a_run_with_every_option_comes_back_with_the_same_bits() {
         assert_eq!(metrics.updates, 6);
         assert!(
             metrics.ratio_deviation > 0.0 && metrics.kl_loss > 0.0 && metrics.entropy_loss < 0.0,
+            "{metrics:?}"
+        );
+        // Two ranks, of 1e12 each by their environment.
+        let share = metrics.model_flops / metrics.seconds / 2e12;
+        assert!(
+            share > 0.0 && metrics.mfu.is_some_and(|mfu| (mfu / share - 1.0).abs() < 1e-9),
             "{metrics:?}"
         );
         // Up from 0 in a line; the first step after it has the whole rate.

@@ -154,6 +154,7 @@ impl Attempt {
                 .env("GLOO_SOCKET_IFNAME", "lo")
                 .env("GRPO_ATTEMPT", number.to_string())
                 .env("GRPO_THREADS", "1")
+                .env("GRPO_PEAK_FLOPS", "1e12")
                 .env("RUST_LOG", "info")
                 .stderr(Stdio::piped())
                 .spawn()
