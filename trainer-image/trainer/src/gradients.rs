@@ -18,6 +18,7 @@ use tch::{Kind, Tensor};
 use crate::data::MicroBatch;
 use crate::error::TrainError;
 use crate::gathering::{Gathering, Reducing};
+use crate::memory::Load;
 use crate::sharded::Sharded;
 
 /// A summed loss, and its derivatives by what the model says of each trained token.
@@ -147,26 +148,18 @@ impl Sharded {
         }
     }
 
-    /// Estimate of what the kept schedule holds beyond parameters and optimizer: weights and gradients whole, and the activations of the
-    /// largest micro-batch.
+    /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see [`crate::memory::Facts::kept_bytes`].
     pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
-        let c = &self.config;
-        let (d, h) = (c.head_dim(), c.hidden_size);
-        let (heads, groups) = (c.num_attention_heads * d, c.num_key_value_heads * d);
-        // Saved for backward in a block: norms and residuals over h, queries, keys, values and outputs before and after norm and rotation,
-        // and the SwiGLU's parts.
-        // A mixture also keeps a token's states once for each of its experts, before and after.
-        let width = |layer: usize| match c.experts_of(layer) {
-            Some(experts) => experts.per_token * (3 * experts.intermediate_size + 3 * h) + experts.count,
-            None => 3 * c.intermediate_size,
+        let count = |n: usize| n as u64;
+        let load = Load {
+            tokens: batches.iter().map(|batch| count(batch.tokens())).collect(),
+            trained: batches
+                .iter()
+                .map(|batch| count(batch.trained.len()))
+                .max()
+                .unwrap_or(0),
         };
-        let widths: usize = (0..c.num_hidden_layers).map(width).sum();
-        let token = (5 * h + 4 * heads + 5 * groups) * c.num_hidden_layers + widths;
-        let tokens = batches.iter().map(MicroBatch::tokens).max().unwrap_or(0);
-        let frozen = self.frozen.iter().map(|(unit, _)| unit.numel());
-        let parameters: usize = self.shards.iter().map(|shard| shard.unit.numel()).chain(frozen).sum();
-        let each = self.kind().elt_size_in_bytes();
-        (each + 4) * parameters + each * tokens * token
+        self.facts().kept_bytes(&load) as usize
     }
 
     fn ends(&self, tensors: Vec<Tensor>) -> Ends {

@@ -146,6 +146,13 @@ impl Facts {
         moments.into_iter().max_by_key(Estimate::total).unwrap_or_default()
     }
 
+    /// What the kept schedule holds at its fullest moment beyond state and head, which are held in either: units whole, their gradients, and
+    /// what autograd keeps of the largest micro-batch.
+    pub fn kept_bytes(&self, load: &Load) -> u64 {
+        let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations;
+        self.kept(load).iter().map(beyond).max().unwrap_or(0)
+    }
+
     fn state(&self) -> u64 {
         let (trained, frozen): (u64, u64) = (self.trained.iter().sum(), self.frozen.iter().sum());
         let rotations = 2 * (self.config.max_position_embeddings * self.config.head_dim()) as u64;
@@ -450,6 +457,26 @@ mod tests {
         let total = |tokens, schedule| facts.estimate(&load(tokens), schedule).total();
         let grown = |schedule| total(9000, schedule) - total(1000, schedule);
         assert!(grown(Schedule::Kept) > 2 * grown(Schedule::Streamed));
+    }
+
+    #[test]
+    fn what_keeping_takes_is_the_largest_micro_batch_beside_whole_units_and_gradients() {
+        let kept = |tokens: &[u64], world| {
+            let load = Load {
+                tokens: tokens.to_vec(),
+                trained: 10,
+            };
+            facts(Plan::DATA, world).kept_bytes(&load)
+        };
+        // Of a token: what autograd keeps in four layers, and what the last one's backward pass makes beside it.
+        let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));
+        let facts = facts(Plan::DATA, 2);
+        let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3);
+        assert_eq!(two - one, 1000 * MASTER * token);
+        assert_eq!(kept(&[3000, 3000, 10], 2), kept(&[3000, 10], 2));
+        // Units and gradients are whole however many ranks there are, but a rank alone computes with its own.
+        let whole: u64 = facts.trained.iter().map(|values| MASTER * values).sum();
+        assert_eq!((kept(&[3000], 4), kept(&[3000], 2) - kept(&[3000], 1)), (two, whole));
     }
 
     #[test]

@@ -25,7 +25,8 @@ use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::finetune;
 pub use crate::gradients::{LossFn, LossOver, Model, Slope};
-use crate::mesh::{Mesh, Parts};
+use crate::memory::Facts;
+use crate::mesh::{Mesh, Parts, Plan};
 use crate::packing::Pack;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
@@ -235,6 +236,19 @@ impl Sharded {
     /// The ranks over which the state is sharded.
     pub fn shard_group(&self) -> &Group {
         self.parts.shard(&self.group)
+    }
+
+    /// What memory is estimated from.
+    pub(crate) fn facts(&self) -> Facts {
+        let plan = Plan {
+            sequence: self.parts.line.world() as u32,
+            shard: Some(self.shard_group().world()),
+        };
+        let mut facts = Facts::of(&self.config, plan, self.group.world());
+        facts.holds_base = !self.base.is_empty();
+        facts.compute = self.kind().elt_size_in_bytes() as u64;
+        facts.head_logits = self.head_logits as u64;
+        facts
     }
 
     /// Which copy of the state this rank has a part of.
