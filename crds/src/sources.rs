@@ -177,7 +177,7 @@ impl PolicyModel {
     }
 }
 
-/// A low-rank adapter. It has no dropout: the ratio of two passes under different masks would be noise.
+/// A low-rank adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Lora {
@@ -193,6 +193,11 @@ pub struct Lora {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 64)))]
     pub target_modules: Vec<String>,
+    /// Share of an adapter's inputs that are dropped while it is trained. All passes over a token within a step drop the same, so that ratios are the
+    /// weights' doing; but the engine drops nothing, so its logprobs and the trainer's differ the more, the more is dropped.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 0.9))]
+    pub dropout: f64,
 }
 
 fn default_rank() -> u32 {

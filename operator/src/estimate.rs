@@ -181,6 +181,7 @@ fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, room: f64) -> Str
             rank: 16,
             alpha: None,
             target_modules: Vec::new(),
+            dropout: 0.0,
         });
     };
     if spec.model.lora.is_none() && fits(&adapter) {

@@ -11,6 +11,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/collectives.cc");
     println!("cargo:rerun-if-changed=src/attention.cc");
     println!("cargo:rerun-if-changed=src/fused.cc");
+    println!("cargo:rerun-if-changed=src/dropout.cc");
     println!("cargo:rerun-if-changed=src/linear.cc");
     println!("cargo:rerun-if-changed=src/memory.cc");
     let Ok(torch) = std::env::var("LIBTORCH") else {
@@ -45,6 +46,7 @@ fn main() {
     build("src/collectives.cc", "grpo_native", 1);
     build("src/attention.cc", "grpo_native_attention", 3);
     build("src/fused.cc", "grpo_native_fused", 3);
+    build("src/dropout.cc", "grpo_native_dropout", 3);
     build("src/linear.cc", "grpo_native_linear", 1);
     build("src/memory.cc", "grpo_native_memory", 2);
     build("src/device.cc", "grpo_native_device", 1);

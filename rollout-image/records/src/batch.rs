@@ -70,6 +70,9 @@ pub struct Row {
     pub mask: Vec<u8>,
     pub logprobs: Vec<f32>,
     pub weights: Vec<WeightsSpan>,
+    /// Which experts of a mixture computed the tokens, as far as an engine has said it. In order, without overlaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub experts: Vec<ExpertsSpan>,
     pub temperature: f32,
     pub reward: f32,
     pub outcome: Outcome,
@@ -84,6 +87,19 @@ pub struct WeightsSpan {
     pub from: usize,
     pub to: usize,
     pub version: String,
+}
+
+/// Tokens `from..to` went through the experts that `file` lists, a path below the store: `[to - from, layers with experts, experts per token]`
+/// numbers of experts, one byte each where a layer has at most 256 of them, else two, the lower one first. A trainer sends the tokens through the
+/// same ones (router replay, arXiv 2510.11370); tokens in no span, such as the last one sampled, go where its own router sends them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpertsSpan {
+    pub from: usize,
+    pub to: usize,
+    pub file: String,
+    /// Of the whole file.
+    pub sha256: String,
 }
 
 /// What is wrong with a row.
@@ -108,6 +124,15 @@ pub enum RowFault {
     },
     #[error("row of {episode}: the sampled token at {at} is in no weights span, or in two")]
     Span { episode: String, at: usize },
+    #[error(
+        "row of {episode}: the experts of tokens {from}..{to} are out of order, empty or beyond its {tokens} tokens"
+    )]
+    Experts {
+        episode: String,
+        from: usize,
+        to: usize,
+        tokens: usize,
+    },
     #[error("row of {episode}: no token was sampled, so there is nothing to learn from")]
     NothingSampled { episode: String },
     #[error("row of {episode}: a void episode has no rows in a batch")]
@@ -148,6 +173,18 @@ impl Row {
                 return Err(RowFault::Span { episode: episode(), at });
             }
         }
+        let mut done = 0;
+        for span in &self.experts {
+            if span.from < done || span.to <= span.from || span.to > self.tokens.len() {
+                return Err(RowFault::Experts {
+                    episode: episode(),
+                    from: span.from,
+                    to: span.to,
+                    tokens: self.tokens.len(),
+                });
+            }
+            done = span.to;
+        }
         if self.mask.contains(&1) {
             Ok(())
         } else {
@@ -181,6 +218,7 @@ mod tests {
                 to: 3,
                 version: "x-v0".into(),
             }],
+            experts: Vec::new(),
             temperature: 1.0,
             reward: 1.0,
             outcome: Outcome::Resolved,
@@ -209,6 +247,21 @@ mod tests {
         let mut one = row();
         one.weights[0].to = 2;
         assert!(matches!(one.check(), Err(RowFault::Span { at: 2, .. })));
+    }
+
+    #[test]
+    fn experts_of_tokens_that_are_not_there_or_said_twice_are_refused() {
+        let span = |from, to| ExpertsSpan {
+            from,
+            to,
+            file: "x".into(),
+            sha256: String::new(),
+        };
+        let with = |experts: Vec<ExpertsSpan>| Row { experts, ..row() }.check();
+        assert_eq!(with(vec![span(0, 1), span(2, 3)]), Ok(()));
+        for wrong in [vec![span(0, 4)], vec![span(1, 1)], vec![span(0, 2), span(1, 3)]] {
+            assert!(matches!(with(wrong), Err(RowFault::Experts { .. })));
+        }
     }
 
     #[test]

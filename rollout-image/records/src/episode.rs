@@ -132,6 +132,7 @@ impl EpisodeRecord {
             mask: self.mask.clone(),
             logprobs: self.logprobs.clone(),
             weights: self.weights.clone(),
+            experts: Vec::new(),
             temperature: self.temperature,
             reward,
             outcome,

@@ -1,5 +1,5 @@
 //! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`; [`attention`] over packed
-//! trees, [`fused`] parts of a block, [`linear`] layers and the [`optimizer`]'s fused step are in it for that reason.
+//! trees, [`fused`] parts of a block, [`linear`] layers, [`dropout`] and the [`optimizer`]'s fused step are in it for that reason.
 //!
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call blocks until it is
 //! done or has failed; a rank that died makes the others' next call fail at once (its sockets close). One that hangs is found through
@@ -9,6 +9,7 @@
 
 pub mod attention;
 pub mod device;
+pub mod dropout;
 pub mod exchange;
 mod flight;
 pub mod fused;

@@ -321,6 +321,7 @@ mod tests {
                 mask: vec![0, 1],
                 logprobs: vec![0.0, -1.0],
                 weights: Vec::new(),
+                experts: Vec::new(),
                 temperature: 1.0,
                 reward: *reward,
                 outcome: grpo_records::outcome::Outcome::Resolved,

@@ -24,6 +24,8 @@ pub struct Layout {
     pieces: Vec<Piece>,
     /// Those who have the other parts.
     shared: Option<Rc<Exchange>>,
+    /// `[b * t]` int64, by which adapters drop; none: nothing is dropped.
+    keys: Option<Tensor>,
 }
 
 impl Layout {
@@ -42,6 +44,7 @@ impl Layout {
             positions: Tensor::arange(t as i64, (tch::Kind::Int64, tch::Device::Cpu)).repeat([b]),
             pieces: pieces.collect(),
             shared: None,
+            keys: None,
         }
     }
 
@@ -53,6 +56,7 @@ impl Layout {
             positions: Tensor::from_slice(&positions),
             pieces,
             shared: None,
+            keys: None,
         })
     }
 
@@ -78,7 +82,22 @@ impl Layout {
             positions: self.positions.to_device(device),
             pieces: self.pieces.clone(),
             shared: self.shared.clone(),
+            keys: self.keys.as_ref().map(|keys| keys.to_device(device)),
         }
+    }
+
+    /// The same where adapters drop by these keys of the tokens here, `[b * t]` int64.
+    pub fn dropping(&self, keys: Tensor) -> Self {
+        Self {
+            positions: self.positions.shallow_clone(),
+            pieces: self.pieces.clone(),
+            shared: self.shared.clone(),
+            keys: Some(keys),
+        }
+    }
+
+    pub fn keys(&self) -> Option<&Tensor> {
+        self.keys.as_ref()
     }
 
     /// Pairs of a query and a key that it sees.

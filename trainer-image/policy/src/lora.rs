@@ -1,7 +1,11 @@
 //! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): beside a linear layer's frozen weight W, two trained matrices whose product is added
 //! to it, W + alpha / rank * B A. A is `[rank, inputs]`, B `[outputs, rank]` and zero at the start, so that training begins at the base model.
 //!
-//! Names and configuration are PEFT's, so that an adapter is a directory that others read. There is no dropout.
+//! Names and configuration are PEFT's, so that an adapter is a directory that others read.
+//!
+//! **Dropout** of what an adapter is given: which values are dropped is a function of seed, step, layer, linear layer and token (with all that is
+//! before it in its row), not of a generator's state. So all passes over a token within a step drop alike: their ratio is the weights' doing, not
+//! the mask's. And it does not matter what a token is packed with, which rank computes it, or whether it is computed again.
 
 use std::path::Path;
 
@@ -73,12 +77,14 @@ impl Linear {
 pub struct Lora {
     pub rank: usize,
     pub alpha: f64,
+    /// Share of an adapter's inputs that are dropped where it is trained.
+    pub dropout: f64,
     /// In the order of [`Linear::ALL`].
     targets: Vec<Linear>,
 }
 
 impl Lora {
-    /// `targets` by PEFT's names.
+    /// `targets` by PEFT's names; nothing is dropped.
     pub fn new<T: AsRef<str>>(rank: usize, alpha: f64, targets: &[T]) -> Result<Self, ModelError> {
         let mut found = Vec::new();
         for name in targets.iter().map(AsRef::as_ref) {
@@ -95,8 +101,13 @@ impl Lora {
         Ok(Self {
             rank,
             alpha,
+            dropout: 0.0,
             targets: found,
         })
+    }
+
+    pub fn with_dropout(self, dropout: f64) -> Self {
+        Self { dropout, ..self }
     }
 
     pub fn targets(&self) -> &[Linear] {
@@ -114,6 +125,9 @@ impl Lora {
         }
         if !(self.alpha.is_finite() && self.alpha > 0.0) {
             return Err(refuse("lora_alpha", &self.alpha.to_string(), "a positive number is"));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(refuse("lora_dropout", &self.dropout.to_string(), "a share below 1 is"));
         }
         if self.targets.is_empty() {
             return Err(refuse("target_modules", "empty", "one layer at least is"));
@@ -144,12 +158,9 @@ impl Lora {
         if peft.peft_type != "LORA" {
             return Err(unsupported("peft_type", peft.peft_type, "LORA is"));
         }
-        if peft.lora_dropout != 0.0 {
-            return Err(unsupported(
-                "lora_dropout",
-                peft.lora_dropout.to_string(),
-                "nothing is dropped",
-            ));
+        if !(0.0..1.0).contains(&peft.lora_dropout) {
+            let found = peft.lora_dropout.to_string();
+            return Err(unsupported("lora_dropout", found, "a share below 1 is"));
         }
         let says = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,
@@ -171,7 +182,7 @@ impl Lora {
         }
         let targets: Vec<String> = serde_json::from_value(peft.target_modules.clone())
             .map_err(|_| unsupported("target_modules", peft.target_modules.to_string(), "a list of names is"))?;
-        Self::new(peft.r, peft.lora_alpha, &targets)
+        Ok(Self::new(peft.r, peft.lora_alpha, &targets)?.with_dropout(peft.lora_dropout))
     }
 
     /// PEFT's `adapter_config.json`. `base` is what it calls the model the adapter belongs to.
@@ -179,7 +190,7 @@ impl Lora {
         let targets: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
         serde_json::json!({
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": true, "r": self.rank,
-            "lora_alpha": self.alpha, "lora_dropout": 0.0, "target_modules": targets, "bias": "none", "use_rslora": false, "use_dora": false,
+            "lora_alpha": self.alpha, "lora_dropout": self.dropout, "target_modules": targets, "bias": "none", "use_rslora": false, "use_dora": false,
             "fan_in_fan_out": false, "modules_to_save": null, "init_lora_weights": true
         })
     }
@@ -335,6 +346,9 @@ mod tests {
         assert!(refused(1, 1.0, &["q_proj", "q_proj"], "qwen3").contains("q_proj"));
         assert!(refused(1, 1.0, &["lm_head"], "qwen3").contains("lm_head"));
         assert!(refused(1, 1.0, &["up_proj"], "qwen3_moe").contains("up_proj"));
+        let all_dropped = Lora::new(1, 1.0, &["q_proj"]).unwrap().with_dropout(1.0);
+        let error = config("qwen3").with_lora(all_dropped).unwrap_err();
+        assert!(error.to_string().contains("lora_dropout"), "{error}");
     }
 
     #[test]
@@ -350,7 +364,7 @@ mod tests {
         };
         for (field, value) in [
             ("peft_type", json!("IA3")),
-            ("lora_dropout", json!(0.1)),
+            ("lora_dropout", json!(1.0)),
             ("use_dora", json!(true)),
             ("rank_pattern", json!({"q_proj": 8})),
             ("modules_to_save", json!(["lm_head"])),

@@ -7,6 +7,7 @@
 //! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
 //! Checked against transformers by `tests/reference.rs`.
 
+use grpo_native::dropout::dropout;
 use grpo_native::{fused, linear};
 use tch::{Kind, Tensor};
 
@@ -20,24 +21,30 @@ pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
     Tensor::embedding(embedding, ids, -1, false, false)
 }
 
-/// Weights of one block, in the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the order
-/// of [`crate::lora::units`].
-pub struct Block<'a>(pub &'a [Tensor]);
+/// One block.
+#[derive(Clone, Copy)]
+pub struct Block<'a> {
+    /// Counted from 0.
+    pub layer: usize,
+    /// In the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the order of
+    /// [`crate::lora::units`].
+    pub weights: &'a [Tensor],
+}
 
 /// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
 ///
-/// `experts` are those that compute each token, `[b, t, experts per token]` int64: chosen and left there where there are none, taken as they are
-/// where there are some, which is how a block is recomputed as it was, and how a trainer repeats what an engine has recorded (router replay,
-/// arXiv 2510.11370). A block without experts leaves it alone. An expert that does not exist ends in libtorch's error.
+/// `experts` are those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are some, chosen where there are none or
+/// a token has -1, and left there. That is how a block is recomputed as it was, and how a trainer repeats what an engine has recorded (router
+/// replay, arXiv 2510.11370). A block without experts leaves it alone. An expert that does not exist ends in libtorch's error.
 pub fn block(
     config: &Config,
     rope: &Rope,
     layout: &Layout,
-    weights: &Block<'_>,
+    block: Block<'_>,
     x: &Tensor,
     experts: &mut Option<Tensor>,
 ) -> Tensor {
-    let layer = Layer::new(config, weights);
+    let layer = Layer::new(config, layout, block);
     let normed = rms_norm(x, layer.input_norm, config.rms_norm_eps);
     let x = x + attention(config, rope, layout, &layer, &normed);
     let normed = rms_norm(&x, layer.mlp_norm, config.rms_norm_eps);
@@ -131,15 +138,15 @@ fn mixture(
         Kind::Float
     };
     let probabilities = x.matmul(&router.tr()).softmax(-1, kind);
-    let chosen = experts
-        .get_or_insert_with(|| {
-            probabilities
-                .detach()
-                .topk(k, -1, true, true)
-                .1
-                .view([size[0], size[1], k])
-        })
-        .reshape([n, k]);
+    let own = probabilities.detach().topk(k, -1, true, true).1;
+    let chosen = match experts.take() {
+        Some(given) => {
+            let given = given.reshape([n, k]);
+            own.where_self(&given.lt(0), &given)
+        }
+        None => own,
+    };
+    *experts = Some(chosen.view([size[0], size[1], k]));
     let mut shares = probabilities.gather(-1, &chosen, false);
     if geometry.normalised {
         shares = &shares / shares.sum_dim_intlist(Some(&[-1i64][..]), true, kind);
@@ -183,8 +190,27 @@ pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
 struct LinearLayer<'a> {
     weight: &'a Tensor,
     bias: Option<&'a Tensor>,
-    /// A, B and what their product is multiplied by.
-    adapter: Option<(&'a Tensor, &'a Tensor, f64)>,
+    adapter: Option<Adapter<'a>>,
+}
+
+/// What is beside one linear layer.
+struct Adapter<'a> {
+    a: &'a Tensor,
+    b: &'a Tensor,
+    /// What B A is multiplied by.
+    scale: f64,
+    /// Keys of the tokens, salt, and the share that is dropped.
+    drops: Option<(&'a Tensor, u64, f64)>,
+}
+
+impl Adapter<'_> {
+    fn apply(&self, x: &Tensor) -> Tensor {
+        let x = match self.drops {
+            Some((keys, salt, rate)) => dropout(x, keys, salt, rate).unwrap_or_else(|error| panic!("{error}")),
+            None => x.shallow_clone(),
+        };
+        x.matmul(&self.a.tr()).matmul(&self.b.tr()) * self.scale
+    }
 }
 
 impl LinearLayer<'_> {
@@ -194,15 +220,15 @@ impl LinearLayer<'_> {
         if let Some(bias) = self.bias {
             y += bias;
         }
-        if let Some((a, b, scale)) = self.adapter {
-            y += x.matmul(&a.tr()).matmul(&b.tr()) * scale;
+        if let Some(adapter) = &self.adapter {
+            y += adapter.apply(x);
         }
         y
     }
 
     /// Of silu(gate) * up, which is not kept for backward where nothing else looks at it.
     fn apply_gated(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        match (self.bias, self.adapter) {
+        match (self.bias, &self.adapter) {
             (None, None) => linear::gated(gate, up, self.weight).unwrap_or_else(|error| panic!("{error}")),
             _ => self.apply(&swiglu(gate, up)),
         }
@@ -237,9 +263,9 @@ enum Mlp<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn new(config: &'a Config, weights: &Block<'a>) -> Self {
+    fn new(config: &'a Config, layout: &'a Layout, block: Block<'a>) -> Self {
         let targets = config.lora.as_ref().map_or(&[][..], |lora| lora.targets());
-        let (mut rest, adapters) = weights.0.split_at(weights.0.len() - 2 * targets.len());
+        let (mut rest, adapters) = block.weights.split_at(block.weights.len() - 2 * targets.len());
         let mut next = || {
             let [first, others @ ..] = rest else {
                 unreachable!("a block has the tensors that weights::units lists")
@@ -250,8 +276,16 @@ impl<'a> Layer<'a> {
         let (biased, normed) = (config.biased(), config.norms_heads());
         let adapter = |linear: Linear| {
             let at = targets.iter().position(|target| *target == linear)?;
-            let scale = config.lora.as_ref()?.scale();
-            Some((&adapters[2 * at], &adapters[2 * at + 1], scale))
+            let lora = config.lora.as_ref()?;
+            // Another stream for each: layers that are given the same must not drop the same of it.
+            let salt = (block.layer * Linear::ALL.len() + linear as usize) as u64;
+            let drops = layout.keys().map(|keys| (keys, salt, lora.dropout));
+            Some(Adapter {
+                a: &adapters[2 * at],
+                b: &adapters[2 * at + 1],
+                scale: lora.scale(),
+                drops: drops.filter(|(_, _, rate)| *rate > 0.0),
+            })
         };
         let input_norm = next();
         let [query, key, value, output] = [Linear::Query, Linear::Key, Linear::Value, Linear::Output].map(|linear| {

@@ -120,8 +120,9 @@ impl Case {
     fn logits(&self, ids: &Tensor) -> Tensor {
         let layout = Layout::rows(ids.size()[0], ids.size()[1]);
         let mut x = model::embed(&self.units[0][0], ids);
-        for unit in &self.units[1..] {
-            x = model::block(&self.config, &self.rope, &layout, &Block(unit), &x, &mut None);
+        for (layer, weights) in self.units[1..].iter().enumerate() {
+            let block = Block { layer, weights };
+            x = model::block(&self.config, &self.rope, &layout, block, &x, &mut None);
         }
         model::head(
             &self.config,
@@ -249,7 +250,11 @@ fn one_block(case: &Case, x: &Tensor, experts: &mut Option<Tensor>) -> Vec<Tenso
         .collect();
     let x = x.detach().copy().set_requires_grad(true);
     let layout = Layout::rows(x.size()[0], x.size()[1]);
-    let y = model::block(&case.config, &case.rope, &layout, &Block(&weights), &x, experts);
+    let block = Block {
+        layer: 0,
+        weights: &weights,
+    };
+    let y = model::block(&case.config, &case.rope, &layout, block, &x, experts);
     y.square().sum(Kind::Float).backward();
     let grads = weights.iter().map(|t| t.grad()).filter(|grad| grad.defined());
     [y.detach(), x.grad()].into_iter().chain(grads).collect()

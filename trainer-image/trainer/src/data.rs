@@ -8,6 +8,7 @@ use std::rc::Rc;
 use grpo_native::Exchange;
 use grpo_native::attention::Piece;
 use grpo_policy::layout::Layout;
+use grpo_records::batch::ExpertsSpan;
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -29,6 +30,8 @@ pub struct TrainRow {
     /// Of the rows that step together: whose ratio and denominator it shares.
     pub sequence: usize,
     pub temperature: f32,
+    /// Experts of a mixture that an engine has sent its tokens through.
+    pub experts: Vec<ExpertsSpan>,
 }
 
 impl TrainRow {
@@ -51,6 +54,9 @@ pub struct MicroBatch {
     pub temperatures: Tensor,
     /// Row and index in it of each trained token, by row, then by index.
     pub trained: Vec<(usize, usize)>,
+    /// Of every layer, the experts that each token of `ids` goes through, `[b, t, experts per token]` int64, -1 where the layer's router decides. Empty, or
+    /// none in a layer, where all is left to it.
+    pub experts: Vec<Option<Tensor>>,
 }
 
 /// What is known of trained tokens, one of each.
@@ -79,11 +85,17 @@ impl Trained {
             targets: Tensor::from_slice(&self.targets),
             temperatures: Tensor::from_slice(&self.temperatures),
             trained: self.trained,
+            experts: Vec::new(),
         }
     }
 }
 
 impl MicroBatch {
+    /// Experts of a layer, as [`grpo_policy::model::block`] takes them.
+    pub fn experts_of(&self, layer: usize) -> Option<Tensor> {
+        self.experts.get(layer)?.as_ref().map(Tensor::shallow_clone)
+    }
+
     /// The same rows with their trained tokens in pieces of at most `most`.
     pub fn pieces(&self, most: i64) -> Vec<Self> {
         let n = self.trained.len() as i64;
@@ -100,6 +112,8 @@ impl MicroBatch {
                     targets: part(&self.targets),
                     temperatures: part(&self.temperatures),
                     trained: self.trained[begin as usize..(begin + count) as usize].to_vec(),
+                    // The head has none.
+                    experts: Vec::new(),
                 }
             })
             .collect()
@@ -116,6 +130,11 @@ impl MicroBatch {
             targets,
             temperatures,
             trained: self.trained,
+            experts: self
+                .experts
+                .into_iter()
+                .map(|experts| experts.map(|experts| experts.to_device(device)))
+                .collect(),
         }
     }
 

@@ -214,12 +214,12 @@ impl Sharded {
                 }
                 leaves.push(self.leaves(layer + 1, &units[layer].tensors));
                 let weights = &leaves[layer];
-                let mut experts = None;
+                let mut experts = batch.experts_of(layer);
                 x = model::block(
                     &self.config,
                     &self.rope,
                     &batch.layout,
-                    &Block(weights),
+                    Block { layer, weights },
                     &x,
                     &mut experts,
                 );
@@ -252,8 +252,9 @@ impl Sharded {
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let layers = self.shards.len() - 1;
-        let block = |weights: &[Tensor], batch: &MicroBatch, x: &Tensor, experts: &mut Option<Tensor>| {
-            model::block(&self.config, &self.rope, &batch.layout, &Block(weights), x, experts)
+        let block = |layer: usize, weights: &[Tensor], batch: &MicroBatch, x: &Tensor, experts: &mut Option<Tensor>| {
+            let block = Block { layer, weights };
+            model::block(&self.config, &self.rope, &batch.layout, block, x, experts)
         };
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
@@ -273,9 +274,9 @@ impl Sharded {
                 if layer + 1 < layers {
                     coming = Some(self.start_gather(layer + 2)?);
                 }
-                let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|_| None).collect();
+                let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|batch| batch.experts_of(layer)).collect();
                 let all = batches.iter().zip(&inputs[layer]).zip(&mut chosen);
-                let next = all.map(|((batch, x), experts)| block(&weights, batch, x, experts));
+                let next = all.map(|((batch, x), experts)| block(layer, &weights, batch, x, experts));
                 let next = next.collect();
                 let done = std::mem::take(&mut inputs[layer]).into_iter();
                 inputs[layer] = done
@@ -310,7 +311,7 @@ impl Sharded {
             for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
                 let x = self.compute.take_back(&x).detach().set_requires_grad(true);
                 let weights = self.leaves(layer + 1, &unit.tensors);
-                flow(&block(&weights, batch, &x, experts), above);
+                flow(&block(layer, &weights, batch, &x, experts), above);
                 *above = grad_of(&x);
                 unit.add(&weights);
             }
@@ -418,10 +419,18 @@ impl Sharded {
         };
         let ends = gather(0)?;
         let mut states: Vec<Tensor> = batches.iter().map(|batch| model::embed(&ends[0], &batch.ids)).collect();
-        for layer in 1..self.shards.len() {
-            let weights = gather(layer)?;
+        for layer in 0..self.shards.len() - 1 {
+            let gathered = gather(layer + 1)?;
+            let block = Block {
+                layer,
+                weights: &gathered,
+            };
             for (batch, x) in batches.iter().zip(states.iter_mut()) {
-                *x = model::block(&config, &self.rope, &batch.layout, &Block(&weights), x, &mut None);
+                let mut experts = match model {
+                    Model::Policy => batch.experts_of(layer),
+                    Model::Base => None,
+                };
+                *x = model::block(&config, &self.rope, &batch.layout, block, x, &mut experts);
             }
             self.parts.line.check()?;
         }

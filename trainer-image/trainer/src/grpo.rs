@@ -66,6 +66,7 @@ fn train_row(row: &Row) -> TrainRow {
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
         engine: row.logprobs.clone(),
         temperature: row.temperature,
+        experts: row.experts.clone(),
         ..Default::default()
     }
 }
@@ -212,6 +213,19 @@ pub fn step(
     let began = Instant::now();
     let config = &model.config;
     check(batch, config.vocab_size, config.max_position_embeddings).map_err(|message| refused(path, message))?;
+    if model.replays.is_some()
+        && let Some(row) = batch.rows.iter().find(|row| row.experts.is_empty())
+    {
+        let episode = &row.episode;
+        return Err(refused(
+            path,
+            format!(
+                "row of {episode}: its engine has not said which experts its tokens went through, which algorithm.routerReplay repeats: \
+                 use an engine that does, or set algorithm.routerReplay: false, and the trainer's own router chooses"
+            ),
+        ));
+    }
+    model.begin_step(seed, batch.step);
     let in_reward = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Reward);
     let shaped = in_reward.map(|kl| shaped(model, batch, algorithm, kl)).transpose()?;
     let rewards = shaped.as_ref().map(|shaped| shaped.rewards.as_slice());

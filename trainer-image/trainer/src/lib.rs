@@ -19,6 +19,7 @@ pub mod memory;
 pub mod mesh;
 pub mod mini;
 pub mod packing;
+mod replay;
 pub mod serve;
 pub mod sharded;
 pub mod state;

@@ -208,6 +208,14 @@ impl Facts {
             // Keys as well are copies of what came, and the output goes back.
             values += heads * d + (copied - groups) * d;
         }
+        if let Some(lora) = c.lora.as_ref().filter(|lora| lora.dropout > 0.0) {
+            // What is left of each adapter's input.
+            values += lora
+                .targets()
+                .iter()
+                .map(|target| target.shape(c)[1] as u64)
+                .sum::<u64>();
+        }
         values
             + match c.experts_of(layer) {
                 // Gate and up; their product is made again, but where an adapter is beside the layer that it goes through.

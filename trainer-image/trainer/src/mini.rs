@@ -72,9 +72,18 @@ impl Mini {
         let (lines, line) = model.lines();
         let packing = pack(&rows, model.micro_batch_tokens, lines, &Cost::of(&model.config));
         let mine = packing.ranks[line].iter();
-        let batches = mine
-            .map(|pack| model.micro_batch(pack, &rows))
-            .collect::<Result<_, _>>()?;
+        let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
+        if model.replays.is_some() {
+            // Each rank has read files of its own: where one is refused, all refuse, instead of waiting for it.
+            let refused = model.sum(&[f64::from(u8::from(batches.is_err()))])?[0];
+            if refused > 0.0 && batches.is_ok() {
+                return Err(TrainError::Batch {
+                    path: "of this step".to_owned(),
+                    message: "experts that an engine has recorded cannot be used, as another rank says".to_owned(),
+                });
+            }
+        }
+        let batches = batches?;
         let in_parts = model.shares_sequences();
         Ok(Self {
             rows,

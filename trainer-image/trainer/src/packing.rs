@@ -34,13 +34,27 @@ pub struct Entry {
     pub token: usize,
 }
 
+/// Tokens of a row that are one behind the other in a pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Place in the pack of the first of them.
+    pub at: usize,
+    pub row: usize,
+    /// Where they are in the row.
+    pub tokens: Range<usize>,
+}
+
 /// Rows computed together, each shared prefix once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pack {
     pub tokens: Vec<u32>,
     /// Of each token in its rows.
     pub positions: Vec<usize>,
+    /// Of each token, a number for it and all before it in its row: the same wherever a row begins so, in any pack.
+    pub prefixes: Vec<u64>,
     pub pieces: Vec<Piece>,
+    /// Which row each token was taken from, of those that have it.
+    pub runs: Vec<Run>,
     /// By row, then by token.
     pub entries: Vec<Entry>,
 }
@@ -348,6 +362,14 @@ fn lay_out(rows: &[Used<'_>], members: Vec<usize>) -> Pack {
     pack
 }
 
+/// A number that looks like another one: SplitMix64's (Steele, Lea and Flood, OOPSLA 2014).
+pub(crate) fn mixed(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 /// Lays out the heavy path that begins at `top`, then what branches off it.
 fn path(nodes: &[Node], sizes: &[usize], rows: &[Used<'_>], top: usize, pack: &mut Pack, places: &mut [usize]) {
     let begin = pack.tokens.len();
@@ -355,10 +377,28 @@ fn path(nodes: &[Node], sizes: &[usize], rows: &[Used<'_>], top: usize, pack: &m
     let mut node = Some(top);
     while let Some(at) = node {
         let Node {
-            from, range, children, ..
+            from,
+            range,
+            children,
+            parent,
+            ..
         } = &nodes[at];
         places[at] = pack.tokens.len();
-        pack.tokens.extend_from_slice(&rows[*from].tokens[range.clone()]);
+        let tokens = &rows[*from].tokens[range.clone()];
+        let mut prefix = match nodes[*parent].range.len() {
+            0 => 0,
+            above => pack.prefixes[places[*parent] + above - 1],
+        };
+        for token in tokens {
+            prefix = mixed(prefix ^ u64::from(*token));
+            pack.prefixes.push(prefix);
+        }
+        pack.runs.push(Run {
+            at: pack.tokens.len(),
+            row: rows[*from].row,
+            tokens: range.clone(),
+        });
+        pack.tokens.extend_from_slice(tokens);
         pack.positions.extend(range.clone());
         let heavy = children
             .iter()

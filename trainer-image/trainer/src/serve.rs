@@ -245,8 +245,8 @@ fn train(
         attempt: process.attempt,
         rank: rendezvous.rank,
     };
+    let store = Store::of_attempt(config.store_root(), epoch);
     let mut rank = Rank {
-        store: Store::of_attempt(config.store_root(), epoch),
         lineage: "l1".to_owned(),
         step: 0,
         version: String::new(),
@@ -259,7 +259,9 @@ fn train(
             Sharded::read(model_config, Mesh::new(group, plan)?, &source)?.compute_as(compute),
             &config.spec,
             &source,
+            &store,
         )?,
+        store,
         config,
         model_dir,
         peak,

@@ -11,6 +11,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use grpo_native::Group;
 use grpo_native::optimizer::{AdamStep, adamw};
@@ -27,7 +28,9 @@ use crate::finetune;
 pub use crate::gradients::{LossFn, LossOver, Model, Slope};
 use crate::memory::Facts;
 use crate::mesh::{Mesh, Parts, Plan};
-use crate::packing::Pack;
+use crate::packing::{Pack, mixed};
+use crate::replay;
+use crate::state::Store;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,6 +92,10 @@ pub struct Sharded {
     pub micro_batch_tokens: usize,
     /// What one call of the loss function is given.
     pub loss_over: LossOver,
+    /// Where the experts are that engines have recorded, if a mixture's tokens are to go through them ([`crate::replay`]).
+    pub replays: Option<Store>,
+    /// Of seed and step: which values an adapter's dropout drops.
+    pub(crate) drops_by: u64,
     pub(crate) compute: Compute,
     pub(crate) rope: Rope,
     /// Tokens that each expert of each layer computed here in the last [`Sharded::gradients`].
@@ -140,6 +147,8 @@ impl Sharded {
             activation_bytes: ACTIVATION_BYTES,
             micro_batch_tokens: MICRO_BATCH_TOKENS,
             loss_over: LossOver::default(),
+            replays: None,
+            drops_by: 0,
             compute: Compute::default(),
             rope,
             loads: RefCell::default(),
@@ -269,11 +278,34 @@ impl Sharded {
 
     /// What this rank computes of a packed tree of some of `rows`.
     pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
-        let batch = match self.shares_sequences() {
-            false => MicroBatch::packed(pack, rows),
-            true => MicroBatch::part(pack, rows, &self.parts.line),
+        let mut batch = match self.shares_sequences() {
+            false => MicroBatch::packed(pack, rows)?,
+            true => MicroBatch::part(pack, rows, &self.parts.line)?,
         };
-        Ok(batch?.to_device(self.compute.device))
+        let (ranks, rank) = (self.parts.line.world() as i64, self.parts.line.rank() as i64);
+        let tokens = batch.ids.numel() as i64;
+        // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some that make the pack divisible
+        // and that nobody sees.
+        let here = |all: Tensor, dim: usize| {
+            let mut behind = vec![0; 2 * (all.dim() - 1 - dim)];
+            behind.extend([0, tokens * ranks - all.size()[dim]]);
+            all.constant_pad_nd(behind).narrow(dim as i64, tokens * rank, tokens)
+        };
+        if self.config.lora.as_ref().is_some_and(|lora| lora.dropout > 0.0) {
+            let keys = pack.prefixes.iter();
+            let keys: Vec<i64> = keys.map(|prefix| mixed(prefix ^ self.drops_by).cast_signed()).collect();
+            batch.layout = Rc::new(batch.layout.dropping(here(Tensor::from_slice(&keys), 0)));
+        }
+        if let Some(store) = &self.replays {
+            let experts = replay::experts_of(pack, rows, &self.config, store)?.into_iter();
+            batch.experts = experts.map(|experts| Some(here(experts?, 1))).collect();
+        }
+        Ok(batch.to_device(self.compute.device))
+    }
+
+    /// What an adapter drops is this step's from here on.
+    pub fn begin_step(&mut self, seed: u64, step: u32) {
+        self.drops_by = mixed(mixed(seed) ^ u64::from(step));
     }
 
     /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is that already.

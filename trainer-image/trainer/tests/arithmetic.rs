@@ -49,8 +49,9 @@ fn logprobs(leaves: &[Vec<Tensor>], tokens: &[u32], temperature: f64) -> Tensor 
     let n = tokens.len() as i64;
     let layout = Layout::rows(1, n);
     let mut x = model::embed(&leaves[0][0], &ids);
-    for block in &leaves[1..] {
-        x = model::block(&config(), &rope, &layout, &Block(block), &x, &mut None);
+    for (layer, weights) in leaves[1..].iter().enumerate() {
+        let block = Block { layer, weights };
+        x = model::block(&config(), &rope, &layout, block, &x, &mut None);
     }
     let all = model::head(&config(), &leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1)) / temperature;
     all.log_softmax(-1, Kind::Float)

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{algorithm, batch, flat, ranks};
+use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
 use grpo_native::{Group, Rendezvous};
 use grpo_policy::lora::{self, Lora};
@@ -21,29 +21,6 @@ use grpo_trainer::sharded::{Model, Sharded};
 use serde_json::{Value, json};
 
 const FAMILIES: [&str; 3] = ["qwen2", "qwen3", "qwen3_moe"];
-
-fn config_json(family: &str) -> Value {
-    let mut value = json!({
-        "model_type": family, "vocab_size": 64, "hidden_size": 30, "intermediate_size": 34, "num_hidden_layers": 2,
-        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
-        "max_position_embeddings": 64, "tie_word_embeddings": family == "qwen2", "initializer_range": 0.15, "dtype": "float32"
-    });
-    if family == "qwen3_moe" {
-        for (field, number) in [
-            ("num_experts", 5),
-            ("num_experts_per_tok", 2),
-            ("moe_intermediate_size", 11),
-        ] {
-            value[field] = number.into();
-        }
-        value["mlp_only_layers"] = json!([0]);
-    }
-    value
-}
-
-fn config(family: &str) -> Config {
-    Config::parse(config_json(family).to_string().as_bytes(), "config.json").unwrap()
-}
 
 fn alone() -> Group {
     Group::join(&Rendezvous::alone()).unwrap()

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::{HashMap, HashSet};
+
 use grpo_native::attention;
 use grpo_trainer::data::TrainRow;
 use grpo_trainer::packing::{Cost, Pack, Packing, pack, unshared};
@@ -43,9 +45,22 @@ fn sees(pack: &Pack) -> Vec<Vec<usize>> {
 /// Every trained token of every row is predicted once, from a state that has seen exactly what came before it.
 fn is_faithful(rows: &[TrainRow], packing: &Packing) {
     let mut trained: Vec<(usize, usize)> = Vec::new();
+    let mut prefixes: HashMap<Vec<u32>, u64> = HashMap::new();
     for pack in packing.ranks.iter().flatten() {
         attention::check(&pack.pieces, pack.tokens.len()).unwrap();
         let sees = sees(pack);
+        let mut next = 0;
+        for run in &pack.runs {
+            assert_eq!(run.at, next);
+            next += run.tokens.len();
+            for (at, token) in (run.at..next).zip(run.tokens.clone()) {
+                let seen: Vec<u32> = sees[at].iter().map(|at| pack.tokens[*at]).collect();
+                assert_eq!(seen, rows[run.row].tokens[..=token], "{run:?} of {pack:?}");
+                let known = *prefixes.entry(seen).or_insert(pack.prefixes[at]);
+                assert_eq!(known, pack.prefixes[at], "a beginning has one number in all packs");
+            }
+        }
+        assert_eq!((next, pack.prefixes.len()), (pack.tokens.len(), pack.tokens.len()));
         for entry in &pack.entries {
             let seen: Vec<u32> = sees[entry.at].iter().map(|at| pack.tokens[*at]).collect();
             assert_eq!(seen, rows[entry.row].tokens[..entry.token], "{entry:?} of {pack:?}");
@@ -55,6 +70,8 @@ fn is_faithful(rows: &[TrainRow], packing: &Packing) {
         }
         assert!(pack.entries.is_sorted_by_key(|entry| (entry.row, entry.token)));
     }
+    let different: HashSet<u64> = prefixes.values().copied().collect();
+    assert_eq!(different.len(), prefixes.len());
     trained.sort();
     let wanted: Vec<(usize, usize)> = rows
         .iter()

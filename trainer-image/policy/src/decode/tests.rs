@@ -181,8 +181,9 @@ fn agree_with_training(config: &Config) {
     let rope = Rope::new(config, 512, Kind::Float);
     let layout = Layout::rows(1, tokens.len() as i64);
     let mut x = model::embed(&gathered[0][0], &ids);
-    for block in &gathered[1..] {
-        x = model::block(config, &rope, &layout, &Block(block), &x, &mut None);
+    for (layer, weights) in gathered[1..].iter().enumerate() {
+        let block = Block { layer, weights };
+        x = model::block(config, &rope, &layout, block, &x, &mut None);
     }
     let expected = model::head(config, &gathered[0], &x.squeeze_dim(0)).log_softmax(-1, Kind::Float);
 

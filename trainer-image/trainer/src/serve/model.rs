@@ -8,10 +8,16 @@ use grpo_policy::weights::Source;
 
 use crate::error::TrainError;
 use crate::sharded::Sharded;
+use crate::state::Store;
 
 /// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
-pub(super) fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Result<Sharded, TrainError> {
-    if model.config.experts.is_some() && spec.algorithm.router_replay != Some(false) {
+pub(super) fn shaped(
+    model: Sharded,
+    spec: &GrpoRunSpec,
+    source: &Source,
+    store: &Store,
+) -> Result<Sharded, TrainError> {
+    if replays(&model.config, spec) {
         return Err(TrainError::Start(
             "the model is a mixture of experts, for which algorithm.routerReplay is on unless it says otherwise, but no engine's experts are recorded yet: \
              set algorithm.routerReplay: false, and the trainer's own router chooses"
@@ -28,6 +34,7 @@ pub(super) fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Res
     if spec.algorithm.kl.is_some() {
         model.hold_base(source)?;
     }
+    model.replays = replays(&model.config, spec).then(|| store.clone());
     if let Some(tokens) = spec.trainer.as_ref().and_then(|trainer| trainer.max_tokens_per_gpu) {
         model.micro_batch_tokens = tokens as usize;
     }
@@ -45,6 +52,11 @@ pub(super) fn shaped(model: Sharded, spec: &GrpoRunSpec, source: &Source) -> Res
     Ok(model)
 }
 
+/// Whether tokens go through the experts that engines have recorded.
+fn replays(config: &Config, spec: &GrpoRunSpec) -> bool {
+    config.experts.is_some() && spec.algorithm.router_replay != Some(false)
+}
+
 /// The spec's adapter. Where it names no layers, all linear ones have one; in a mixture those of the attention.
 pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Result<Lora, TrainError> {
     let alpha = spec.alpha.unwrap_or(2.0 * f64::from(spec.rank));
@@ -55,7 +67,7 @@ pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Re
         true => all.map(|linear| linear.name().to_owned()).collect(),
         false => spec.target_modules.clone(),
     };
-    Ok(Lora::new(spec.rank as usize, alpha, &targets)?)
+    Ok(Lora::new(spec.rank as usize, alpha, &targets)?.with_dropout(spec.dropout))
 }
 
 /// Whether versions are published as adapters: to engines that load them beside the model. The embedded one takes whole weights, and a pool

@@ -39,8 +39,9 @@ impl Graph {
         let (ids, n) = (Tensor::from_slice(&ids).unsqueeze(0), row.tokens.len() as i64);
         let rope = Rope::new(&config(), 64, Kind::Float);
         let mut x = model::embed(&self.leaves[0][0], &ids);
-        for block in &self.leaves[1..] {
-            x = model::block(&config(), &rope, &Layout::rows(1, n), &Block(block), &x, &mut None);
+        for (layer, weights) in self.leaves[1..].iter().enumerate() {
+            let block = Block { layer, weights };
+            x = model::block(&config(), &rope, &Layout::rows(1, n), block, &x, &mut None);
         }
         let logits = model::head(&config(), &self.leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1));
         let logp = (logits / f64::from(row.temperature)).log_softmax(-1, Kind::Float);

@@ -30,6 +30,30 @@ pub fn config() -> Config {
     Config::parse(config_json().to_string().as_bytes(), "config.json").unwrap()
 }
 
+/// Tiny geometry of a family.
+pub fn family_json(family: &str) -> serde_json::Value {
+    let mut value = serde_json::json!({
+        "model_type": family, "vocab_size": 64, "hidden_size": 30, "intermediate_size": 34, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+        "max_position_embeddings": 64, "tie_word_embeddings": family == "qwen2", "initializer_range": 0.15, "dtype": "float32"
+    });
+    if family == "qwen3_moe" {
+        for (field, number) in [
+            ("num_experts", 5),
+            ("num_experts_per_tok", 2),
+            ("moe_intermediate_size", 11),
+        ] {
+            value[field] = number.into();
+        }
+        value["mlp_only_layers"] = serde_json::json!([0]);
+    }
+    value
+}
+
+pub fn family_config(family: &str) -> Config {
+    Config::parse(family_json(family).to_string().as_bytes(), "config.json").unwrap()
+}
+
 pub fn model(group: Group) -> Sharded {
     Sharded::new(config(), group, &initialise(&config(), 5)).unwrap()
 }
@@ -76,6 +100,7 @@ pub fn batch(step: u32) -> Batch {
                 to: n,
                 version: "l1-s0".to_owned(),
             }],
+            experts: Vec::new(),
             temperature: 0.8,
             reward: if group == 2 {
                 1.0
