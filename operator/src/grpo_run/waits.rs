@@ -2,8 +2,8 @@
 
 use grpo_crds::{
     InferencePool, SandboxPool,
-    grpo_run::Mode,
-    inference_pool::{Claim, ExternalWeights},
+    grpo_run::{GrpoRunSpec, Mode},
+    inference_pool::{Claim, ExternalWeights, InferencePoolSpec},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -132,6 +132,9 @@ fn inference_unusable(seen: &Seen) -> Option<Wait> {
             ),
         ));
     }
+    if let Some(why) = adapters_unusable(&seen.run.spec, &pool.spec) {
+        return Some(("InferencePoolTakesNoAdapter", format!("{words} {why}")));
+    }
     let external = pool.spec.engine.external.as_ref()?;
     let frozen =
         spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
@@ -162,6 +165,32 @@ fn inference_unusable(seen: &Seen) -> Option<Wait> {
             ),
         )),
         None => Some(("ExternalServerNotProbed", format!("{words} has not been probed yet"))),
+    }
+}
+
+/// Why a pool that a run refers to cannot load its adapters. A pool of the run's own is made for them.
+fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
+    let lora = run.model.lora.as_ref().filter(|_| run.mode == Mode::Train)?;
+    if run.inference.pool.is_some() || pool.engine.external.is_some() {
+        return None;
+    }
+    if pool.engine.embedded.is_some() {
+        return Some(
+            "has an embedded engine, which loads whole weights only, and this run publishes adapters (spec.model.lora); name a pool of vllm or \
+             sglang, or describe one in spec.inference.pool, whose engines get the adapter merged into the weights"
+                .to_owned(),
+        );
+    }
+    match &pool.lora {
+        Some(limits) if limits.max_rank >= lora.rank => None,
+        Some(limits) => Some(format!(
+            "loads adapters of rank {} at most, and this run's have rank {} (spec.model.lora.rank); raise its spec.lora.maxRank",
+            limits.max_rank, lora.rank
+        )),
+        None => Some(format!(
+            "loads no adapters, and this run publishes some (spec.model.lora); give it spec.lora: {{maxRank: {}}}",
+            lora.rank
+        )),
     }
 }
 
@@ -223,4 +252,48 @@ fn claimed_by_another<'a>(seen: &Seen, pool: &'a InferencePool) -> Option<&'a Cl
         .claimed_by
         .as_ref()
         .filter(|claim| claim.uid != seen.owner.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixtures::{DEMO, object},
+        grpo_run::tests::{inference_pool, seen},
+    };
+
+    /// What a training run with an adapter of rank 16 says of the pool it refers to.
+    fn of_pool(engine: &str, lora: Option<u32>, own: bool) -> Option<Wait> {
+        let mut run: grpo_crds::GrpoRun = object(DEMO);
+        run.spec.model.lora = Some(serde_json::from_value(serde_json::json!({"rank": 16})).unwrap());
+        if !own {
+            run.spec.inference = serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap();
+        }
+        let mut pool = inference_pool(None, "True", "");
+        pool.spec.model = run.spec.model.source();
+        pool.spec.engine = serde_json::from_value(serde_json::json!({engine: {}})).unwrap();
+        pool.spec.lora = lora.map(|max_rank| grpo_crds::inference_pool::LoraLimits {
+            max_rank,
+            max_adapters: 2,
+        });
+        inference_unusable(&Seen {
+            inference: Some(pool),
+            ..seen(run)
+        })
+    }
+
+    #[test]
+    fn a_run_that_publishes_adapters_waits_for_a_pool_that_loads_them_and_says_what_to_change() {
+        for (engine, lora, words) in [
+            ("embedded", None, "embedded engine"),
+            ("vllm", None, "spec.lora: {maxRank: 16}"),
+            ("vllm", Some(8), "raise its spec.lora.maxRank"),
+        ] {
+            let (reason, message) = of_pool(engine, lora, false).unwrap();
+            assert_eq!(reason, "InferencePoolTakesNoAdapter");
+            assert!(message.contains(words), "{message}");
+        }
+        assert_eq!(of_pool("vllm", Some(16), false), None);
+        assert_eq!(of_pool("embedded", None, true), None);
+    }
 }

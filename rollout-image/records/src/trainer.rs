@@ -133,6 +133,12 @@ pub struct StepMetrics {
     pub logprob_gap_max: f64,
     /// Of those tokens, how many have a gap over 1e-3.
     pub logprob_gap_over: u64,
+    /// Of a mixture: tokens of the busiest expert of any layer, over the mean of its layer; 1 is even.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_load_max: Option<f64>,
+    /// Of a mixture: experts, of all layers, that computed no token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts_idle: Option<u64>,
     pub groups: u32,
     /// Groups left out for having fewer than two valid episodes.
     pub groups_dropped: u32,

@@ -182,14 +182,6 @@ impl Sharded {
         }
     }
 
-    /// `routes`: experts of every token, `[layer][micro-batch]`.
-    fn note_all_loads(&self, routes: &[Vec<Option<Tensor>>]) {
-        self.loads.borrow_mut().clear();
-        for (layer, chosen) in routes.iter().enumerate() {
-            self.note_loads(layer, chosen);
-        }
-    }
-
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         // All on their way at once: each is waited for where it is first needed.
         let coming = (0..self.shards.len()).map(|index| self.start_gather(index));
@@ -238,7 +230,7 @@ impl Sharded {
         while let Some((_, tensors)) = next()? {
             units.push(Summed::of(tensors));
         }
-        self.note_all_loads(&routes);
+        self.note_loads(&routes);
         let mut leaving = self.reduce(0, ends.gradients)?;
         let mut gradients = Vec::with_capacity(self.shards.len());
         for (index, unit) in units.into_iter().enumerate() {
@@ -288,7 +280,7 @@ impl Sharded {
             }
             Ok(())
         })?;
-        self.note_all_loads(&routes);
+        self.note_loads(&routes);
 
         let mut coming = Some(self.start_gather(layers)?);
         let mut total = 0.0;

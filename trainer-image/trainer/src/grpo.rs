@@ -266,11 +266,23 @@ pub fn step(
         }
     }
     tally.over_ranks(model)?.tell(&mut metrics, algorithm, updates);
+    tell_loads(&mut metrics, &model.expert_loads()?);
     metrics.updates = updates;
     metrics.gradient_norm = norms / f64::from(updates.max(1));
     metrics.learning_rate = algorithm.learning_rate;
     metrics.seconds = began.elapsed().as_secs_f64();
     Ok(metrics)
+}
+
+/// What the experts of all layers had to do: `[layer][expert]`.
+fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
+    let even = |layer: &Vec<u64>| layer.iter().sum::<u64>() as f64 / layer.len() as f64;
+    let mixtures = || loads.iter().filter(|layer| layer.iter().any(|load| *load > 0));
+    let busiest = mixtures().map(|layer| layer.iter().copied().max().unwrap_or_default() as f64 / even(layer));
+    metrics.expert_load_max = busiest.reduce(f64::max);
+    metrics.experts_idle = metrics
+        .expert_load_max
+        .map(|_| mixtures().flatten().filter(|load| **load == 0).count() as u64);
 }
 
 /// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini` is one mini-batch.
@@ -325,6 +337,15 @@ fn update(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_busiest_expert_is_held_against_the_mean_of_its_own_layer() {
+        let mut metrics = StepMetrics::default();
+        tell_loads(&mut metrics, &[Vec::new(), vec![2, 2, 2], vec![0, 9, 0]]);
+        assert_eq!((metrics.expert_load_max, metrics.experts_idle), (Some(3.0), Some(2)));
+        tell_loads(&mut metrics, &[Vec::new()]);
+        assert_eq!((metrics.expert_load_max, metrics.experts_idle), (None, None));
+    }
 
     #[test]
     fn a_stored_batch_is_the_ordered_one_or_refused() {

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 
 use grpo_policy::Config;
 use grpo_policy::config::Experts;
@@ -29,6 +30,10 @@ fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<
         path: span.file.clone(),
         message,
     };
+    let below = |part| matches!(part, std::path::Component::Normal(_));
+    if !Path::new(&span.file).components().all(below) {
+        return Err(refuse("a file of experts has a path below the run's store".to_owned()));
+    }
     let tokens = span.to - span.from;
     let layers = experts.layers.iter().filter(|layer| **layer).count();
     let width = if experts.count <= 256 { 1 } else { 2 };

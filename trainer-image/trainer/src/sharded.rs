@@ -98,7 +98,7 @@ pub struct Sharded {
     pub(crate) drops_by: u64,
     pub(crate) compute: Compute,
     pub(crate) rope: Rope,
-    /// Tokens that each expert of each layer computed here in the last [`Sharded::gradients`].
+    /// Tokens that each expert of each layer computed here since [`Sharded::begin_step`].
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
 }
 
@@ -303,8 +303,9 @@ impl Sharded {
         Ok(batch.to_device(self.compute.device))
     }
 
-    /// What an adapter drops is this step's from here on.
+    /// What an adapter drops is this step's from here on, and loads are counted anew.
     pub fn begin_step(&mut self, seed: u64, step: u32) {
+        self.loads.borrow_mut().clear();
         self.drops_by = mixed(mixed(seed) ^ u64::from(step));
     }
 
@@ -390,8 +391,8 @@ impl Sharded {
         Ok(weights)
     }
 
-    /// Tokens that each expert of each layer computed in the last step's forward pass, over all ranks, padding included: `[layer][expert]`, empty
-    /// for a layer without experts. Every rank must call it.
+    /// Tokens that each expert of each layer computed in the forward passes of all gradients since [`Sharded::begin_step`], over all ranks, padding
+    /// included: `[layer][expert]`, empty for a layer without experts. Every rank must call it.
     pub fn expert_loads(&self) -> Result<Vec<Vec<u64>>, TrainError> {
         let own = self.loads.borrow().clone();
         let flat: Vec<f64> = own.iter().flatten().map(|count| *count as f64).collect();
@@ -404,17 +405,20 @@ impl Sharded {
         Ok(own.into_iter().map(layer).collect())
     }
 
-    pub(crate) fn note_loads(&self, layer: usize, chosen: &[Option<Tensor>]) {
-        let mut counts = Vec::new();
-        if let Some(experts) = self.config.experts_of(layer) {
-            counts = vec![0; experts.count];
-            for chosen in chosen.iter().flatten() {
-                for (sum, count) in counts.iter_mut().zip(model::loads(experts, chosen)) {
-                    *sum += count;
+    /// `routes`: experts of every token, `[layer][micro-batch]`.
+    pub(crate) fn note_loads(&self, routes: &[Vec<Option<Tensor>>]) {
+        let mut loads = self.loads.borrow_mut();
+        loads.resize(routes.len(), Vec::new());
+        for (layer, (counts, chosen)) in loads.iter_mut().zip(routes).enumerate() {
+            if let Some(experts) = self.config.experts_of(layer) {
+                counts.resize(experts.count, 0);
+                for chosen in chosen.iter().flatten() {
+                    for (sum, count) in counts.iter_mut().zip(model::loads(experts, chosen)) {
+                        *sum += count;
+                    }
                 }
             }
         }
-        self.loads.borrow_mut().push(counts);
     }
 
     /// Norm of the whole gradient.

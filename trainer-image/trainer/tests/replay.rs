@@ -250,6 +250,7 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
         &|span, file| rewritten(span, file, &|bytes| bytes[3] = bytes[2]),
         &["twice"],
     );
+    refused(&|span, _| span.file.insert_str(0, "../"), &["below the run's store"]);
     refused(&|span, _| span.to += 40, &["out of order, empty or beyond"]);
     let mut silent = recorded(root, 1);
     silent.rows[2].experts.clear();
