@@ -229,7 +229,7 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
         &["experts", "No such file"],
     );
     refused(
-        &|span, file| rewritten(span, file, &|bytes| drop(bytes.pop())),
+        &|span, file| rewritten(span, file, &|bytes| bytes.truncate(bytes.len() - 1)),
         &["bytes, but it has"],
     );
     refused(
