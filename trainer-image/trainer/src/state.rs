@@ -186,6 +186,17 @@ impl Store {
         written
     }
 
+    /// Removes a published folder. Its name goes first: whoever ended in between would leave a manifest of files that are not there. What is left
+    /// then is removed with what else has no name.
+    pub(crate) fn take_away(&self, folder: &Path) -> Result<(), TrainError> {
+        self.still_ours("removing what is old")?;
+        let staged = self.staged(folder)?;
+        let unnamed = staged.with_file_name(format!("{}.old", name_of(&staged)));
+        fs::rename(folder, &unnamed).map_err(TrainError::disk("removing the old", folder))?;
+        sync_folder(parent(folder)?)?;
+        fs::remove_dir_all(&unnamed).map_err(TrainError::disk("removing the old", &unnamed))
+    }
+
     /// Removes checkpoints that attempts before this one began and did not finish.
     pub fn sweep(&self) -> Result<(), TrainError> {
         self.still_ours("tidying up")?;
@@ -338,7 +349,7 @@ impl Store {
         all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
         for old in all.iter().rev().skip(WEIGHTS_KEPT).filter(|version| version.step > 0) {
             let folder = self.at(&paths::weights(&old.version));
-            fs::remove_dir_all(&folder).map_err(TrainError::disk("removing the old version", &folder))?;
+            self.take_away(&folder)?;
         }
         Ok(())
     }

@@ -49,8 +49,15 @@ fn drive(attempt: &Attempt, run: &Run) -> Option<()> {
     Some(())
 }
 
-/// Every checkpoint that has a manifest has all of its files, as the manifest says.
+/// Every checkpoint and every version that has a manifest has all of its files, as the manifest says.
 fn none_is_half(run: &Run) {
+    for version in run.store.versions().unwrap() {
+        for file in &version.files {
+            let path = format!("{}/{}", paths::weights(&version.version), file.name);
+            let bytes = run.store.read(&path).unwrap();
+            assert_eq!(sha256(&bytes), file.sha256, "{path}");
+        }
+    }
     for checkpoint in run.store.checkpoints().unwrap() {
         let folder = paths::checkpoint(&checkpoint.lineage, checkpoint.step);
         for (name, checksum) in &checkpoint.files {

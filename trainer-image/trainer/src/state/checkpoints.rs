@@ -1,7 +1,6 @@
 //! Checkpoints: one rank's state at a step, written, sealed by rank 0 when all are there, and read back at any world size.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use grpo_records::paths;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -131,8 +130,7 @@ impl Store {
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for old in all.iter().rev().skip(keep.max(1)) {
-            let folder = self.at(&paths::checkpoint(&old.lineage, old.step));
-            fs::remove_dir_all(&folder).map_err(TrainError::disk("removing the old checkpoint", &folder))?;
+            self.take_away(&self.at(&paths::checkpoint(&old.lineage, old.step)))?;
         }
         Ok(())
     }
