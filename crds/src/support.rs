@@ -9,7 +9,7 @@ use crate::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
     common::ClaimSource,
-    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, Offload, OnSync, RowFormat, Sampling, Select, Trainer},
+    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, OnSync, RowFormat, Sampling, Select, Trainer},
     sandbox_pool::SandboxPoolSpec,
     sources::ImageSource,
 };
@@ -239,29 +239,11 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
 
 fn trainer(found: &mut Found, trainer: &Trainer) {
     found.unless(
-        trainer.gpus_per_node == 0,
-        "trainer.gpusPerNode",
-        &trainer.gpus_per_node,
-        "use 0: the trainer computes on the CPU",
-    );
-    found.unless(
         trainer.expert_parallel == 1,
         "trainer.expertParallel",
         &trainer.expert_parallel,
         "use 1: experts are sharded over all ranks with every other parameter",
     );
-    let Offload {
-        optimizer,
-        parameters,
-        activations,
-    } = trainer.offload;
-    for (name, value) in [
-        ("optimizer", optimizer),
-        ("parameters", parameters),
-        ("activations", activations),
-    ] {
-        found.unless(!value, &format!("trainer.offload.{name}"), &value, "leave it out");
-    }
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 

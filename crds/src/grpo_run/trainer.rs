@@ -19,6 +19,7 @@ use crate::{
     validation = cel::rule("self.sequenceParallel == 1 || (self.gpusPerNode > 0 && self.gpusPerNode % self.sequenceParallel == 0)", "trainer.sequenceParallel is {self.sequenceParallel}, which does not divide gpusPerNode {self.gpusPerNode}: the ranks that share a sequence are GPUs of one node"),
     validation = cel::rule("self.expertParallel == 1 || (self.gpusPerNode > 0 && (self.nodes * self.gpusPerNode) % self.expertParallel == 0)", "trainer.expertParallel is {self.expertParallel}, which does not divide the {self.nodes * self.gpusPerNode} GPUs of nodes x gpusPerNode: choose a divisor of it"),
     validation = cel::rule("!self.colocate || self.gpusPerNode > 0", "trainer.colocate shares GPUs with the engines, but trainer.gpusPerNode is 0: set it, or leave colocate out"),
+    validation = cel::rule("!(self.offload.optimizer || self.offload.parameters || self.offload.activations) || self.gpusPerNode > 0", "trainer.offload is for GPUs, but trainer.gpusPerNode is 0: set it, or leave offload out"),
     validation = cel::rule("!has(self.network) || !has(self.network.rdma) || self.gpusPerNode > 0", "trainer.network.rdma is for GPUs, but trainer.gpusPerNode is 0: set it, or leave rdma out")
 )]
 pub struct Trainer {
@@ -26,7 +27,7 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 256))]
     pub nodes: u32,
-    /// GPUs of each pod (`nvidia.com/gpu`). 0 trains on the CPU.
+    /// GPUs of each pod (`nvidia.com/gpu`); they need an `image` that is built for them. 0 trains on the CPU.
     #[serde(default)]
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_node: u32,

@@ -25,7 +25,7 @@ c10::DeviceIndex gpu(int index) {
   return static_cast<c10::DeviceIndex>(index);
 #else
   static_cast<void>(index);
-  throw std::runtime_error("this trainer is built without CUDA: use an image of trainer-image/Dockerfile.cuda");
+  throw std::runtime_error("this trainer is built without CUDA: name an image of trainer-image/Dockerfile.cuda in spec.trainer.image");
 #endif
 }
 

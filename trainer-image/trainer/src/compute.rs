@@ -36,10 +36,10 @@ impl Compute {
         match trainer {
             Some(trainer) if trainer.gpus_per_node > 0 => {
                 let gpus = trainer.gpus_per_node;
-                device::use_gpu(local_rank as usize).map_err(|message| {
-                    TrainError::Start(format!(
-                        "trainer.gpusPerNode is {gpus}, but GPU {local_rank}: {message}"
-                    ))
+                device::use_gpu(local_rank as usize).map_err(|message| TrainError::Gpu {
+                    gpus,
+                    index: local_rank,
+                    message,
                 })?;
                 Ok(Self {
                     device: Device::Cuda(local_rank as usize),

@@ -6,6 +6,9 @@ use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_native::CollectiveError;
 use grpo_policy::ModelError;
 
+/// Exit code of a process that was told to end by SIGTERM, as a shell has it.
+pub const TOLD_CODE: u8 = 143;
+
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -53,6 +56,18 @@ pub enum TrainError {
     /// Bytes of one rank; the message has the sum.
     #[error("the run does not fit into memory: {message}")]
     Memory { needed: u64, room: u64, message: String },
+    #[error("trainer.gpusPerNode is {gpus}, but GPU {index}: {message}")]
+    Gpu { gpus: u32, index: u32, message: String },
+    /// Of a pod of several ranks, the one whose end is the reason why all end; `code` as a shell has it.
+    #[error("rank {rank} ended first ({how}); its last line: {said}")]
+    Rank {
+        rank: u32,
+        code: u8,
+        how: String,
+        said: String,
+    },
+    #[error("told to end")]
+    Told,
     #[error("{0}")]
     Start(String),
 }
@@ -68,6 +83,8 @@ impl TrainError {
         match self {
             Self::Hung(_) => HUNG_CODE as u8,
             Self::Collective(_) => PEER_LOST_CODE as u8,
+            Self::Rank { code, .. } => *code,
+            Self::Told => TOLD_CODE,
             _ => 1,
         }
     }

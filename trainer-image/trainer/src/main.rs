@@ -1,5 +1,6 @@
 //! `grpo-trainer serve`: one rank of a run's trainer. `grpo-trainer finetune`: a warm start from demonstrations.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,8 +11,10 @@ use grpo_native::{Group, Rendezvous};
 use grpo_policy::weights::{self, Source};
 use grpo_policy::{Config, lora};
 use grpo_trainer::TrainError;
+use grpo_trainer::error::TOLD_CODE;
 use grpo_trainer::export::{self, Form, Options};
 use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::Store;
@@ -35,6 +38,9 @@ enum Command {
         /// Where the last word goes when a rank hangs.
         #[arg(long, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
+        /// Number of the process that started this one as one of a pod's ranks. Without it, and where LOCAL_WORLD_SIZE is above 1, this process starts them.
+        #[arg(long, hide = true)]
+        launcher: Option<u32>,
     },
     /// Train a model from random weights on JSON lines {tokens, weights}.
     Finetune {
@@ -89,15 +95,42 @@ fn main() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
-    let ended = end_when_told().and_then(|()| {
-        tch::set_num_threads(threads()?);
-        run(Arguments::parse().command)
-    });
-    if let Err(error) = ended {
-        tracing::error!(%error, "the trainer ends");
+    if let Err(error) = begin(Arguments::parse().command) {
+        match error {
+            TrainError::Told => tracing::info!("ended as told"),
+            _ => tracing::error!(%error, "the trainer ends"),
+        }
         // Threads beside it may be inside of libtorch, whose destructors would wait for them.
         grpo_native::end_now(error.exit_code().into())
     }
+}
+
+/// Starts the pod's ranks where it has several and this process is none of them, else does what it is asked for.
+fn begin(command: Command) -> Result<(), TrainError> {
+    if let Command::Serve { launcher, .. } = &command {
+        let count = number("LOCAL_WORLD_SIZE", Some(1))?;
+        match launcher {
+            Some(launcher) => launch::end_with(*launcher)?,
+            None if count > 1 => return start_ranks(count),
+            None => {}
+        }
+    }
+    when_told(|| {
+        tracing::info!("told to end");
+        // Whatever is being written has no name yet, and what is published is replayed to.
+        grpo_native::end_now(TOLD_CODE.into())
+    })?;
+    tch::set_num_threads(threads()?);
+    run(command)
+}
+
+fn start_ranks(count: u32) -> Result<(), TrainError> {
+    let first = number("RANK", Some(0))?;
+    let program = std::env::current_exe()
+        .map_err(|error| TrainError::Start(format!("finding the trainer's own executable: {error}")))?;
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    arguments.extend(["--launcher".into(), std::process::id().to_string().into()]);
+    launch::launch(Ranks { first, count }, &program, &arguments, when_told)
 }
 
 fn run(command: Command) -> Result<(), TrainError> {
@@ -106,6 +139,7 @@ fn run(command: Command) -> Result<(), TrainError> {
             config,
             listen,
             termination_log,
+            launcher: _,
         } => {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
             let config: RunConfig = serde_json::from_slice(&bytes)
@@ -234,9 +268,8 @@ fn threads() -> Result<i32, TrainError> {
     Ok(number("GRPO_THREADS", Some(share))?.max(1) as i32)
 }
 
-/// SIGTERM ends the process at once, as a container's first process it would otherwise not be heard. Whatever is being written then has
-/// no name yet, and what is published is replayed to.
-fn end_when_told() -> Result<(), TrainError> {
+/// Calls `act` at SIGTERM, which a container's first process would otherwise not hear.
+fn when_told(act: impl FnOnce() + Send + 'static) -> Result<(), TrainError> {
     let failed = |e: std::io::Error| TrainError::Start(format!("listening for SIGTERM: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -247,8 +280,7 @@ fn end_when_told() -> Result<(), TrainError> {
     drop(inside);
     std::thread::spawn(move || {
         runtime.block_on(told.recv());
-        tracing::info!("told to end");
-        grpo_native::end_now(143)
+        act();
     });
     Ok(())
 }

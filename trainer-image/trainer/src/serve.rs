@@ -29,7 +29,7 @@ use grpo_records::trainer::{
     CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
 };
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use self::model::{adapter_of, publishes_adapters, shaped};
 use crate::compute::Compute;
@@ -209,6 +209,8 @@ fn train(
     watch: &mut Option<Watch>,
 ) -> Result<(), TrainError> {
     let rendezvous = &process.rendezvous;
+    // Before anything is read, and before anybody waits for this rank.
+    let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
     let model_dir = PathBuf::from(&config.model_path);
     let model_config = Config::read(&model_dir)?;
     // A damaged model is refused before anybody waits for this rank.
@@ -222,7 +224,11 @@ fn train(
         .limits
         .context_tokens
         .map_or(context, |limit| context.min(limit.into()));
-    let room = memory::room(process.limits.per_pod);
+    // On a GPU the pod's memory says nothing of what fits.
+    let room = match compute.device {
+        Device::Cpu => memory::room(process.limits.per_pod),
+        _ => None,
+    };
     let trained = match &config.spec.model.lora {
         Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
         None => model_config.clone(),
@@ -232,7 +238,6 @@ fn train(
     let estimate = facts.announce(longest, room)?;
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
-    let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
     let peak = flops::peak(&compute)?;
     let arrived = Arrived::reach(rendezvous)?;
     board.arrived.store(true, Ordering::Relaxed);

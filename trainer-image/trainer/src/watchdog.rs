@@ -4,6 +4,8 @@
 //! ranks say they are: whoever is behind, and does not say that it is busy, hangs. The verdict goes to the other ranks, into the
 //! termination message, and with it to the operator, which starts all ranks again and avoids the node of the one that hung.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -174,7 +176,7 @@ pub fn verdict_of_others(watch: &Watch) -> Option<Hang> {
     serde_json::from_str(&word).ok()
 }
 
-/// The kubelet takes it from there; at most 4 KiB.
+/// The kubelet takes it from there; at most 4 KiB. Of the ranks of a pod, whose file it is together, the first one's word stays.
 pub fn write_last_word(file: &Path, hang: &Hang) {
     let short = Hang {
         message: hang.message.chars().take(1000).collect(),
@@ -182,7 +184,16 @@ pub fn write_last_word(file: &Path, hang: &Hang) {
         pods: hang.pods.iter().copied().take(64).collect(),
     };
     let word = serde_json::to_vec(&short).unwrap_or_default();
-    if let Err(error) = std::fs::write(file, word) {
+    let written = || {
+        let mut open = File::options().create(true).append(true).open(file)?;
+        // Until it is closed, by the end of the process at the latest.
+        open.lock()?;
+        match open.metadata()?.len() {
+            0 => open.write_all(&word),
+            _ => Ok(()),
+        }
+    };
+    if let Err(error) = written() {
         tracing::warn!(%error, file = %file.display(), "writing the termination message");
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -121,10 +121,15 @@ impl Killer {
 
 /// The ranks of one attempt, killed when dropped.
 pub struct Attempt {
+    /// The first process of every pod: its rank, or the launcher of its ranks.
     pub ranks: Vec<Child>,
-    /// Of every rank: each is the first of a pod of its own.
+    /// Of every pod.
     pub doors: Vec<String>,
     pub last_words: PathBuf,
+    /// Ranks of one pod.
+    each: u32,
+    /// Lines of all, once orders were waited for.
+    pub said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Attempt {
@@ -135,20 +140,27 @@ impl Attempt {
         attempt
     }
 
-    /// Starts some ranks of a world.
+    /// Starts some ranks of a world, each as the first of a pod of its own.
     pub fn begin(run: &Run, number: u32, world: u32, present: std::ops::Range<u32>) -> Self {
+        Self::begin_pods(run, number, world, present, 1)
+    }
+
+    /// Starts some of so many pods, of `each` ranks, as the operator does: one process in each.
+    pub fn begin_pods(run: &Run, number: u32, pods: u32, present: std::ops::Range<u32>, each: u32) -> Self {
         let meeting = free_port();
         let doors: Vec<String> = present.clone().map(|_| format!("127.0.0.1:{}", free_port())).collect();
         let last_words = run.root.join(format!("last-words-{number}"));
         std::fs::create_dir_all(&last_words).unwrap();
-        let ranks = present.zip(&doors).map(|(rank, door)| {
+        let ranks = present.zip(&doors).map(|(pod, door)| {
             Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
                 .args(["serve", "--listen", door, "--config"])
                 .arg(run.root.join("run.json"))
                 .arg("--termination-log")
-                .arg(last_words.join(rank.to_string()))
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", world.to_string())
+                .arg(last_words.join(pod.to_string()))
+                .env("RANK", (pod * each).to_string())
+                .env("WORLD_SIZE", (pods * each).to_string())
+                .env("LOCAL_RANK", "0")
+                .env("LOCAL_WORLD_SIZE", each.to_string())
                 .env("MASTER_ADDR", "127.0.0.1")
                 .env("MASTER_PORT", meeting.to_string())
                 .env("GLOO_SOCKET_IFNAME", "lo")
@@ -165,6 +177,8 @@ impl Attempt {
             ranks,
             doors,
             last_words,
+            each,
+            said: Arc::default(),
         }
     }
 
@@ -179,14 +193,17 @@ impl Attempt {
         for rank in &mut self.ranks {
             let mut lines = BufReader::new(rank.stderr.take().unwrap()).lines();
             let mut seen: Vec<String> = Vec::new();
-            while !seen.last().is_some_and(|line| line.contains("ready for orders")) {
+            let ready = |line: &&String| line.contains("ready for orders");
+            while seen.iter().filter(ready).count() < self.each as usize {
                 match lines.next() {
                     Some(line) => seen.push(line.unwrap()),
                     None => return Err(seen.join("\n")),
                 }
             }
             // Read on, so that the rank never waits for room in the pipe.
-            std::thread::spawn(move || lines.for_each(drop));
+            let said = self.said.clone();
+            said.lock().unwrap().append(&mut seen);
+            std::thread::spawn(move || lines.for_each(|line| said.lock().unwrap().push(line.unwrap())));
         }
         Ok(())
     }

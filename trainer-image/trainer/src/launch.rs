@@ -1,0 +1,306 @@
+//! The ranks of a pod that has several GPUs, each a process of its own.
+//!
+//! The operator starts one process in a pod, with torchrun's environment for the pod's first rank: `RANK` is that one's number, and the pod's others follow it.
+//! Where `LOCAL_WORLD_SIZE` is above 1 this process becomes no rank. It starts them all, with `RANK` and `LOCAL_RANK` of each, and says what they say
+//! with the rank in front. None outlives another, nor this process; it ends as the one that ended first, which is what the operator reads.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use grpo_crds::hang::{HUNG_CODE, PEER_LOST_CODE};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::TrainError;
+
+/// How often it is looked which ranks have ended.
+const LOOK: Duration = Duration::from_millis(50);
+/// Where ranks end because of another: how long the pod's others may take to end of themselves. Rank 0 has to stay for the watchdog's last word,
+/// and whoever lost a peer may be ahead of the peer whose end is the cause.
+const PARTING: Duration = Duration::from_secs(5);
+/// From SIGTERM to SIGKILL. A rank that hears the first ends at once.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the last words of ranks that have ended are waited for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A longer line is said in parts of this many bytes.
+const LINE_BYTES: u64 = 1 << 16;
+/// Lines that wait to be said; the ranks then wait too.
+const LINES: usize = 1024;
+
+/// The ranks of this pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// What happens beside the ranks' ends.
+enum Event {
+    Said {
+        local: usize,
+        line: Vec<u8>,
+    },
+    /// One of a rank's two streams is at its end.
+    Closed,
+    ToldToEnd,
+}
+
+/// A rank that has ended.
+#[derive(Clone, Copy)]
+struct Ended {
+    local: usize,
+    status: ExitStatus,
+}
+
+impl Ended {
+    /// As a shell has it.
+    fn code(self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or_default())
+    }
+
+    /// Whether another rank's end or silence is the reason.
+    fn is_consequence(self) -> bool {
+        [HUNG_CODE, PEER_LOST_CODE].contains(&self.code())
+    }
+}
+
+/// How far the end of all is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Training,
+    /// One ended because of others: the rest may do so too, until then.
+    Parting(Instant),
+    /// All have SIGTERM; what is left gets SIGKILL then.
+    Told(Instant),
+    Killed,
+}
+
+/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `when_told` is given what to do when this process is told to end.
+pub fn launch(
+    ranks: Ranks,
+    program: &Path,
+    arguments: &[OsString],
+    when_told: impl FnOnce(Box<dyn FnOnce() + Send>) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    let (tell, events) = sync_channel(LINES);
+    let told = tell.clone();
+    when_told(Box::new(move || drop(told.send(Event::ToldToEnd))))?;
+    Pod::start(ranks, program, arguments, &tell)?.attend(&events)
+}
+
+/// Makes this process, a rank, end with its launcher. There is nobody else who would end it.
+pub fn end_with(launcher: u32) -> Result<(), TrainError> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|error| TrainError::Start(format!("asking to end with the launcher: {error}")))?;
+    // It may have ended before that.
+    match std::os::unix::process::parent_id() == launcher {
+        true => Ok(()),
+        false => Err(TrainError::Start(
+            "the launcher of this rank has ended already".to_owned(),
+        )),
+    }
+}
+
+/// Ranks that run or have run. What still runs is killed when it is dropped.
+struct Pod {
+    ranks: Ranks,
+    /// By local rank; none once it has ended.
+    children: Vec<Option<Child>>,
+    /// The last line of each.
+    last_lines: Vec<String>,
+    /// Streams that may still say something.
+    open: usize,
+}
+
+impl Pod {
+    /// To be called by the thread that stays: a rank ends with the thread that started it.
+    fn start(
+        ranks: Ranks,
+        program: &Path,
+        arguments: &[OsString],
+        events: &SyncSender<Event>,
+    ) -> Result<Self, TrainError> {
+        let mut pod = Self {
+            ranks,
+            children: Vec::new(),
+            last_lines: vec![String::new(); ranks.count as usize],
+            open: 0,
+        };
+        for local in 0..ranks.count {
+            let rank = ranks.first + local;
+            let mut child = Command::new(program)
+                .args(arguments)
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", local.to_string())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .map_err(|error| TrainError::Start(format!("starting rank {rank}: {error}")))?;
+            let streams: [Option<Box<dyn Read + Send>>; 2] = [
+                child.stdout.take().map(|stream| Box::new(stream) as _),
+                child.stderr.take().map(|stream| Box::new(stream) as _),
+            ];
+            pod.children.push(Some(child));
+            for stream in streams.into_iter().flatten() {
+                let events = events.clone();
+                pod.open += 1;
+                std::thread::spawn(move || listen(stream, local as usize, &events));
+            }
+        }
+        tracing::info!(first = ranks.first, count = ranks.count, "the pod's ranks are started");
+        Ok(pod)
+    }
+
+    /// Returns when all ranks have ended.
+    fn attend(&mut self, events: &Receiver<Event>) -> Result<(), TrainError> {
+        let mut stage = Stage::Training;
+        let mut is_told = false;
+        let mut cause: Option<Ended> = None;
+        loop {
+            if self.hear(events, LOOK) {
+                tracing::info!("told to end, and so are the ranks");
+                is_told = true;
+                stage = self.tell_to_end();
+            }
+            for ended in self.ended() {
+                if ended.status.success() {
+                    continue;
+                }
+                match stage {
+                    Stage::Training if ended.is_consequence() => {
+                        cause = Some(ended);
+                        stage = Stage::Parting(Instant::now() + PARTING);
+                    }
+                    Stage::Training | Stage::Parting(_) if !ended.is_consequence() => {
+                        // Somebody hangs: that is said already, and stays the reason.
+                        if cause.is_none_or(|cause| cause.code() == PEER_LOST_CODE) {
+                            cause = Some(ended);
+                        }
+                        stage = self.tell_to_end();
+                    }
+                    Stage::Parting(_) if ended.code() == HUNG_CODE => {
+                        cause = cause.filter(|cause| cause.code() == HUNG_CODE).or(Some(ended));
+                    }
+                    _ => {}
+                }
+            }
+            if self.children.iter().all(Option::is_none) {
+                break;
+            }
+            stage = match stage {
+                Stage::Parting(until) if Instant::now() >= until => self.tell_to_end(),
+                Stage::Told(until) if Instant::now() >= until => {
+                    self.signal(Signal::SIGKILL);
+                    Stage::Killed
+                }
+                stage => stage,
+            };
+        }
+        let until = Instant::now() + LAST_WORDS;
+        while self.open > 0 && Instant::now() < until {
+            self.hear(events, LOOK);
+        }
+        match cause {
+            _ if is_told => Err(TrainError::Told),
+            None => Ok(()),
+            Some(ended) => Err(TrainError::Rank {
+                rank: self.ranks.first + ended.local as u32,
+                code: ended.code() as u8,
+                how: ended.status.to_string(),
+                said: std::mem::take(&mut self.last_lines[ended.local]),
+            }),
+        }
+    }
+
+    /// Says what is said for as long. Answers whether this process was told to end.
+    fn hear(&mut self, events: &Receiver<Event>, for_as_long: Duration) -> bool {
+        let until = Instant::now() + for_as_long;
+        loop {
+            match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Said { local, line }) => self.say(local, &line),
+                Ok(Event::Closed) => self.open -= 1,
+                Ok(Event::ToldToEnd) => return true,
+                Err(_) => return false,
+            }
+            // Ranks that never stop talking do not keep it from looking after them.
+            if Instant::now() >= until {
+                return false;
+            }
+        }
+    }
+
+    fn say(&mut self, local: usize, line: &[u8]) {
+        let mut words = format!("rank {}: ", self.ranks.first as usize + local).into_bytes();
+        words.extend_from_slice(line);
+        words.push(b'\n');
+        // Where nobody listens any more there is nobody to tell.
+        let _ = std::io::stderr().lock().write_all(&words);
+        if !line.trim_ascii().is_empty() {
+            self.last_lines[local] = String::from_utf8_lossy(line).into_owned();
+        }
+    }
+
+    /// Takes leave of the ranks that have ended since it was asked last.
+    fn ended(&mut self) -> Vec<Ended> {
+        let mut found = Vec::new();
+        for (local, place) in self.children.iter_mut().enumerate() {
+            // An error would be that it is no child of ours, which it is.
+            if let Some(Ok(Some(status))) = place.as_mut().map(Child::try_wait) {
+                *place = None;
+                let ended = Ended { local, status };
+                tracing::info!(rank = self.ranks.first + local as u32, "ended: {status}");
+                found.push(ended);
+            }
+        }
+        // Of those that ended together, whoever has a reason of its own comes first.
+        found.sort_by_key(|ended| ended.is_consequence());
+        found
+    }
+
+    fn tell_to_end(&self) -> Stage {
+        self.signal(Signal::SIGTERM);
+        Stage::Told(Instant::now() + GRACE)
+    }
+
+    /// Only to ranks that have not been taken leave of: nobody else has their numbers.
+    fn signal(&self, signal: Signal) {
+        for child in self.children.iter().flatten() {
+            let _ = kill(Pid::from_raw(child.id() as i32), signal);
+        }
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Reads a rank's stream to its end.
+fn listen(stream: impl Read, local: usize, events: &SyncSender<Event>) {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        match stream.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {
+                line.pop_if(|last| *last == b'\n');
+                if events.send(Event::Said { local, line }).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    let _ = events.send(Event::Closed);
+}
