@@ -1,20 +1,27 @@
 //! The learning rate over a run's steps: up from 0 in a line, then constant, or down to a share in a line or half a cosine (SGDR, arXiv 1608.03983,
 //! without its restarts; the shapes are those of transformers' `get_scheduler`).
 
-use grpo_crds::algorithm::{Algorithm, Decay};
+use grpo_crds::algorithm::{Algorithm, Decay, Schedule};
 
 /// The rate of step `step`, counted from 1, of a run of `steps`. A step after the last has the last one's rate, as has a run that is made
 /// longer while it is there.
 pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
-    let schedule = &algorithm.schedule;
+    let before = algorithm.schedule.warmup_steps + 1;
+    // The first step after the warmup has the whole rate, the last one its share.
+    let progress = f64::from(step.saturating_sub(before)) / f64::from(steps.saturating_sub(before).max(1));
+    rate_at(algorithm.learning_rate, &algorithm.schedule, step, progress)
+}
+
+/// The same where it is known how far the run is at that step, `progress` from 0 to 1, but not of how many steps it is. `whole` is the rate
+/// after the warmup.
+pub fn rate_at(whole: f64, schedule: &Schedule, step: u32, progress: f64) -> f64 {
     let warmup = schedule.warmup_steps;
     if step <= warmup {
-        return algorithm.learning_rate * f64::from(step) / f64::from(warmup + 1);
+        return whole * f64::from(step) / f64::from(warmup + 1);
     }
-    // The first step after the warmup has the whole rate, the last one its share.
-    let progress = (f64::from(step - warmup - 1) / f64::from(steps.saturating_sub(warmup + 1).max(1))).min(1.0);
+    let progress = progress.min(1.0);
     let share = |falling: f64| schedule.final_ratio + (1.0 - schedule.final_ratio) * falling;
-    algorithm.learning_rate
+    whole
         * match schedule.decay {
             Decay::Constant => 1.0,
             Decay::Linear => share(1.0 - progress),
@@ -25,7 +32,6 @@ pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grpo_crds::algorithm::Schedule;
 
     fn rates(decay: Decay, warmup_steps: u32, steps: u32) -> Vec<f64> {
         let algorithm = Algorithm {
@@ -64,5 +70,17 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(rate(&algorithm, 9, 5), 0.0);
+    }
+
+    #[test]
+    fn a_run_that_counts_tokens_warms_up_by_steps_and_falls_by_what_it_has_seen() {
+        let schedule = Schedule {
+            decay: Decay::Cosine,
+            warmup_steps: 1,
+            final_ratio: 0.5,
+        };
+        let seen = [(1, 0.0), (2, 0.0), (3, 0.5), (4, 1.0), (5, 1.2)];
+        let found = seen.map(|(step, progress)| rate_at(2.0, &schedule, step, progress));
+        near(&found, &[1.0, 2.0, 1.5, 1.0, 1.0]);
     }
 }

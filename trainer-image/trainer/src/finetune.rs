@@ -1,9 +1,11 @@
-//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, cosine rate.
+//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, a rate that falls in half a cosine as tokens are seen.
 
 use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
 
+use grpo_crds::algorithm::{Decay, Schedule};
+use grpo_objective::rate::rate_at;
 use grpo_policy::Config;
 use grpo_policy::lora::{self, Lora};
 use grpo_policy::weights::{self, Array, Weights};
@@ -25,7 +27,7 @@ pub struct Plan {
     /// Tokens of one step, over all ranks.
     pub step_tokens: usize,
     pub peak_rate: f64,
-    pub warmup_steps: u64,
+    pub warmup_steps: u32,
     pub seed: u64,
 }
 
@@ -228,9 +230,14 @@ fn supervised_step(
         let weights: Vec<f64> = weights.collect();
         Slope::weighted(weights, logprobs)
     })?;
-    let progress = (seen as f64 / plan.tokens as f64).min(1.0);
-    let cosine = 0.02 + 0.98 * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
-    let warmup = ((steps + 1) as f64 / plan.warmup_steps.max(1) as f64).min(1.0);
-    model.update(&gradients, plan.peak_rate * cosine * warmup, adam)?;
+    let schedule = Schedule {
+        decay: Decay::Cosine,
+        warmup_steps: plan.warmup_steps,
+        final_ratio: 0.02,
+    };
+    // How many steps there will be is not known: rows have their own lengths.
+    let progress = seen as f64 / plan.tokens.max(1) as f64;
+    let step = u32::try_from(steps + 1).unwrap_or(u32::MAX);
+    model.update(&gradients, rate_at(plan.peak_rate, &schedule, step, progress), adam)?;
     Ok(model.sum(&[loss])?[0])
 }
