@@ -4,13 +4,11 @@
 
 mod common;
 
+use common::graph::Graph;
 use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
-use grpo_policy::layout::Layout;
-use grpo_policy::model::{self, Block, Rope};
-use grpo_policy::weights::{self, Weights};
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, Plan};
 use grpo_trainer::flops::{Forward, Work};
@@ -25,38 +23,6 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|v| v * v).sum::<f64>().sqrt();
     norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b))) / norm(&mut b.iter().map(|b| f64::from(*b)))
-}
-
-/// The whole model as leaves of one graph, by unit.
-fn leaves(weights: &Weights) -> Vec<Vec<Tensor>> {
-    let leaf = |name: &String, shape: &Vec<usize>| {
-        let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-        Tensor::from_slice(&weights[name].values)
-            .view(shape.as_slice())
-            .set_requires_grad(true)
-    };
-    weights::units(&config())
-        .iter()
-        .map(|u| u.tensors.iter().map(|(name, shape)| leaf(name, shape)).collect())
-        .collect()
-}
-
-/// Logprobs `[n - 1]` of tokens 1.. of one row, in one graph.
-fn logprobs(leaves: &[Vec<Tensor>], tokens: &[u32], temperature: f64) -> Tensor {
-    let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
-    let ids = Tensor::from_slice(&ids).unsqueeze(0);
-    let rope = Rope::new(&config(), 64, Kind::Float);
-    let n = tokens.len() as i64;
-    let layout = Layout::rows(1, n);
-    let mut x = model::embed(&leaves[0][0], &ids);
-    for (layer, weights) in leaves[1..].iter().enumerate() {
-        let block = Block { layer, weights };
-        x = model::block(&config(), &rope, &layout, block, &x, &mut None);
-    }
-    let all = model::head(&config(), &leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1)) / temperature;
-    all.log_softmax(-1, Kind::Float)
-        .gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false)
-        .squeeze_dim(-1)
 }
 
 #[test]
@@ -84,21 +50,14 @@ fn two_ranks_step_as_one_does() {
 #[test]
 fn breadth_first_gradients_are_those_of_one_graph() {
     let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, None).unwrap();
-    let leaves = leaves(&alone().weights().unwrap());
+    let graph = Graph::new(&alone().weights().unwrap());
     let mut loss = Tensor::from(0.0f32);
     for row in &rows {
         let weights = Tensor::from_slice(&row.weights[1..]) * row.advantage;
-        loss += (logprobs(&leaves, &row.tokens, f64::from(row.temperature)) * weights).sum(Kind::Float);
+        loss += (graph.scores(&row.tokens, row.temperature).0 * weights).sum(Kind::Float);
     }
     loss.backward();
-    let expected: Vec<Vec<f32>> = leaves
-        .iter()
-        .map(|unit| {
-            unit.iter()
-                .flat_map(|t| Vec::<f32>::try_from(t.grad().reshape([-1])).unwrap())
-                .collect()
-        })
-        .collect();
+    let expected = graph.gradients();
 
     // Five ranks: most units do not divide evenly.
     for world in [1u32, 2, 5] {
@@ -267,7 +226,7 @@ fn keeping_activations_and_computing_them_again_give_the_same_bits() {
 fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
     let (batch, algorithm) = (batch(1), algorithm());
     let mut model = alone();
-    let leaves = leaves(&model.weights().unwrap());
+    let new = Graph::new(&model.weights().unwrap()).logprobs(&batch.rows);
     let advantages = batch_advantages(&batch, &algorithm, 0).unwrap();
     let tokens: Vec<u64> = batch
         .rows
@@ -277,15 +236,9 @@ fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
     let weights = token_weights(&tokens, algorithm.aggregation);
     let (mut loss, mut clipped, mut entries) = (0.0, 0.0, 0.0);
     for (at, row) in batch.rows.iter().enumerate() {
-        let new = Vec::<f32>::try_from(logprobs(&leaves, &row.tokens, f64::from(row.temperature)).detach()).unwrap();
         for i in (1..row.tokens.len()).filter(|i| row.mask[*i] == 1) {
             let advantage = advantages.rows[at].unwrap();
-            let token = token_loss(
-                f64::from(new[i - 1]),
-                f64::from(row.logprobs[i]),
-                advantage,
-                &algorithm.clip,
-            );
+            let token = token_loss(new[at][i], f64::from(row.logprobs[i]), advantage, &algorithm.clip);
             loss += weights[at] * token.loss;
             clipped += f64::from(u8::from(token.clipped));
             entries += 1.0;

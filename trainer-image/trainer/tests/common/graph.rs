@@ -34,9 +34,9 @@ impl Graph {
     }
 
     /// Logprobs and entropies of tokens 1.., `[n - 1]` each.
-    pub fn scores(&self, row: &Row) -> (Tensor, Tensor) {
-        let ids: Vec<i64> = row.tokens.iter().map(|id| i64::from(*id)).collect();
-        let (ids, n) = (Tensor::from_slice(&ids).unsqueeze(0), row.tokens.len() as i64);
+    pub fn scores(&self, tokens: &[u32], temperature: f32) -> (Tensor, Tensor) {
+        let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
+        let (ids, n) = (Tensor::from_slice(&ids).unsqueeze(0), tokens.len() as i64);
         let rope = Rope::new(&config(), 64, Kind::Float);
         let mut x = model::embed(&self.leaves[0][0], &ids);
         for (layer, weights) in self.leaves[1..].iter().enumerate() {
@@ -44,7 +44,7 @@ impl Graph {
             x = model::block(&config(), &rope, &Layout::rows(1, n), block, &x, &mut None);
         }
         let logits = model::head(&config(), &self.leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1));
-        let logp = (logits / f64::from(row.temperature)).log_softmax(-1, Kind::Float);
+        let logp = (logits / f64::from(temperature)).log_softmax(-1, Kind::Float);
         let entropies = -(logp.exp() * &logp).sum_dim_intlist(-1, false, Kind::Float);
         let chosen = logp.gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false);
         (chosen.squeeze_dim(-1), entropies)
@@ -53,10 +53,17 @@ impl Graph {
     /// Logprob of every token of every row; 0 for the first.
     pub fn logprobs(&self, rows: &[Row]) -> Vec<Vec<f64>> {
         let one = |row: &Row| {
-            let found = Vec::<f32>::try_from(self.scores(row).0.detach()).unwrap();
+            let found = Vec::<f32>::try_from(self.scores(&row.tokens, row.temperature).0.detach()).unwrap();
             std::iter::once(0.0).chain(found.into_iter().map(f64::from)).collect()
         };
         rows.iter().map(one).collect()
+    }
+
+    /// What has flowed back into the weights, by unit.
+    pub fn gradients(&self) -> Vec<Vec<f32>> {
+        let flat = |tensor: &Tensor| Vec::<f32>::try_from(tensor.grad().reshape([-1])).unwrap();
+        let units = self.leaves.iter();
+        units.map(|unit| unit.iter().flat_map(flat).collect()).collect()
     }
 }
 
@@ -110,7 +117,7 @@ pub fn expected(
     let mut sequences: Vec<Named> = Vec::new();
     let mut scores = Vec::new();
     for (number, row) in batch.rows.iter().enumerate() {
-        let (logprobs, entropies) = graph.scores(row);
+        let (logprobs, entropies) = graph.scores(&row.tokens, row.temperature);
         let new = Vec::<f32>::try_from(logprobs.detach()).unwrap();
         let spread = Vec::<f32>::try_from(entropies.detach()).unwrap();
         scores.push((logprobs, entropies));
@@ -154,10 +161,5 @@ pub fn expected(
         }
     }
     loss.backward();
-    let flat = |unit: &Vec<Tensor>| {
-        unit.iter()
-            .flat_map(|t| Vec::<f32>::try_from(t.grad().reshape([-1])).unwrap())
-            .collect()
-    };
-    (graph.leaves.iter().map(flat).collect(), found.loss)
+    (graph.gradients(), found.loss)
 }
