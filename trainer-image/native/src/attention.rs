@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use tch::{Kind, Tensor};
 
-use crate::{call, is_generic};
+use crate::call::made_tensor;
+use crate::is_generic;
 
 unsafe extern "C" {
     fn grpo_tree_attention(
@@ -132,28 +133,15 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
         })
         .collect();
     let (mut q, mut k, mut v) = (q.shallow_clone(), k.shallow_clone(), v.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (q, k, v) = (q.as_mut_ptr(), k.as_mut_ptr(), v.as_mut_ptr());
-        // SAFETY: the tensors and numbers outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
+        // SAFETY: the tensors and numbers outlive the call.
         unsafe {
             let (pieces, n) = (numbers.as_ptr(), numbers.len());
-            grpo_tree_attention(
-                q.cast(),
-                k.cast(),
-                v.cast(),
-                pieces,
-                n,
-                is_generic(),
-                &mut out,
-                error,
-                room,
-            )
+            grpo_tree_attention(q.cast(), k.cast(), v.cast(), pieces, n, is_generic(), out, error, room)
         }
     })
-    .map_err(failed)?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(failed)
 }
 
 /// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in fp32
@@ -172,13 +160,10 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, Attentio
         return Err(failed("the shapes or kinds do not fit each other".to_owned()));
     }
     let (mut x, mut cos, mut sin) = (x.shallow_clone(), cos.shallow_clone(), sin.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (x, cos, sin) = (x.as_mut_ptr(), cos.as_mut_ptr(), sin.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { grpo_rotate(x.cast(), cos.cast(), sin.cast(), is_generic(), &mut out, error, room) }
+        unsafe { grpo_rotate(x.cast(), cos.cast(), sin.cast(), is_generic(), out, error, room) }
     })
-    .map_err(failed)?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(failed)
 }

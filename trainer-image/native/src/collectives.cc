@@ -244,23 +244,11 @@ int grpo_broadcast(void* group, void* tensor, int root, char* error, size_t room
   });
 }
 
-int grpo_all_gather(void* group, void* output, void* input, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gather(*static_cast<Group*>(group), of(output), of(input)).wait();
-  });
-}
-
-int grpo_reduce_scatter_sum(void* group, void* output, void* input, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    reduce_scatter(*static_cast<Group*>(group), of(output), of(input)).wait();
-  });
-}
-
 int grpo_barrier(void* group, char* error, size_t room) {
   return guarded(error, room, [&] { static_cast<Group*>(group)->gloo->barrier()->wait(); });
 }
 
-// As grpo_all_gather and grpo_reduce_scatter_sum, but returns at once; what is under way is waited for with grpo_flight_wait, and freed.
+// Both return at once; what is under way is waited for with grpo_flight_wait, and freed.
 int grpo_start_all_gather(void* group, void* output, void* input, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     *out = new Flight(gather(*static_cast<Group*>(group), of(output), of(input)));

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call;
+use crate::call::{call, made_tensor};
 
 unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
@@ -43,15 +43,12 @@ pub fn gpu_name(index: usize) -> Result<String, String> {
 /// A tensor on the host is answered as it is.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
-        // SAFETY: the tensor outlives the call; `out` is a valid place for one pointer, written where 0 is returned.
-        unsafe { grpo_host_copy(from.as_mut_ptr().cast(), &mut out, error, room) }
+    made_tensor(|out, error, room| {
+        // SAFETY: the tensor outlives the call.
+        unsafe { grpo_host_copy(from.as_mut_ptr().cast(), out, error, room) }
     })
     .map_err(|message| CopyError {
         shape: x.size(),
         message,
-    })?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    })
 }

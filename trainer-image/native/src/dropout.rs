@@ -7,8 +7,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::{Kind, Tensor};
 
+use crate::call::made_tensor;
 use crate::fused::FusedError;
-use crate::{call, is_generic};
+use crate::is_generic;
 
 unsafe extern "C" {
     fn grpo_dropout(
@@ -45,10 +46,9 @@ pub fn dropout(x: &Tensor, keys: &Tensor, salt: u64, rate: f64) -> Result<Tensor
     }
     let below = (rate * 2f64.powi(32)) as u32;
     let (mut x, mut keys) = (x.shallow_clone(), keys.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (x, keys) = (x.as_mut_ptr(), keys.as_mut_ptr());
-        // SAFETY: the tensors outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
+        // SAFETY: the tensors outlive the call.
         unsafe {
             grpo_dropout(
                 x.cast(),
@@ -57,13 +57,11 @@ pub fn dropout(x: &Tensor, keys: &Tensor, salt: u64, rate: f64) -> Result<Tensor
                 below,
                 1.0 / (1.0 - rate),
                 is_generic(),
-                &mut out,
+                out,
                 error,
                 room,
             )
         }
     })
-    .map_err(failed)?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(failed)
 }

@@ -8,28 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::Tensor;
 
+use crate::call::{made, made_tensor};
+use crate::collectives::{grpo_all_to_all, grpo_exchange_free, grpo_exchange_new};
 use crate::meeting::{Meeting, Progress};
-use crate::{CollectiveError, Group, call};
-
-unsafe extern "C" {
-    fn grpo_exchange_new(
-        group: *mut c_void,
-        context: *mut c_void,
-        note: extern "C" fn(*mut c_void, c_int, *const c_char),
-        drop: extern "C" fn(*mut c_void),
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_exchange_free(exchange: *mut c_void);
-    fn grpo_all_to_all(
-        exchange: *mut c_void,
-        x: *mut c_void,
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-}
+use crate::{CollectiveError, Group};
 
 const DOING: &str = "exchange of a sequence";
 
@@ -92,9 +74,8 @@ impl Exchange {
                 failure: Mutex::new(None),
             });
             let context = Arc::into_raw(notes.clone()).cast_mut().cast();
-            let mut raw = std::ptr::null_mut();
-            // SAFETY: the group is live; the context is an Arc that C++ gives back to `forget`; `raw` is a valid place for one pointer.
-            call(|e, n| unsafe { grpo_exchange_new(group, context, note, forget, &mut raw, e, n) })
+            // SAFETY: the group is live; the context is an Arc that C++ gives back to `forget`.
+            let raw = made(|out, e, n| unsafe { grpo_exchange_new(group, context, note, forget, out, e, n) })
                 .map_err(|message| exchange.group.error(DOING, message))?;
             exchange.raw = Some(raw);
             exchange.notes = Some(notes);
@@ -126,12 +107,10 @@ impl Exchange {
             Some(&i64::from(self.group.world)),
             "a block for each rank"
         );
-        let (mut x, mut out) = (x.shallow_clone(), std::ptr::null_mut());
-        // SAFETY: both pointers are live for the call; `out` is a valid place for one pointer, written where 0 is returned.
-        let done = call(|e, n| unsafe { grpo_all_to_all(exchange, x.as_mut_ptr().cast(), &mut out, e, n) });
-        done.unwrap_or_else(|error| panic!("{error}"));
-        // SAFETY: a tensor made by `new` for us.
-        unsafe { Tensor::from_ptr(out.cast()) }
+        let mut x = x.shallow_clone();
+        // SAFETY: exchange and tensor outlive the call.
+        made_tensor(|out, e, n| unsafe { grpo_all_to_all(exchange, x.as_mut_ptr().cast(), out, e, n) })
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Whether everything that was exchanged so far, forward and backward, arrived.

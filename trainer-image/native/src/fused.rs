@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::{call, is_generic};
+use crate::call::made_tensor;
+use crate::is_generic;
 
 unsafe extern "C" {
     fn grpo_rms_norm(
@@ -45,15 +46,12 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor, Fus
         return Err(failed("the shapes or kinds do not fit each other".to_owned()));
     }
     let (mut x, mut weight) = (x.shallow_clone(), weight.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (x, weight) = (x.as_mut_ptr(), weight.as_mut_ptr());
-        // SAFETY: the tensors outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
-        unsafe { grpo_rms_norm(x.cast(), weight.cast(), epsilon, is_generic(), &mut out, error, room) }
+        // SAFETY: the tensors outlive the call.
+        unsafe { grpo_rms_norm(x.cast(), weight.cast(), epsilon, is_generic(), out, error, room) }
     })
-    .map_err(failed)?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(failed)
 }
 
 /// silu(gate) * up (SwiGLU, arXiv 2002.05202), both of one shape.
@@ -68,13 +66,10 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor, FusedError> {
         return Err(failed("the shapes or kinds differ".to_owned()));
     }
     let (mut gate, mut up) = (gate.shallow_clone(), up.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (gate, up) = (gate.as_mut_ptr(), up.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { grpo_swiglu(gate.cast(), up.cast(), &mut out, error, room) }
+        unsafe { grpo_swiglu(gate.cast(), up.cast(), out, error, room) }
     })
-    .map_err(failed)?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(failed)
 }

@@ -8,6 +8,8 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+mod call;
+mod collectives;
 pub mod device;
 pub mod dropout;
 pub mod exchange;
@@ -19,12 +21,14 @@ pub mod memory;
 pub mod optimizer;
 
 use std::cell::Cell;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tch::Tensor;
 
+use crate::call::{call, made};
+use crate::collectives::{grpo_all_reduce_sum, grpo_barrier, grpo_broadcast, grpo_group_free, grpo_group_new};
 pub use crate::exchange::Exchange;
 pub use crate::flight::Flight;
 pub use crate::meeting::{Doing, Position, Unanswered, Watch};
@@ -32,35 +36,6 @@ use crate::meeting::{Meeting, Progress};
 
 unsafe extern "C" {
     fn _exit(code: c_int) -> !;
-    fn grpo_group_new(
-        meeting: *mut c_void,
-        rank: c_int,
-        world: c_int,
-        own_host: *const c_char,
-        interface: *const c_char,
-        timeout_ms: i64,
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_group_free(group: *mut c_void);
-    fn grpo_all_reduce_sum(group: *mut c_void, tensor: *mut c_void, error: *mut c_char, room: usize) -> c_int;
-    fn grpo_broadcast(group: *mut c_void, tensor: *mut c_void, root: c_int, error: *mut c_char, room: usize) -> c_int;
-    fn grpo_all_gather(
-        group: *mut c_void,
-        output: *mut c_void,
-        input: *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_reduce_scatter_sum(
-        group: *mut c_void,
-        output: *mut c_void,
-        input: *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_barrier(group: *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
 /// A collective that did not come about.
@@ -229,24 +204,24 @@ impl Group {
         let joining = "joining the group";
         let text = |text: &str| CString::new(text).map_err(|error| self.error(joining, error.to_string()));
         let (own_host, interface) = (text(&self.at.own_host)?, text(&self.at.interface)?);
-        let mut raw = std::ptr::null_mut();
-        self.collective(joining, |error, room| {
-            // SAFETY: store and strings outlive the call, `raw` is a valid place for one pointer.
-            unsafe {
-                grpo_group_new(
-                    meeting.raw(),
-                    self.rank as c_int,
-                    self.world as c_int,
-                    own_host.as_ptr(),
-                    interface.as_ptr(),
-                    self.at.timeout.as_millis() as i64,
-                    &mut raw,
-                    error,
-                    room,
-                )
-            }
-        })?;
-        Ok(raw)
+        self.collective(joining, || {
+            made(|out, error, room| {
+                // SAFETY: store and strings outlive the call.
+                unsafe {
+                    grpo_group_new(
+                        meeting.raw(),
+                        self.rank as c_int,
+                        self.world as c_int,
+                        own_host.as_ptr(),
+                        interface.as_ptr(),
+                        self.at.timeout.as_millis() as i64,
+                        out,
+                        error,
+                        room,
+                    )
+                }
+            })
+        })
     }
 
     /// What another thread may watch this group by.
@@ -275,9 +250,8 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("all-reduce", tensor)?;
         // SAFETY: both pointers are live for the call, the tensor is contiguous.
-        self.collective("all-reduce", |e, n| unsafe {
-            grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n)
-        })
+        let sum = || call(|e, n| unsafe { grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n) });
+        self.collective("all-reduce", sum)
     }
 
     /// Copies `tensor` from `root` to every rank, in place.
@@ -285,50 +259,25 @@ impl Group {
         let Some(raw) = self.raw else { return Ok(()) };
         self.contiguous("broadcast", tensor)?;
         // SAFETY: as above.
-        self.collective("broadcast", |e, n| unsafe {
-            grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n)
-        })
+        let copy = || call(|e, n| unsafe { grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n) });
+        self.collective("broadcast", copy)
     }
 
-    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no copy of it.
+    /// [`Group::start_all_gather`], waited for.
     pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else {
-            return Ok(shard.shallow_clone());
-        };
-        self.contiguous("all-gather", shard)?;
-        let mut input = shard.shallow_clone();
-        let mut whole = Tensor::empty(
-            [shard.numel() as i64 * i64::from(self.world)],
-            (shard.kind(), shard.device()),
-        );
-        // SAFETY: as above; the output has room for every rank's shard.
-        self.collective("all-gather", |e, n| unsafe {
-            grpo_all_gather(raw, whole.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
-        })?;
-        Ok(whole)
+        self.start_all_gather(shard)?.wait()
     }
 
-    /// Sums over the ranks and gives each its part: `[world * n]` on each rank becomes `[n]`. Alone, `whole` itself and no copy of it.
+    /// [`Group::start_reduce_scatter_sum`], waited for.
     pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
-        let Some(raw) = self.raw else {
-            return Ok(whole.shallow_clone());
-        };
-        self.contiguous("reduce-scatter", whole)?;
-        let mut input = whole.shallow_clone();
-        let part = whole.numel() as i64 / i64::from(self.world);
-        let mut shard = Tensor::empty([part], (whole.kind(), whole.device()));
-        // SAFETY: as above; the input divides evenly, which the caller's padding sees to.
-        self.collective("reduce-scatter", |e, n| unsafe {
-            grpo_reduce_scatter_sum(raw, shard.as_mut_ptr().cast(), input.as_mut_ptr().cast(), e, n)
-        })?;
-        Ok(shard)
+        self.start_reduce_scatter_sum(whole)?.wait()
     }
 
     /// Returns when every rank has called it.
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the group is live.
-        self.collective("barrier", |e, n| unsafe { grpo_barrier(raw, e, n) })
+        self.collective("barrier", || call(|e, n| unsafe { grpo_barrier(raw, e, n) }))
     }
 
     fn contiguous(&self, doing: &'static str, tensor: &Tensor) -> Result<(), CollectiveError> {
@@ -338,15 +287,17 @@ impl Group {
         }
     }
 
-    fn collective(
+    /// Counts a call among this rank's collectives, and says that it is in it.
+    fn collective<T>(
         &self,
         doing: &'static str,
-        work: impl FnOnce(*mut c_char, usize) -> c_int,
-    ) -> Result<(), CollectiveError> {
-        let Some(meeting) = &self.meeting else { return Ok(()) };
-        self.progress
-            .during(meeting, doing, self.within, || call(work))
-            .map_err(|message| self.error(doing, message))
+        work: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, CollectiveError> {
+        let done = match &self.meeting {
+            Some(meeting) => self.progress.during(meeting, doing, self.within, work),
+            None => work(),
+        };
+        done.map_err(|message| self.error(doing, message))
     }
 
     fn error(&self, doing: &'static str, message: String) -> CollectiveError {
@@ -384,18 +335,4 @@ pub fn generic<T>(work: impl FnOnce() -> T) -> T {
 
 fn is_generic() -> c_int {
     c_int::from(GENERIC.get())
-}
-
-/// Calls into C++ and takes the text of what was thrown there.
-fn call(work: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
-    let mut text = vec![0u8; 1024];
-    match work(text.as_mut_ptr().cast(), text.len()) {
-        0 => Ok(()),
-        _ => {
-            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-            // What follows the first line is C++'s stack.
-            let thrown = String::from_utf8_lossy(&text[..end]);
-            Err(thrown.lines().next().unwrap_or_default().to_owned())
-        }
-    }
 }

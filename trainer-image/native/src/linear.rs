@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call;
+use crate::call::made_tensor;
 use crate::fused::FusedError;
 
 unsafe extern "C" {
@@ -33,15 +33,12 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor, FusedError> {
     let failed = |message: String| failure("a linear layer", &[x, weight], message);
     fits(x, weight).map_err(failed)?;
     let (mut x, mut weight) = (x.shallow_clone(), weight.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (x, weight) = (x.as_mut_ptr(), weight.as_mut_ptr());
-        // SAFETY: the tensors outlive the call; `out` is a valid place for one pointer, written where 0 is returned.
-        unsafe { grpo_linear(x.cast(), weight.cast(), &mut out, error, room) }
+        // SAFETY: the tensors outlive the call.
+        unsafe { grpo_linear(x.cast(), weight.cast(), out, error, room) }
     })
-    .map_err(|message| failure("a linear layer", &[&x, &weight], message))?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(|message| failure("a linear layer", &[&x, &weight], message))
 }
 
 /// silu(gate) * up (SwiGLU, arXiv 2002.05202), both `[.., inputs]`, times `weight: [outputs, inputs]` transposed.
@@ -52,15 +49,12 @@ pub fn gated(gate: &Tensor, up: &Tensor, weight: &Tensor) -> Result<Tensor, Fuse
     }
     fits(gate, weight).map_err(failed)?;
     let (mut gate, mut up, mut weight) = (gate.shallow_clone(), up.shallow_clone(), weight.shallow_clone());
-    let mut out = std::ptr::null_mut();
-    call(|error, room| {
+    made_tensor(|out, error, room| {
         let (gate, up, weight) = (gate.as_mut_ptr(), up.as_mut_ptr(), weight.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { grpo_gated(gate.cast(), up.cast(), weight.cast(), &mut out, error, room) }
+        unsafe { grpo_gated(gate.cast(), up.cast(), weight.cast(), out, error, room) }
     })
-    .map_err(|message| failure("SwiGLU", &[&gate, &up, &weight], message))?;
-    // SAFETY: a tensor made by `new` for us.
-    Ok(unsafe { Tensor::from_ptr(out.cast()) })
+    .map_err(|message| failure("SwiGLU", &[&gate, &up, &weight], message))
 }
 
 fn fits(x: &Tensor, weight: &Tensor) -> Result<(), String> {

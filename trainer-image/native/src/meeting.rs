@@ -3,55 +3,15 @@
 //! Every rank writes the number of the collective it enters, so that whoever waits too long can tell who did not come. [`Progress`] is
 //! this rank's own part of it, [`Watch`] what another thread of the same process sees of all.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{CollectiveError, Rendezvous, call};
-
-unsafe extern "C" {
-    fn grpo_meeting_new(
-        rank: c_int,
-        world: c_int,
-        address: *const c_char,
-        port: c_int,
-        timeout_ms: i64,
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_meeting_free(meeting: *mut c_void);
-    fn grpo_meeting_part(
-        meeting: *mut c_void,
-        name: *const c_char,
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_meeting_set(
-        meeting: *mut c_void,
-        key: *const c_char,
-        value: *const c_char,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_meeting_get(
-        meeting: *mut c_void,
-        key: *const c_char,
-        found: *mut c_int,
-        value: *mut c_char,
-        value_room: usize,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    fn grpo_meeting_wait(
-        meeting: *mut c_void,
-        key: *const c_char,
-        timeout_ms: i64,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-}
+use crate::call::{call, made};
+use crate::collectives::{
+    grpo_meeting_free, grpo_meeting_get, grpo_meeting_new, grpo_meeting_part, grpo_meeting_set, grpo_meeting_wait,
+};
+use crate::{CollectiveError, Rendezvous};
 
 /// Longest value.
 const VALUE_BYTES: usize = 4096;
@@ -73,9 +33,8 @@ impl Meeting {
     pub(crate) fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
         let doing = "reaching rank 0";
         let address = text(&at.address).map_err(|message| at.error(doing, message))?;
-        let mut raw = std::ptr::null_mut();
-        call(|error, room| {
-            // SAFETY: the string outlives the call, `raw` is a valid place for one pointer.
+        let raw = made(|out, error, room| {
+            // SAFETY: the string outlives the call.
             unsafe {
                 grpo_meeting_new(
                     at.rank as c_int,
@@ -83,7 +42,7 @@ impl Meeting {
                     address.as_ptr(),
                     c_int::from(at.port),
                     at.timeout.as_millis() as i64,
-                    &mut raw,
+                    out,
                     error,
                     room,
                 )
@@ -116,9 +75,8 @@ impl Meeting {
     /// The same store with keys of its own, where some of the ranks become a group: rank `rank` of `world` there.
     pub(crate) fn part(&self, name: &str, rank: u32, world: u32) -> Result<Self, String> {
         let name = text(name)?;
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the store is live, the string outlives the call, `raw` is a valid place for one pointer.
-        call(|e, n| unsafe { grpo_meeting_part(self.raw, name.as_ptr(), &mut raw, e, n) })?;
+        // SAFETY: the store is live, the string outlives the call.
+        let raw = made(|out, e, n| unsafe { grpo_meeting_part(self.raw, name.as_ptr(), out, e, n) })?;
         Ok(Self { raw, rank, world })
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call;
+use crate::call::call;
 
 unsafe extern "C" {
     fn grpo_adamw(

@@ -1,0 +1,121 @@
+//! What `collectives.cc` exports: the meeting, groups and their collectives, those that are under way, and the exchange of a graph.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// Begins a collective that reads `input` and fills `output`.
+pub(crate) type Begin = unsafe extern "C" fn(
+    group: *mut c_void,
+    output: *mut c_void,
+    input: *mut c_void,
+    out: *mut *mut c_void,
+    error: *mut c_char,
+    room: usize,
+) -> c_int;
+
+unsafe extern "C" {
+    pub(crate) fn grpo_meeting_new(
+        rank: c_int,
+        world: c_int,
+        address: *const c_char,
+        port: c_int,
+        timeout_ms: i64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_meeting_free(meeting: *mut c_void);
+    pub(crate) fn grpo_meeting_part(
+        meeting: *mut c_void,
+        name: *const c_char,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_meeting_set(
+        meeting: *mut c_void,
+        key: *const c_char,
+        value: *const c_char,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_meeting_get(
+        meeting: *mut c_void,
+        key: *const c_char,
+        found: *mut c_int,
+        value: *mut c_char,
+        value_room: usize,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_meeting_wait(
+        meeting: *mut c_void,
+        key: *const c_char,
+        timeout_ms: i64,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+
+    pub(crate) fn grpo_group_new(
+        meeting: *mut c_void,
+        rank: c_int,
+        world: c_int,
+        own_host: *const c_char,
+        interface: *const c_char,
+        timeout_ms: i64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_group_free(group: *mut c_void);
+    pub(crate) fn grpo_all_reduce_sum(
+        group: *mut c_void,
+        tensor: *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_broadcast(
+        group: *mut c_void,
+        tensor: *mut c_void,
+        root: c_int,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_barrier(group: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+
+    pub(crate) fn grpo_start_all_gather(
+        group: *mut c_void,
+        output: *mut c_void,
+        input: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_start_reduce_scatter_sum(
+        group: *mut c_void,
+        output: *mut c_void,
+        input: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_flight_wait(flight: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    pub(crate) fn grpo_flight_free(flight: *mut c_void);
+
+    pub(crate) fn grpo_exchange_new(
+        group: *mut c_void,
+        context: *mut c_void,
+        note: extern "C" fn(*mut c_void, c_int, *const c_char),
+        drop: extern "C" fn(*mut c_void),
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn grpo_exchange_free(exchange: *mut c_void);
+    pub(crate) fn grpo_all_to_all(
+        exchange: *mut c_void,
+        x: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
