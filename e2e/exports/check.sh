@@ -29,8 +29,7 @@ ours() {
 
 # theirs PYTHON PEER: its last line is the sum.
 theirs() {
-  "$1" e2e/exports/load.py "$2" "$WORK/exports" > "$WORK/said"
-  cat "$WORK/said"
+  "$1" e2e/exports/load.py "$2" "$WORK/exports" | tee "$WORK/said"
   note "$(tail -n 1 "$WORK/said")"
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::lora::{self, Lora};
+use grpo_policy::lora::{self, Linear, Lora};
 use grpo_policy::weights::export::Precision;
 use grpo_policy::weights::{self, Source, Weights};
 use grpo_policy::{Config, Family};
@@ -316,7 +316,13 @@ fn what_is_trained_is_exported_for_others() {
         let config = Config::read(&at).unwrap();
         let whole = |precision| options(Form::Model, precision, 30_000);
         let fresh = || Sharded::new(config.clone(), alone(), &initialise(&config, 5)).unwrap();
-        let (mut tuned, mut adapted) = (fresh(), fresh().with_adapter(adapter(family), 9).unwrap());
+        // Wherever a run has one if it does not say: engines keep some of these layers as one.
+        let targets = Linear::ALL
+            .into_iter()
+            .filter(|linear| config.experts.is_none() || *linear < Linear::Gate)
+            .map(Linear::name);
+        let lora = Lora::new(3, 6.0, &targets.collect::<Vec<_>>()).unwrap();
+        let (mut tuned, mut adapted) = (fresh(), fresh().with_adapter(lora, 9).unwrap());
         tuned.export(&at.join("base"), &at, &whole(Precision::F32)).unwrap();
         let before = logprobs(&tuned, &rows);
         for step in 1..=6 {
