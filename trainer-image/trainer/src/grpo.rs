@@ -71,18 +71,18 @@ fn train_row(row: &Row) -> TrainRow {
     }
 }
 
-/// Rows that are trained on, weighed as if they step together, and what is already known of the step. `rewards`: one a row, in place of the
+/// Rows that are trained on, weighed as if they step together, and what is already known of the step. Rewards of `shaped` take the place of the
 /// batch's own.
 pub fn prepare(
     batch: &Batch,
     path: &str,
     algorithm: &Algorithm,
     seed: u64,
-    rewards: Option<&[f64]>,
+    shaped: Option<&Shaped>,
 ) -> Result<(Vec<TrainRow>, StepMetrics), TrainError> {
-    let advantages = match rewards {
+    let advantages = match shaped {
         None => batch_advantages(batch, algorithm, seed),
-        Some(rewards) => shaped_advantages(batch, rewards, algorithm, seed),
+        Some(shaped) => shaped_advantages(batch, &shaped.rewards, algorithm, seed),
     };
     let advantages = advantages.map_err(|e| refused(path, e.to_string()))?;
     let mut sequences = std::collections::HashMap::new();
@@ -95,6 +95,7 @@ pub fn prepare(
         let next = sequences.len();
         rows.push(TrainRow {
             advantage,
+            start: shaped.map_or_else(Vec::new, |shaped| shaped.starts[index].clone()),
             sequence: *sequences
                 .entry((row.group, row.episode.as_str(), alone))
                 .or_insert(next),
@@ -157,9 +158,11 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
 }
 
 /// Rewards from which the KL penalty is taken.
-struct Shaped {
+pub struct Shaped {
     /// One a row: every row of an episode has its episode's (StepWise: its own).
     rewards: Vec<f64>,
+    /// The policy's logprobs of every row, where `oldLogprobs` asks for them; else empty.
+    starts: Vec<Vec<f64>>,
     /// Mean of the estimator over trained tokens.
     kl: f64,
     /// Operations that this took.
@@ -188,6 +191,7 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     let tokens = of_member.values().map(Vec::len).sum::<usize>().max(1) as f64;
     Ok(Shaped {
         rewards: batch.rows.iter().map(reward).collect(),
+        starts: rows.into_iter().map(|row| row.start).collect(),
         kl: values.sum::<f64>() / tokens,
         flops,
     })
@@ -228,8 +232,7 @@ pub fn step(
     model.begin_step(seed, batch.step);
     let in_reward = algorithm.kl.as_ref().filter(|kl| kl.placement == KlPlacement::Reward);
     let shaped = in_reward.map(|kl| shaped(model, batch, algorithm, kl)).transpose()?;
-    let rewards = shaped.as_ref().map(|shaped| shaped.rewards.as_slice());
-    let (rows, mut metrics) = prepare(batch, path, algorithm, seed, rewards)?;
+    let (rows, mut metrics) = prepare(batch, path, algorithm, seed, shaped.as_ref())?;
     if let Some(shaped) = shaped {
         (metrics.kl, metrics.model_flops) = (shaped.kl, shaped.flops);
     }
@@ -243,8 +246,12 @@ pub fn step(
     if algorithm.kl.is_some() && in_reward.is_none() {
         metrics.model_flops += fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
     }
-    if needs_start(algorithm, &minis) {
-        metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?;
+    match needs_start(algorithm, &minis) {
+        // What the rewards were shaped by has told.
+        true if minis.iter().all(Mini::knows_start) => {}
+        true => metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?,
+        // Packed otherwise, they were rounded otherwise: the first step's own are exactly they.
+        false => minis.iter_mut().for_each(Mini::forget_start),
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
 
@@ -299,7 +306,7 @@ fn update(
     if looks_at_sequences(algorithm) && !mini.iter().all(Mini::holds_sequences_whole) {
         let mut now: Vec<Vec<f64>> = Vec::new();
         let at_start = first || !looks_at_moving_sequences(algorithm);
-        match mini[0].rows.iter().all(|row| !row.start.is_empty()) && at_start {
+        match mini[0].knows_start() && at_start {
             true => now = mini[0].rows.iter().map(|row| row.start.clone()).collect(),
             // Computed a second time for the gradient, so it does not count.
             false => _ = fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,

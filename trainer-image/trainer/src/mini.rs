@@ -93,6 +93,15 @@ impl Mini {
         })
     }
 
+    /// Whether every row's logprobs are known under the weights that the batch's first step starts from.
+    pub fn knows_start(&self) -> bool {
+        self.rows.iter().all(|row| !row.start.is_empty())
+    }
+
+    pub fn forget_start(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.start.clear());
+    }
+
     /// Whether every sequence's rows are in one pack, and on one rank.
     pub fn holds_sequences_whole(&self) -> bool {
         if self.in_parts {

@@ -16,7 +16,10 @@ use grpo_policy::lora::Lora;
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::TrainError;
+use grpo_trainer::data::TrainRow;
+use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
+use grpo_trainer::mini::{Mini, cut};
 use grpo_trainer::sharded::Sharded;
 use tch::Tensor;
 
@@ -330,6 +333,46 @@ fn a_kl_penalty_in_the_reward_changes_advantages_and_nothing_else() {
         // Equal rewards are not equal any more.
         assert_eq!(metrics.groups_zero_variance, 0);
     }
+}
+
+#[test]
+fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
+    let batch = turns(1);
+    let with = |kl: Option<Kl>| Algorithm {
+        kl,
+        old_logprobs: OldLogprobs::Recompute,
+        mask_overlong: true,
+        mini_batches: 2,
+        epochs: 2,
+        ..plain()
+    };
+    let step = |algorithm: &Algorithm| {
+        let mut model = alone();
+        model.base_is_here();
+        let metrics = grpo::step(&mut model, &batch, "batch", algorithm, 0).unwrap();
+        (flat(&model.weights().unwrap()), metrics)
+    };
+    // It takes nothing from the rewards, but looks at all of both models' logprobs.
+    let nothing = kl(KlEstimator::K1, KlGradient::Estimator).map(|kl| Kl {
+        coefficient: 0.0,
+        placement: KlPlacement::Reward,
+        ..kl
+    });
+    let ((found, looked), (wanted, metrics)) = (step(&with(nothing)), step(&with(None)));
+    assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
+    assert!((looked.ratio_deviation / metrics.ratio_deviation - 1.0).abs() < 1e-3 && looked.rows_overlong == 2);
+    // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains on.
+    let forward = Forward::of(&config());
+    let looking = |rows: Vec<TrainRow>| forward.looking(&Work::of(&Mini::new(rows, &alone()).unwrap().packing));
+    let stored = batch.rows.iter().map(|row| TrainRow {
+        tokens: row.tokens.clone(),
+        weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
+        ..Default::default()
+    });
+    let (rows, _) = grpo::prepare(&batch, "batch", &with(None), 0, None).unwrap();
+    let own: f64 = cut(rows, 2).into_iter().map(looking).sum();
+    let more = (looked.model_flops - metrics.model_flops) / (2.0 * looking(stored.collect()) - own);
+    assert!((more - 1.0).abs() < 1e-9, "{more}");
 }
 
 #[test]
