@@ -13,6 +13,7 @@
 
 pub mod adapters;
 pub mod embedded;
+pub mod experts;
 pub mod openai;
 pub mod remote;
 pub mod sglang;

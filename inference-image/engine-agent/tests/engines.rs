@@ -11,7 +11,7 @@ use grpo_engine_protocol::completion::Prompt;
 use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, FinishReason};
 use serde_json::{Value, json};
 use std::time::Duration;
-use support::fake::Fake;
+use support::fake::{Fake, experts};
 use support::{Agent, Source, engine, model_of};
 use tokio::task::JoinHandle;
 
@@ -346,6 +346,42 @@ async fn sglang_is_asked_for_rows_with_seeds_of_their_own() {
 }
 
 #[tokio::test]
+async fn experts_are_of_every_computed_token_from_where_they_are_asked_for_whoever_reports_them() {
+    let two = CompletionRequest {
+        prompt: Prompt::Batch(vec![vec![1, 2], vec![3, 4, 5]]),
+        routed_experts_from: Some(1),
+        ..request()
+    };
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let agent = before(kind, &fake).await;
+        agent.wait_until_serving("base").await;
+        let error = agent.complete(&two, Some("base")).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::ExpertsNotReported);
+        fake.report_experts();
+        let answer = agent.complete(&two, Some("base")).await.unwrap();
+        for (row, computed) in answer.choices.iter().zip([4, 5]) {
+            let said = row.routed_experts.as_ref().unwrap();
+            assert_eq!((said.from, said.tokens, said.per_token), (1, computed - 1, 4));
+            let wanted: Vec<u16> = experts(1..computed).into_iter().map(u16::from).collect();
+            assert_eq!(said.numbers().unwrap(), wanted);
+        }
+        let answer = agent.complete(&request(), Some("base")).await.unwrap();
+        assert_eq!(answer.choices[0].routed_experts, None, "nobody asked for them");
+    }
+}
+
+#[tokio::test]
+async fn vllm_is_asked_for_as_few_experts_as_can_be_where_nobody_wants_them() {
+    let fake = Fake::vllm().await;
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.calls();
+    agent.complete(&request(), Some("base")).await.unwrap();
+    let calls = fake.calls();
+    assert_eq!(body_of(&calls, "/v1/completions")["routed_experts_prompt_start"], 3);
+}
+
+#[tokio::test]
 async fn sglang_takes_full_weights_from_a_folder_and_adapters_by_name() {
     let fake = Fake::sglang().await;
     let source = Source::start().await;
@@ -422,6 +458,12 @@ async fn an_external_server_serves_when_it_has_passed_the_probe_and_says_what_it
         "base"
     );
     assert!(fake.keys().iter().all(|key| key == "Bearer secret") && !fake.keys().is_empty());
+    let with_experts = CompletionRequest {
+        routed_experts_from: Some(0),
+        ..request()
+    };
+    let refused = agent.complete(&with_experts, Some("base")).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::ExpertsNotReported);
     agent.order(&Source::start().await.publish("a-v1", 2).0).await;
     let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert!(status.message.unwrap().contains("Frozen"));

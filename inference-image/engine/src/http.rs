@@ -192,6 +192,7 @@ impl Door {
                 logprobs: with_logprobs.then_some(ChoiceLogprobs {
                     token_logprobs: row.logprobs,
                 }),
+                routed_experts: None,
                 weights_version: version.clone(),
             });
         let number = self.answers.fetch_add(1, Ordering::Relaxed);

@@ -31,6 +31,12 @@ pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -
             ));
         }
     };
+    if request.routed_experts_from.is_some() {
+        return Err(ErrorBody::new(
+            ErrorCode::ExpertsNotReported,
+            "routed_experts_from is given, and this engine decodes dense models only: there are no experts",
+        ));
+    }
     let rows = prompts.len().saturating_mul(request.n as usize);
     require(rows > 0, || {
         "prompt must hold at least one list of ids, and n must be at least 1".to_owned()
@@ -133,6 +139,10 @@ mod tests {
         assert!(refused(|request| request.top_k = -2).message.contains("top_k"));
         assert!(refused(|request| request.n = 0).message.contains("n must"));
         assert!(refused(|request| request.max_tokens = 0).message.contains("max_tokens"));
+        assert_eq!(
+            refused(|request| request.routed_experts_from = Some(0)).code,
+            ErrorCode::ExpertsNotReported
+        );
         assert!(
             refused(|request| request.prompt = Prompt::Tokens(vec![10]))
                 .message

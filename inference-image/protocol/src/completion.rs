@@ -3,6 +3,7 @@
 //! Only what is honoured is in the request type, and unknown fields are refused: a penalty or a mask that an engine ignored
 //! silently would make the recorded logprobs those of another distribution.
 
+use crate::RoutedExperts;
 use serde::{Deserialize, Serialize};
 
 /// A request to sample `n` continuations of each prompt.
@@ -43,6 +44,9 @@ pub struct CompletionRequest {
     pub logprobs: Option<u32>,
     #[serde(default)]
     pub return_token_ids: bool,
+    /// Return the experts of every token from this position of its prompt on. Absent: none. An engine that does not report experts refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts_from: Option<usize>,
 }
 
 impl CompletionRequest {
@@ -61,6 +65,7 @@ impl CompletionRequest {
             ignore_eos: false,
             logprobs: Some(0),
             return_token_ids: true,
+            routed_experts_from: None,
         }
     }
 }
@@ -115,6 +120,9 @@ pub struct CompletionChoice {
     pub stop_reason: Option<u32>,
     #[serde(default)]
     pub logprobs: Option<ChoiceLogprobs>,
+    /// Of all tokens but the last, from `routed_experts_from` on; present if that was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<RoutedExperts>,
     pub weights_version: String,
 }
 

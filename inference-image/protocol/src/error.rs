@@ -22,6 +22,8 @@ pub enum ErrorCode {
     TextPromptUnsupported,
     /// Prompt and `max_tokens` together exceed the context.
     ContextTooLong,
+    /// Experts were asked for, and the engine reports none.
+    ExpertsNotReported,
     /// The body is larger than the door lets in.
     BodyTooLarge,
     /// As many requests wait as are allowed to; come back later.
@@ -88,7 +90,10 @@ impl ErrorBody {
     /// The HTTP status that goes with the code.
     pub fn status(&self) -> u16 {
         match self.code {
-            ErrorCode::InvalidRequest | ErrorCode::TextPromptUnsupported | ErrorCode::ContextTooLong => 400,
+            ErrorCode::InvalidRequest
+            | ErrorCode::TextPromptUnsupported
+            | ErrorCode::ContextTooLong
+            | ErrorCode::ExpertsNotReported => 400,
             ErrorCode::NotFound => 404,
             ErrorCode::WrongWeights => 409,
             ErrorCode::BodyTooLarge => 413,
@@ -107,6 +112,7 @@ impl ErrorCode {
             Self::InvalidRequest
             | Self::TextPromptUnsupported
             | Self::ContextTooLong
+            | Self::ExpertsNotReported
             | Self::BodyTooLarge
             | Self::NotFound => Fault::Client,
             Self::NonFiniteLogits => Fault::Workload,

@@ -1,9 +1,10 @@
 //! What the driver, the engine agent and the engine say to each other.
 //!
-//! Three conversations, one module each:
+//! Three conversations, one module each, and what one of them carries:
 //!
 //! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The driver
 //!   speaks it to the agent and the agent passes it on to whichever engine it guards.
+//! * [`experts`]: of each token, the experts of a mixture it went through; a part of sampling.
 //! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
 //! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.
 //!
@@ -13,6 +14,7 @@ pub mod admin;
 pub mod agent;
 pub mod completion;
 mod error;
+pub mod experts;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
 pub use agent::{AgentState, AgentStatus, WeightsOrder};
@@ -21,6 +23,7 @@ pub use completion::{
     Prompt, Usage,
 };
 pub use error::{ErrorBody, ErrorCode, Fault};
+pub use experts::{ExpertsFault, RoutedExperts};
 
 /// The request header that names the weights version an answer must be sampled from.
 pub const WEIGHTS_HEADER: &str = "x-grpo-weights";

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::experts::not_reported;
 use super::vllm::{Completion, Proof, answered, completion};
 use super::wire::{Answered, Server, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
@@ -99,7 +100,9 @@ impl OpenAi {
                 ))
             })?
             .map_err(|error| unfit(error.message))?;
-        let answer = answered(answer, &request, Proof::Named(BASE_VERSION)).map_err(|error| unfit(error.message))?;
+        let prompts = std::slice::from_ref(&self.probe.tokens);
+        let answer =
+            answered(answer, &request, prompts, Proof::Named(BASE_VERSION)).map_err(|error| unfit(error.message))?;
         let answer: CompletionResponse =
             serde_json::from_slice(&answer.body).map_err(|error| unfit(error.to_string()))?;
         let row = answer
@@ -148,6 +151,11 @@ impl Engine for OpenAi {
 
     async fn complete(&self, body: Bytes, _: Option<&str>) -> Result<Answered, ErrorBody> {
         let (request, prompts) = read_request(&body)?;
+        if request.routed_experts_from.is_some() {
+            return Err(not_reported(
+                "of a server that is somebody else's it is not known which experts its tokens go through",
+            ));
+        }
         let model = self.probed.lock().await.model.clone();
         let model = match model {
             Some(model) => model,
@@ -155,7 +163,7 @@ impl Engine for OpenAi {
         };
         let asked = completion(&request, &prompts, &model);
         let answer: Completion = self.server.sample("/v1/completions", &asked, BASE_VERSION).await?;
-        answered(answer, &request, Proof::Named(BASE_VERSION))
+        answered(answer, &request, &prompts, Proof::Named(BASE_VERSION))
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

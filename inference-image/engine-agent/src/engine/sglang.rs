@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::adapters::{Adapters, version_of_label};
+use super::experts::Asked;
 use super::vllm::{Span, finish_reason, sampled_from};
 use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
@@ -105,7 +106,12 @@ impl Engine for Sglang {
                 rows.len()
             )));
         }
-        answered(rows, &request, adapter.as_ref().map(|adapter| adapter.version.as_str()))
+        answered(
+            rows,
+            &request,
+            &prompts,
+            adapter.as_ref().map(|adapter| adapter.version.as_str()),
+        )
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
@@ -142,6 +148,10 @@ fn generate(request: &CompletionRequest, prompts: &[Vec<u32>], adapter: Option<&
         "logprob_start_len": -1,
         "top_logprobs_num": 0,
     });
+    if let Some(from) = request.routed_experts_from {
+        asked["return_routed_experts"] = json!(true);
+        asked["routed_experts_start_len"] = json!(from);
+    }
     if let Some(adapter) = adapter {
         asked["lora_path"] = json!(vec![adapter; sampling.len()]);
     }
@@ -167,6 +177,8 @@ struct MetaInfo {
     weight_version: String,
     #[serde(default)]
     weight_versions: Option<Vec<Span>>,
+    #[serde(default)]
+    routed_experts: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -177,11 +189,19 @@ struct Finished {
     matched: Option<Value>,
 }
 
-fn answered(rows: Vec<Generated>, request: &CompletionRequest, adapter: Option<&str>) -> Result<Answered, ErrorBody> {
+fn answered(
+    rows: Vec<Generated>,
+    request: &CompletionRequest,
+    prompts: &[Vec<u32>],
+    adapter: Option<&str>,
+) -> Result<Answered, ErrorBody> {
     let id = rows.first().map(|row| row.meta_info.id.clone()).unwrap_or_default();
     let prompt_tokens = rows.iter().map(|row| row.meta_info.prompt_tokens).sum();
     let mut choices = Vec::new();
-    for (index, row) in (0..).zip(rows) {
+    let of_rows = prompts
+        .iter()
+        .flat_map(|prompt| std::iter::repeat_n(prompt.len(), request.n as usize));
+    for ((index, row), prompt) in (0..).zip(rows).zip(of_rows) {
         let meta = row.meta_info;
         let last = [Span {
             version: meta.weight_version,
@@ -200,6 +220,10 @@ fn answered(rows: Vec<Generated>, request: &CompletionRequest, adapter: Option<&
             .iter()
             .map(|(logprob, id, _)| (*logprob, *id))
             .unzip();
+        let asked = Asked::of(request, prompt, ids.len());
+        let routed_experts = asked
+            .map(|asked| asked.of_sglang(meta.routed_experts.as_deref()))
+            .transpose()?;
         choices.push(CompletionChoice {
             index,
             text: row.text,
@@ -214,6 +238,7 @@ fn answered(rows: Vec<Generated>, request: &CompletionRequest, adapter: Option<&
             logprobs: request.logprobs.map(|_| ChoiceLogprobs {
                 token_logprobs: token_logprobs.clone(),
             }),
+            routed_experts,
             weights_version,
         });
     }

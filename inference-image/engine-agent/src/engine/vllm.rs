@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::adapters::{Adapters, version_of_label};
+use super::experts::Asked;
 use super::wire::{Answered, STATE_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
 
@@ -278,7 +279,10 @@ impl Engine for Vllm {
         let version = version.unwrap_or(BASE_VERSION);
         let adapter = self.adapters.sampling(version);
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
-        let asked = completion(&request, &prompts, model);
+        let mut asked = completion(&request, &prompts, model);
+        // A vLLM that reports experts does so for whoever asks for a completion, and from the beginning: of those who did not want any, as few as it can be.
+        let shortest = prompts.iter().map(Vec::len).min();
+        asked["routed_experts_prompt_start"] = json!(request.routed_experts_from.or(shortest));
         // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is there before a pause in
         // which these are replaced has ended.
         let begun = self.replacements.load(Ordering::SeqCst);
@@ -302,7 +306,7 @@ impl Engine for Vllm {
             None if replaced => return Err(ErrorBody::wrong_weights(None, version)),
             None => Proof::Named(label.as_deref().unwrap_or(UNVERIFIED)),
         };
-        answered(answer, &request, from)
+        answered(answer, &request, &prompts, from)
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
@@ -376,6 +380,8 @@ pub struct Choice {
     logprobs: Option<LogprobsSaid>,
     #[serde(default)]
     weight_versions: Option<Vec<Span>>,
+    #[serde(default)]
+    routed_experts: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -413,14 +419,19 @@ pub fn sampled_from(spans: &[Span]) -> Result<String, ErrorBody> {
 }
 
 /// The answer in our protocol's words, if it holds what was asked for.
-pub fn answered(answer: Completion, request: &CompletionRequest, from: Proof<'_>) -> Result<Answered, ErrorBody> {
+pub fn answered(
+    answer: Completion,
+    request: &CompletionRequest,
+    prompts: &[Vec<u32>],
+    from: Proof<'_>,
+) -> Result<Answered, ErrorBody> {
     let mut choices = Vec::new();
     for choice in answer.choices {
         let weights_version = match from {
             Proof::Named(version) => version.to_owned(),
             Proof::Labels => sampled_from(choice.weight_versions.as_deref().unwrap_or_default())?,
         };
-        choices.push(row(choice, request, weights_version)?);
+        choices.push(row(choice, request, prompts, weights_version)?);
     }
     let weights_version = choices.first().map(|choice| choice.weights_version.clone());
     let weights_version = weights_version.ok_or_else(|| misbehaved("the engine's answer has no rows"))?;
@@ -444,7 +455,12 @@ pub fn answered(answer: Completion, request: &CompletionRequest, from: Proof<'_>
         .map_err(|error| misbehaved(error.to_string()))
 }
 
-fn row(choice: Choice, request: &CompletionRequest, weights_version: String) -> Result<CompletionChoice, ErrorBody> {
+fn row(
+    choice: Choice,
+    request: &CompletionRequest,
+    prompts: &[Vec<u32>],
+    weights_version: String,
+) -> Result<CompletionChoice, ErrorBody> {
     let ids = choice
         .token_ids
         .ok_or_else(|| misbehaved("the engine returned no token ids: it does not know return_token_ids"))?;
@@ -465,6 +481,12 @@ fn row(choice: Choice, request: &CompletionRequest, weights_version: String) -> 
             logprobs.len()
         )));
     }
+    let prompt = prompts.get(choice.index as usize / request.n.max(1) as usize);
+    let prompt = prompt.ok_or_else(|| misbehaved(format!("the engine returned row {}, too many", choice.index)))?;
+    let asked = Asked::of(request, prompt.len(), ids.len());
+    let routed_experts = asked
+        .map(|asked| asked.of_vllm(choice.routed_experts.as_deref()))
+        .transpose()?;
     Ok(CompletionChoice {
         index: choice.index,
         text: choice.text,
@@ -476,6 +498,7 @@ fn row(choice: Choice, request: &CompletionRequest, weights_version: String) -> 
             .and_then(Value::as_u64)
             .and_then(|id| u32::try_from(id).ok()),
         logprobs: logprobs.map(|token_logprobs| ChoiceLogprobs { token_logprobs }),
+        routed_experts,
         weights_version,
     })
 }

@@ -1,7 +1,7 @@
 //! Servers that speak as vLLM 0.33 and SGLang 0.5.23 do, as far as an agent speaks with them, and write down what they were told.
 //!
 //! Shapes of requests and answers are those of the two projects' documentation and sources. Tokens are made up: token j of a row is `100 + j`,
-//! with the logprob `-0.5 - j`.
+//! with the logprob `-0.5 - j`. Of a mixture, the token at position p goes through the experts 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -11,6 +11,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -43,6 +45,7 @@ struct Told {
     no_token_ids: bool,
     no_spans: bool,
     spans: Option<Value>,
+    reports_experts: bool,
 }
 
 impl Fake {
@@ -156,6 +159,11 @@ impl Fake {
     /// Says of every row that it was sampled from these.
     pub fn say_spans(&self, spans: Value) {
         self.told().spans = Some(spans);
+    }
+
+    /// As an engine of a mixture that was started with `--enable-return-routed-experts`.
+    pub fn report_experts(&self) {
+        self.told().reports_experts = true;
     }
 
     /// As a server that does not know vLLM's `return_token_ids`.
@@ -294,12 +302,13 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
     }
     fake.work().await;
     let told = fake.told();
-    let prompts = match body["prompt"][0].is_array() {
-        true => body["prompt"].as_array().unwrap().len(),
-        false => 1,
+    let prompts: Vec<usize> = match body["prompt"][0].is_array() {
+        true => body["prompt"].as_array().unwrap().iter().map(length).collect(),
+        false => vec![length(&body["prompt"])],
     };
     let tokens = body["max_tokens"].as_u64().unwrap();
-    let rows = prompts as u64 * body["n"].as_u64().unwrap();
+    let samples = body["n"].as_u64().unwrap();
+    let rows = prompts.len() as u64 * samples;
     let weights = told.samples_from.unwrap_or(told.weights) as f64;
     let choices: Vec<Value> = (0..rows)
         .map(|index| {
@@ -315,6 +324,11 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 choice["token_ids"] = json!((0..tokens).map(|j| 100 + j).collect::<Vec<_>>());
                 choice["prompt_token_ids"] = json!([1]);
             }
+            if told.reports_experts {
+                let computed = prompts[(index / samples) as usize] + tokens as usize - 1;
+                let start = body["routed_experts_prompt_start"].as_u64().unwrap_or(0) as usize;
+                choice["routed_experts"] = json!(STANDARD.encode(by_numpy(&experts(start..computed))));
+            }
             if body["return_weight_versions"] == true && !told.no_spans {
                 let whole = json!([{"version": told.label, "start": 0, "end": tokens}]);
                 choice["weight_versions"] = told.spans.clone().unwrap_or(whole);
@@ -328,6 +342,25 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
         "system_fingerprint": "vllm-0.33.0-tp1-00000000",
     }))
     .into_response()
+}
+
+fn length(ids: &Value) -> usize {
+    ids.as_array().unwrap().len()
+}
+
+/// Of the tokens at these positions.
+pub fn experts(positions: std::ops::Range<usize>) -> Vec<u8> {
+    (4 * positions.start as u8..4 * positions.end as u8).collect()
+}
+
+/// A file as `numpy.save` writes it, of two layers with two experts a token.
+fn by_numpy(numbers: &[u8]) -> Vec<u8> {
+    let header = format!(
+        "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, 2, 2), }}\n",
+        numbers.len() / 4
+    );
+    let length = (header.len() as u16).to_le_bytes();
+    [&b"\x93NUMPY\x01\x00"[..], &length, header.as_bytes(), numbers].concat()
 }
 
 async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
@@ -348,6 +381,13 @@ async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Val
             "weight_version": told.label,
             "output_token_logprobs": (0..tokens).map(|j| json!([-0.5 - j as f64, 100 + j, null])).collect::<Vec<_>>(),
         });
+        if told.reports_experts && body["return_routed_experts"] == true {
+            let computed = length(prompt) + tokens as usize - 1;
+            let start = body["routed_experts_start_len"].as_u64().unwrap() as usize;
+            let numbers = experts(start..computed).into_iter();
+            let bytes: Vec<u8> = numbers.flat_map(|number| i32::from(number).to_le_bytes()).collect();
+            meta["routed_experts"] = json!(STANDARD.encode(bytes));
+        }
         if let Some(spans) = &told.spans {
             meta["weight_versions"] = spans.clone();
         }

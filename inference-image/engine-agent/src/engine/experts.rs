@@ -1,0 +1,248 @@
+//! Experts of tokens, from each engine's words into ours.
+//!
+//! vLLM answers with a NumPy file in base64: an array of tokens, layers and experts per token, of unsigned numbers of 8 or 16 bits. SGLang answers with
+//! the numbers alone, 32 bits each; how many a token has follows from how many tokens there must be. Both have rows for every layer, dense ones
+//! included, and for every token but the last, from the position on that was asked for, what was found in the prefix cache too. Whether layers and
+//! numbers are those of the model the driver knows: it has the model, this agent has not.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, ExpertsFault, RoutedExperts};
+
+use super::wire::misbehaved;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// The tokens of a row whose experts were asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    from: usize,
+    tokens: usize,
+}
+
+/// What an array of NumPy's says of itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Array<'a> {
+    /// Bytes of a number.
+    width: usize,
+    shape: Vec<usize>,
+    data: &'a [u8],
+}
+
+impl Asked {
+    /// Of a row of `sampled` tokens behind this prompt, unless none were asked for.
+    pub fn of(request: &CompletionRequest, prompt: usize, sampled: usize) -> Option<Self> {
+        request.routed_experts_from.map(|from| Self {
+            from,
+            // The last token was sampled and not computed.
+            tokens: (prompt + sampled).saturating_sub(1 + from),
+        })
+    }
+
+    /// From vLLM's words.
+    pub fn of_vllm(self, said: Option<&str>) -> Result<RoutedExperts, ErrorBody> {
+        if self.tokens == 0 {
+            return self.none();
+        }
+        let bytes = self.decoded(said, "vLLM")?;
+        let array = Array::read(&bytes).map_err(|why| misbehaved(format!("the experts vLLM returned: {why}")))?;
+        let [tokens, layers, each] = array.shape[..] else {
+            return Err(misbehaved(format!(
+                "the experts vLLM returned have shape {:?}",
+                array.shape
+            )));
+        };
+        if tokens != self.tokens {
+            return Err(self.other_tokens(tokens));
+        }
+        let experts = match array.width {
+            4 => RoutedExperts::of_numbers(self.from, tokens, &narrowed(array.data)?),
+            width => RoutedExperts::of_bytes(self.from, tokens, width, array.data),
+        };
+        let experts = experts.map_err(unusable)?;
+        if experts.per_token != layers * each {
+            return Err(misbehaved("the experts vLLM returned are fewer than their shape says"));
+        }
+        Ok(experts)
+    }
+
+    /// From SGLang's words.
+    pub fn of_sglang(self, said: Option<&str>) -> Result<RoutedExperts, ErrorBody> {
+        if self.tokens == 0 {
+            return self.none();
+        }
+        let bytes = self.decoded(said, "SGLang")?;
+        let numbers = narrowed(&bytes)?;
+        if !numbers.len().is_multiple_of(self.tokens) {
+            return Err(misbehaved(format!(
+                "SGLang returned {} numbers of experts for {} tokens",
+                numbers.len(),
+                self.tokens
+            )));
+        }
+        RoutedExperts::of_numbers(self.from, self.tokens, &numbers).map_err(unusable)
+    }
+
+    /// There is nothing between the position that was asked for and the last token.
+    fn none(self) -> Result<RoutedExperts, ErrorBody> {
+        RoutedExperts::of_numbers(self.from, 0, &[]).map_err(unusable)
+    }
+
+    fn decoded(self, said: Option<&str>, engine: &str) -> Result<Vec<u8>, ErrorBody> {
+        let said = said.ok_or_else(|| {
+            not_reported(&format!(
+                "{engine} was asked for experts and returned none: it was started without --enable-return-routed-experts"
+            ))
+        })?;
+        STANDARD
+            .decode(said)
+            .map_err(|error| misbehaved(format!("the experts {engine} returned are not base64: {error}")))
+    }
+
+    fn other_tokens(self, found: usize) -> ErrorBody {
+        misbehaved(format!(
+            "the engine returned experts of {found} tokens, {} were asked for",
+            self.tokens
+        ))
+    }
+}
+
+/// The refusal of an engine that cannot say what its tokens went through.
+pub fn not_reported(why: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::ExpertsNotReported, why)
+}
+
+fn unusable(fault: ExpertsFault) -> ErrorBody {
+    misbehaved(fault.to_string())
+}
+
+/// Numbers of 32 bits each, which no model's experts need.
+fn narrowed(bytes: &[u8]) -> Result<Vec<u16>, ErrorBody> {
+    let mut numbers = Vec::with_capacity(bytes.len() / 4);
+    for four in bytes.chunks(4) {
+        let number = four.try_into().ok().map(i32::from_le_bytes);
+        let number = number.and_then(|number| u16::try_from(number).ok());
+        numbers.push(number.ok_or_else(|| misbehaved("the engine returned a number of an expert that is none"))?);
+    }
+    Ok(numbers)
+}
+
+impl<'a> Array<'a> {
+    /// Reads a file of NumPy's, version 1 to 3: a header in Python's words, then the numbers.
+    fn read(file: &'a [u8]) -> Result<Self, String> {
+        let short = || "they end too early".to_owned();
+        let rest = file.strip_prefix(MAGIC).ok_or("they are no file of NumPy's")?;
+        let (version, rest) = rest.split_at_checked(2).ok_or_else(short)?;
+        let bytes_of_length = if version[0] == 1 { 2 } else { 4 };
+        let (length, rest) = rest.split_at_checked(bytes_of_length).ok_or_else(short)?;
+        let length = length
+            .iter()
+            .rev()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let (header, data) = rest.split_at_checked(length).ok_or_else(short)?;
+        let header = String::from_utf8_lossy(header);
+        let after = |key: &str| {
+            let found = header.split_once(&format!("'{key}':"));
+            found
+                .map(|(_, value)| value.trim_start())
+                .ok_or(format!("their header has no {key}"))
+        };
+        let width = match after("descr")?.split('\'').nth(1) {
+            Some("|u1") => 1,
+            Some("<u2") => 2,
+            Some("<i4") => 4,
+            other => return Err(format!("their numbers are {other:?}")),
+        };
+        if !after("fortran_order")?.starts_with("False") {
+            return Err("their numbers are in another order".to_owned());
+        }
+        let shape = after("shape")?;
+        let shape = shape.strip_prefix('(').and_then(|shape| shape.split_once(')'));
+        let shape = shape.ok_or("their shape is none")?.0;
+        let shape = shape.split(',').map(str::trim).filter(|size| !size.is_empty());
+        let shape: Vec<usize> = shape
+            .map(|size| size.parse().map_err(|_| "their shape is none".to_owned()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { width, shape, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Asked = Asked { from: 2, tokens: 2 };
+
+    /// `numpy.save` of `[[[1, 2], [3, 4]], [[5, 6], [7, 200]]]`, unsigned 8 bits, as vLLM 0.32's `numpy2base64` returns it.
+    const BY_NUMPY: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnfHUxJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAgMEBQYHyA==";
+    /// The same in 16 bits, with 300 in place of 200.
+    const BY_NUMPY_WIDE: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnPHUyJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAAIAAwAEAAUABgAHACwB";
+
+    #[test]
+    fn what_numpy_wrote_is_read_in_8_and_in_16_bits() {
+        let experts = ASKED.of_vllm(Some(BY_NUMPY)).unwrap();
+        assert_eq!(
+            (experts.from, experts.tokens, experts.per_token, experts.width),
+            (2, 2, 4, 1)
+        );
+        assert_eq!(experts.numbers().unwrap(), [1, 2, 3, 4, 5, 6, 7, 200]);
+        let wide = ASKED.of_vllm(Some(BY_NUMPY_WIDE)).unwrap();
+        assert_eq!(wide.numbers().unwrap(), [1, 2, 3, 4, 5, 6, 7, 300]);
+    }
+
+    #[test]
+    fn sglangs_numbers_are_shared_out_between_the_tokens_there_must_be() {
+        let bytes: Vec<u8> = [1i32, 2, 3, 300]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
+        let experts = ASKED.of_sglang(Some(&STANDARD.encode(&bytes))).unwrap();
+        assert_eq!((experts.per_token, experts.width), (2, 2));
+        assert_eq!(experts.numbers().unwrap(), [1, 2, 3, 300]);
+        let three = Asked { tokens: 3, ..ASKED };
+        assert_eq!(
+            three.of_sglang(Some(&STANDARD.encode(&bytes))).unwrap_err().code,
+            ErrorCode::EngineMisbehaved
+        );
+        let negative = STANDARD.encode((-1i32).to_le_bytes());
+        assert_eq!(
+            ASKED.of_sglang(Some(&negative)).unwrap_err().code,
+            ErrorCode::EngineMisbehaved
+        );
+    }
+
+    #[test]
+    fn of_no_tokens_no_experts_are_missed() {
+        let nothing = Asked { from: 9, tokens: 0 };
+        assert_eq!(nothing.of_vllm(None).unwrap().tokens, 0);
+        assert_eq!(nothing.of_sglang(None).unwrap().tokens, 0);
+    }
+
+    #[test]
+    fn an_engine_that_returns_none_is_told_from_one_that_returns_nonsense() {
+        for missing in [ASKED.of_vllm(None), ASKED.of_sglang(None)] {
+            let error = missing.unwrap_err();
+            assert_eq!(error.code, ErrorCode::ExpertsNotReported);
+            assert!(error.message.contains("--enable-return-routed-experts"));
+        }
+        let cut = STANDARD.decode(BY_NUMPY).unwrap();
+        for nonsense in [
+            "?".to_owned(),
+            STANDARD.encode("no array"),
+            STANDARD.encode(&cut[..cut.len() - 1]),
+        ] {
+            assert_eq!(
+                ASKED.of_vllm(Some(&nonsense)).unwrap_err().code,
+                ErrorCode::EngineMisbehaved
+            );
+        }
+        let of_others = Asked { tokens: 3, ..ASKED };
+        assert!(
+            of_others
+                .of_vllm(Some(BY_NUMPY))
+                .unwrap_err()
+                .message
+                .contains("of 2 tokens, 3")
+        );
+    }
+}
