@@ -99,7 +99,9 @@ pub struct Algorithm {
     /// Train although the engine cannot take new weights: every iteration then samples from the base. The run says so in a condition.
     #[serde(default)]
     pub allow_frozen_sampler: bool,
-    /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. Default: on for such models.
+    /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. true: a pool described in the run has
+    /// `routedExperts` by itself, one that is referred to needs it. false: the trainer's own router chooses. Left out: as true for such models, but
+    /// that the operator, which does not see the model, does not change the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_replay: Option<bool>,
     /// For experiments only: a run that must not learn, to compare one that does with.

@@ -228,13 +228,6 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
         &frozen,
         "leave it out, and use an engine that takes new weights",
     );
-    let replay = algorithm.router_replay;
-    found.unless(
-        replay != Some(true),
-        "algorithm.routerReplay",
-        &replay,
-        "leave it out: no engine's experts are recorded",
-    );
 }
 
 fn trainer(found: &mut Found, trainer: &Trainer) {

@@ -25,7 +25,7 @@ fn what_is_executed_is_not_named() {
     let bases = bases();
     assert_eq!(found(bases["train"].clone()), []);
     let steered = "{spec: {rollout: {maxStaleness: 1, concurrency: 2}, failurePolicy: {voidRetries: 1}, algorithm: {advantage: {std: None}, \
-                    clip: {dual: 3}, aggregation: SequenceSum, control: ShuffledRewards}, tasks: {train: {select: {instanceIds: {inline: [a]}}}}, \
+                    clip: {dual: 3}, aggregation: SequenceSum, control: ShuffledRewards, routerReplay: true}, tasks: {train: {select: {instanceIds: {inline: [a]}}}}, \
                     trainer: {image: i, gpusPerNode: 8, sequenceParallel: 2, shard: Node, offload: {optimizer: true, parameters: true, activations: true}, network: {interface: eth1}, deadlines: {start: 5m, step: 1h, collective: 30s}}}}";
     assert_eq!(
         found(merged(&bases["train"], &serde_yaml_ng::from_str(steered).unwrap())),
@@ -117,11 +117,8 @@ const CASES: [(&str, &[(&str, &str)]); 21] = [
         &[("algorithm.advantage.estimator", r#""StepWise""#)],
     ),
     (
-        "{algorithm: {allowFrozenSampler: true, routerReplay: true}}",
-        &[
-            ("algorithm.allowFrozenSampler", "true"),
-            ("algorithm.routerReplay", "true"),
-        ],
+        "{algorithm: {allowFrozenSampler: true}}",
+        &[("algorithm.allowFrozenSampler", "true")],
     ),
     (
         "{trainer: {gpusPerNode: 8, expertParallel: 2, colocate: true}}",

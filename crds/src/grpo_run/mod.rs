@@ -83,6 +83,7 @@ use crate::{
     validation = rules::the_context_fits_vllm(),
     validation = rules::the_context_fits_sglang(),
     validation = rules::the_adapter_fits_the_engines(),
+    validation = rules::the_engines_report_experts(),
     validation = rules::a_frozen_sampler_is_asked_for(),
     validation = rules::colocation_takes_turns_with_a_pool_of_its_own(),
     validation = rules::the_sandboxes_hold_the_episodes(),

@@ -6,6 +6,7 @@
 use kube::core::Rule;
 
 use crate::cel;
+use crate::inference_pool::engines::{WHAT_EXPERTS_NEED, can_report_experts};
 
 /// Is the mode one of those that roll out episodes?
 const ROLLS_OUT: &str = "self.mode in ['Train', 'Evaluate']";
@@ -110,6 +111,20 @@ pub(super) fn the_adapter_fits_the_engines() -> Rule {
     cel::rule(
         "!has(self.model.lora) || !has(self.inference.pool) || !has(self.inference.pool.lora) || self.model.lora.rank <= self.inference.pool.lora.maxRank",
         "model.lora.rank is {self.model.lora.rank}, but inference.pool.lora.maxRank only {self.inference.pool.lora.maxRank}: raise maxRank, or leave inference.pool.lora out",
+    )
+}
+
+/// An engine behind an agent of its own is told by its own pool.
+pub(super) fn the_engines_report_experts() -> Rule {
+    let can = can_report_experts("self.inference.pool.engine");
+    Rule::new(format!(
+        "!has(self.algorithm.routerReplay) || !self.algorithm.routerReplay || !has(self.inference.pool) || (has(self.inference.pool.engine.external) && self.inference.pool.engine.external.weights == 'Agent') || {can}"
+    ))
+    .message(
+        format!(
+            "algorithm.routerReplay is true, but inference.pool.engine reports no experts: {WHAT_EXPERTS_NEED}; change the engine, or set routerReplay: false"
+        )
+        .as_str(),
     )
 }
 

@@ -65,6 +65,7 @@ pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
     ("max-cpu-loras", "spec.lora.maxAdapters"),
     ("max-lora-rank", "spec.lora.maxRank"),
     ("lora-modules", "adapters come from the run's store, through the agent"),
+    ("enable-return-routed-experts", "spec.routedExperts"),
     ("weight-transfer-config", "weights come through the agent"),
 ];
 
@@ -116,6 +117,7 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
         "the operator sets it: any module an adapter may have",
     ),
     ("lora-paths", "adapters come from the run's store, through the agent"),
+    ("enable-return-routed-experts", "spec.routedExperts"),
 ];
 
 /// Short forms of owned flags, which a beginning does not give away.
@@ -130,8 +132,20 @@ fn no_owned_flag(owned: &[(&str, &str)], short: &[&str], engine: &str) -> Rule {
         format!("!self.exists(arg, arg.matches('{pattern}'))"),
         &format!(
             "{{self.filter(arg, arg.matches('{pattern}'))[0]}} is a flag that the operator sets itself: use the field of engine.{engine}, \
-             spec.model, spec.modelCache or spec.lora that stands for it, or leave it out"
+             spec.model, spec.modelCache, spec.lora or spec.routedExperts that stands for it, or leave it out"
         ),
+    )
+}
+
+/// What vLLM and SGLang need to report experts: stages of a pipeline do not tell each other theirs, and vLLM keeps them beside the blocks of its
+/// prefix cache.
+pub(crate) const WHAT_EXPERTS_NEED: &str =
+    "experts are reported by vllm and sglang, with pipelineParallel: 1, and by vllm with enablePrefixCaching";
+
+/// Whether the engine at `engine` can be told to report experts, in CEL.
+pub(crate) fn can_report_experts(engine: &str) -> String {
+    format!(
+        "(has({engine}.vllm) && {engine}.vllm.pipelineParallel == 1 && {engine}.vllm.enablePrefixCaching || has({engine}.sglang) && {engine}.sglang.pipelineParallel == 1)"
     )
 }
 

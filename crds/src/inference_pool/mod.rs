@@ -48,7 +48,8 @@ use crate::common::{EnvVariable, ModelSource, Period, PodOverlay};
 #[x_kube(
     validation = Rule::new("self.model == oldSelf.model").message("model is immutable: make another pool"),
     validation = external_runs_elsewhere(),
-    validation = embedded_is_plain()
+    validation = embedded_is_plain(),
+    validation = experts_are_reported()
 )]
 pub struct InferencePoolSpec {
     /// What is served as version `base`.
@@ -62,6 +63,10 @@ pub struct InferencePoolSpec {
     /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraLimits>,
+    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool described in such a run has it by
+    /// itself. For mixtures of experts only: a dense model's engine does not start with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<bool>,
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
@@ -90,14 +95,22 @@ pub struct InferencePoolSpec {
 }
 
 fn external_runs_elsewhere() -> Rule {
-    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources))")
-        .message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory and resources, they have nothing to apply to")
+    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources) && !has(self.routedExperts))")
+        .message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory, resources and routedExperts, they have nothing to apply to")
 }
 
 fn embedded_is_plain() -> Rule {
-    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache))").message(
-        "engine.embedded has neither adapters nor downloads: remove lora and modelCache, or choose vllm or sglang",
+    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache) && !has(self.routedExperts))").message(
+        "engine.embedded has neither adapters nor downloads nor experts: remove lora, modelCache and routedExperts, or choose vllm or sglang",
     )
+}
+
+fn experts_are_reported() -> Rule {
+    Rule::new(format!(
+        "!has(self.routedExperts) || !self.routedExperts || !(has(self.engine.vllm) || has(self.engine.sglang)) || {}",
+        engines::can_report_experts("self.engine")
+    ))
+    .message(format!("routedExperts: {}; or leave it out", engines::WHAT_EXPERTS_NEED).as_str())
 }
 
 /// A pool described in a GrpoRun: as an InferencePool, whose model is the run's.
@@ -105,7 +118,8 @@ fn embedded_is_plain() -> Rule {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = external_runs_elsewhere(),
-    validation = embedded_is_plain()
+    validation = embedded_is_plain(),
+    validation = experts_are_reported()
 )]
 pub struct InferencePoolTemplate {
     /// The engine.
@@ -117,6 +131,10 @@ pub struct InferencePoolTemplate {
     /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraLimits>,
+    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool described in such a run has it by
+    /// itself. For mixtures of experts only: a dense model's engine does not start with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<bool>,
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
@@ -153,6 +171,14 @@ impl InferencePoolSpec {
         }
         self
     }
+
+    /// The same pool with engines that report experts, if its engine can be told to.
+    pub fn reporting_experts(mut self) -> Self {
+        if self.engine.vllm.is_some() || self.engine.sglang.is_some() {
+            self.routed_experts = Some(true);
+        }
+        self
+    }
 }
 
 impl InferencePoolTemplate {
@@ -163,6 +189,7 @@ impl InferencePoolTemplate {
             engine: self.engine.clone(),
             replicas: self.replicas,
             lora: self.lora.clone(),
+            routed_experts: self.routed_experts,
             update: self.update.clone(),
             resources: self.resources.clone(),
             shared_memory: self.shared_memory.clone(),

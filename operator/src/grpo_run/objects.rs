@@ -145,6 +145,10 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
             Some(lora) => spec.with_room_for(lora.rank),
             None => spec,
         };
+        // Whether the model is a mixture is not seen here: a dense one's engine would not start.
+        if run.spec.algorithm.router_replay == Some(true) {
+            spec = spec.reporting_experts();
+        }
         spec.pod_template = of_run(&run.spec, spec.pod_template.take());
         let pool = owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
         Gate::of_run(run).mark_pool(pool)

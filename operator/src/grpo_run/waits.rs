@@ -135,6 +135,9 @@ fn inference_unusable(seen: &Seen) -> Option<Wait> {
     if let Some(why) = adapters_unusable(&seen.run.spec, &pool.spec) {
         return Some(("InferencePoolTakesNoAdapter", format!("{words} {why}")));
     }
+    if let Some(why) = experts_unreported(&seen.run.spec, &pool.spec) {
+        return Some(("InferencePoolReportsNoExperts", format!("{words} {why}")));
+    }
     let external = pool.spec.engine.external.as_ref()?;
     let frozen =
         spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
@@ -192,6 +195,22 @@ fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Stri
             lora.rank
         )),
     }
+}
+
+/// Why a run that refers to a pool cannot replay its experts. A pool of the run's own is made for it; of an external engine nothing is seen here.
+fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
+    let wanted = run.mode == Mode::Train && run.algorithm.router_replay == Some(true);
+    let external = pool.engine.external.is_some();
+    if !wanted || run.inference.pool.is_some() || external || pool.routed_experts == Some(true) {
+        return None;
+    }
+    let remedy = match pool.engine.embedded {
+        Some(_) => "name a pool of vllm or sglang",
+        None => "give it spec.routedExperts: true",
+    };
+    Some(format!(
+        "reports no experts, and this run replays them (spec.algorithm.routerReplay); {remedy}, or set routerReplay: false in another run"
+    ))
 }
 
 fn inference_unready(seen: &Seen) -> Option<Wait> {
@@ -295,5 +314,19 @@ mod tests {
         }
         assert_eq!(of_pool("vllm", Some(16), false), None);
         assert_eq!(of_pool("embedded", None, true), None);
+    }
+
+    #[test]
+    fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
+        let mut run: grpo_crds::GrpoRun = object(DEMO);
+        run.spec.algorithm.router_replay = Some(true);
+        run.spec.inference = serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap();
+        let mut pool = inference_pool(None, "True", "").spec;
+        pool.engine = serde_json::from_value(serde_json::json!({"vllm": {}})).unwrap();
+        let words = experts_unreported(&run.spec, &pool).unwrap();
+        assert!(words.contains("spec.routedExperts: true"), "{words}");
+        assert_eq!(experts_unreported(&run.spec, &pool.clone().reporting_experts()), None);
+        run.spec.algorithm.router_replay = None;
+        assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
     }
 }

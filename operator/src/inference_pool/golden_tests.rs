@@ -110,6 +110,16 @@ fn golden_sglang_with_every_field() {
 }
 
 #[test]
+fn golden_vllm_that_reports_experts() {
+    golden("vllm-experts");
+}
+
+#[test]
+fn golden_sglang_that_reports_experts() {
+    golden("sglang-experts");
+}
+
+#[test]
 fn golden_external() {
     golden("external");
 }

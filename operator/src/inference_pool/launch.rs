@@ -70,6 +70,8 @@ pub fn model_refusal(spec: &InferencePoolSpec) -> Option<String> {
 pub struct Launch<'a> {
     pub model: ModelAt,
     pub lora: Option<&'a LoraLimits>,
+    /// The engine reports the experts of tokens.
+    pub routed_experts: bool,
     /// Which pod of the replica this is.
     pub node: u32,
     pub nodes: u32,
@@ -82,6 +84,7 @@ impl<'a> Launch<'a> {
         Self {
             model: ModelAt::of(&spec.model),
             lora: spec.lora.as_ref(),
+            routed_experts: spec.routed_experts == Some(true),
             node,
             nodes: spec.engine.nodes(),
             leader,

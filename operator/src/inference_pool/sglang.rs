@@ -14,6 +14,7 @@
 //! | `--enable-metrics` | the agent passes them on |
 //! | `--enable-lora --max-lora-rank --lora-target-modules all` | adapters come later, so nothing can be inferred from those given at the start |
 //! | `--max-loras-per-batch`, `--max-loaded-loras` | one more than adapters: requests for the model itself count as one |
+//! | `--enable-return-routed-experts` | the pool's `routedExperts`; requests that want experts say so |
 //! | `--nnodes --node-rank --dist-init-addr` | several pods: each starts the same command |
 //!
 //! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to `0`.
@@ -73,6 +74,9 @@ pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
             .set("--lora-target-modules", "all")
             .set("--max-loras-per-batch", with_the_model)
             .set("--max-loaded-loras", with_the_model);
+    }
+    if launch.routed_experts {
+        arguments.flag("--enable-return-routed-experts");
     }
     arguments.extend(&engine.extra_args).done()
 }

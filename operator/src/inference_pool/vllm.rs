@@ -16,6 +16,7 @@
 //! | `--seed 0` | replicas that are started alike are alike; requests bring their own seeds |
 //! | `--disable-uvicorn-access-log` | the agent looks every second |
 //! | `--enable-lora --max-loras --max-cpu-loras --max-lora-rank` | room for the adapter that serves and the next; the rank is one of those that vLLM knows |
+//! | `--enable-return-routed-experts` | the pool's `routedExperts`; vLLM refuses it for a dense model |
 //! | `--distributed-executor-backend mp --nnodes --node-rank --master-addr --master-port`, `--headless` | several pods, without Ray: each starts the same command, all but the first without a server |
 //!
 //! The environment: `VLLM_SERVER_DEV_MODE` opens the routes with which weights are brought and checked, `VLLM_ALLOW_RUNTIME_LORA_UPDATING`
@@ -90,6 +91,9 @@ pub fn arguments(engine: &VllmEngine, launch: &Launch<'_>) -> Vec<String> {
             .set("--max-loras", lora.max_adapters)
             .set("--max-cpu-loras", lora.max_adapters)
             .set("--max-lora-rank", lora_rank(lora.max_rank));
+    }
+    if launch.routed_experts {
+        arguments.flag("--enable-return-routed-experts");
     }
     arguments.extend(&engine.extra_args).done()
 }
