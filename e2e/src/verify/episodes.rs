@@ -2,7 +2,8 @@
 
 use super::{Check, VerifyError};
 use crate::run_folder::{EpisodeFolder, RunFolder};
-use grpo_records::{EpisodeRecord, TurnAction, TurnRecord};
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeRecord, ExpertsSpan, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
 /// What the turns add up to.
@@ -13,6 +14,8 @@ pub struct Sequence {
     pub logprobs: Vec<f32>,
     /// The version that sampled each token; empty where nobody did.
     pub versions: Vec<String>,
+    /// Which experts tokens went through, where that was recorded.
+    pub experts: Vec<ExpertsSpan>,
     /// Turns whose prompt was not what stood before them.
     pub misplaced: Vec<u32>,
 }
@@ -28,6 +31,7 @@ impl Sequence {
             all.tokens.extend(&turn.sampled);
             all.mask.extend(turn.sampled.iter().map(|_| 1));
             all.logprobs.extend(&turn.logprobs);
+            all.experts.extend(turn.experts.clone());
             all.versions.extend(turn.sampled.iter().map(|_| turn.weights.clone()));
             all.given(&turn.observation);
         }
@@ -62,6 +66,9 @@ impl Sequence {
         if self.logprobs != record.logprobs {
             return Some("logprobs differ from the turns'".into());
         }
+        if self.experts != record.experts {
+            return Some("experts differ from the turns'".into());
+        }
         let unlike = self
             .versions
             .iter()
@@ -82,6 +89,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     let mut tokens = Check::new("episodes are the token ids of their turns");
     let mut texts = Check::new("answers are their sampled ids, decoded");
     let mut actions = Check::new("actions follow from the answers");
+    let mut experts = Check::new("experts are in the files that turns name");
     for episode in episodes {
         let turns = folder.turns(&episode.path)?;
         if !folder
@@ -100,6 +108,12 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         tokens.expect(differs.is_none(), || {
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
+        for span in &record.experts {
+            let file = std::fs::read(folder.dir().join(&span.file));
+            experts.expect(file.is_ok_and(|bytes| sha256_hex(&bytes) == span.sha256), || {
+                format!("{}: {} is not what was recorded", episode.path, span.file)
+            });
+        }
         for turn in &turns {
             let place = || format!("{}, turn {}", episode.path, turn.turn);
             if let Some(tokenizer) = &tokenizer {
@@ -118,7 +132,9 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             }
         }
     }
-    Ok(vec![tokens, texts, actions])
+    // Most runs record none.
+    let experts = Some(experts).filter(|check| check.looked_at > 0);
+    Ok([tokens, texts, actions].into_iter().chain(experts).collect())
 }
 
 fn open(path: &std::path::Path) -> Result<Tokenizer, VerifyError> {
@@ -199,6 +215,7 @@ mod tests {
                 to: sequence.tokens.len(),
                 version: "a-v0".into(),
             }],
+            experts: Vec::new(),
             truncated: false,
             started_at: 0,
             finished_at: 1,

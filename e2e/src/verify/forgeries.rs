@@ -121,6 +121,7 @@ fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EpisodeRecord, [TurnR
         tokens: sequence.tokens,
         mask: sequence.mask,
         logprobs: sequence.logprobs,
+        experts: Vec::new(),
         truncated: false,
         started_at: 0,
         finished_at: 1,

@@ -142,6 +142,7 @@ mod tests {
                 to: 2,
                 version: version.into(),
             }],
+            experts: Vec::new(),
             truncated: false,
             started_at: 0,
             finished_at: 1,

@@ -2,6 +2,7 @@
 
 use crate::agent_bash::Prompts;
 use crate::engine::Endpoints;
+use crate::experts::Mixture;
 use crate::fault::Fault;
 use crate::tasks::{Order, Selection};
 use grpo_crds::RunConfig;
@@ -11,7 +12,8 @@ use grpo_crds::support;
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a lease outlives a driver that died: a restarted one takes its episodes up again within this.
@@ -33,6 +35,8 @@ pub struct Settings {
     /// The mount and the path below it.
     pub store: (PathBuf, String),
     pub model: PathBuf,
+    /// The mixture whose experts are recorded with every training episode.
+    pub replay: Option<Arc<Mixture>>,
     pub train: Option<Training>,
     pub evaluate: Vec<Evaluation>,
     pub agent: AgentSettings,
@@ -155,6 +159,7 @@ impl Settings {
             seed: spec.seed,
             store: (PathBuf::from(RunConfig::STORE_MOUNT), config.store_path.clone()),
             model: PathBuf::from(&config.model_path),
+            replay: Mixture::of_run(spec, Path::new(&config.model_path))?.map(Arc::new),
             train: train.transpose()?,
             evaluate: evaluate.collect::<Result<_, _>>()?,
             agent: agent(config)?,

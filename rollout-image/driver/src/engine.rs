@@ -4,10 +4,15 @@
 //! version it wants; a replica that serves another says so and is passed over until it has caught up. Retries end at a
 //! deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
 
+mod answer;
+
+use crate::experts::Mixture;
 use crate::fault::Fault;
+pub use answer::{Experts, Sample};
+use answer::{Wrong, checked};
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, Fault as Whose, FinishReason, Prompt,
-    WEIGHTS_HEADER, WeightsOrder,
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, Fault as Whose, Prompt, WEIGHTS_HEADER,
+    WeightsOrder,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -43,15 +48,15 @@ pub struct Ask {
     pub top_k: i64,
     pub seed: u64,
     pub stop_token_ids: Vec<u32>,
+    /// The mixture whose experts are wanted, and from which position on.
+    pub experts: Option<(Arc<Mixture>, usize)>,
 }
 
 /// What was sampled, and by which weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
-    pub ids: Vec<u32>,
-    pub logprobs: Vec<f32>,
+    pub answer: Sample,
     pub weights: String,
-    pub finish: FinishReason,
     pub took: Duration,
     /// Spent on replicas that were away, busy with other weights, or wrong.
     pub waited: Duration,
@@ -160,12 +165,10 @@ impl Engines {
             if let Some(guard) = self.least_busy(&version) {
                 let asked = Instant::now();
                 match self.ask(guard.replica, ask, &version).await {
-                    Ok((ids, logprobs, finish)) => {
+                    Ok(answer) => {
                         return Ok(Sampled {
-                            ids,
-                            logprobs,
+                            answer,
                             weights: version,
-                            finish,
                             took: asked.elapsed(),
                             waited: asked.duration_since(began),
                         });
@@ -189,18 +192,14 @@ impl Engines {
         })
     }
 
-    async fn ask(
-        &self,
-        replica: SocketAddr,
-        ask: &Ask,
-        version: &str,
-    ) -> Result<(Vec<u32>, Vec<f32>, FinishReason), Refused> {
+    async fn ask(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<Sample, Refused> {
         let body = CompletionRequest {
             temperature: ask.temperature,
             top_p: ask.top_p,
             top_k: ask.top_k,
             stop_token_ids: ask.stop_token_ids.clone(),
             prompt: Prompt::Tokens(ask.prompt.clone()),
+            routed_experts_from: ask.experts.as_ref().map(|(_, from)| *from),
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
         let request = self.http.post(format!("http://{replica}/v1/completions"));
@@ -213,7 +212,13 @@ impl Engines {
         let answer = sent.map_err(|error| self.rest(replica, brief(error)))?;
         if answer.status().is_success() {
             let answer: CompletionResponse = answer.json().await.map_err(|e| self.rest(replica, brief(e)))?;
-            return checked(answer, version, ask.max_tokens).map_err(|why| self.rest(replica, why));
+            return checked(answer, version, ask).map_err(|wrong| match wrong {
+                Wrong::Answer(why) => self.rest(replica, why),
+                Wrong::Engine(why) => Refused::Terminal(Fault::new(
+                    "ExpertsUnusable",
+                    format!("which experts tokens went through cannot be learnt from engine {replica}: {why}"),
+                )),
+            });
         }
         let status = answer.status();
         match answer.json::<ErrorBody>().await {
@@ -231,6 +236,15 @@ impl Engines {
                 "ModelDiverged",
                 format!(
                     "engine {replica} says: {}; lower the learning rate or start from an earlier checkpoint",
+                    error.message
+                ),
+            )),
+            (_, ErrorCode::ExpertsNotReported) => Refused::Terminal(Fault::new(
+                "ExpertsNotReported",
+                format!(
+                    "the model is a mixture of experts, and engine {replica} does not report them: {}; set spec.algorithm.routerReplay: true, so that \
+                     the pool of the run does (a pool that is referred to: its spec.routedExperts: true), or false, so that the trainer's own router \
+                     chooses",
                     error.message
                 ),
             )),
@@ -309,44 +323,6 @@ impl Drop for InFlight {
     }
 }
 
-/// An answer is used only if it is one: ids with a logprob each, by the version that was asked for.
-fn checked(
-    mut answer: CompletionResponse,
-    version: &str,
-    max_tokens: u32,
-) -> Result<(Vec<u32>, Vec<f32>, FinishReason), String> {
-    let Some(choice) = answer.choices.pop().filter(|_| answer.choices.is_empty()) else {
-        return Err("not exactly one choice".into());
-    };
-    let logprobs = choice.logprobs.map(|l| l.token_logprobs).unwrap_or_default();
-    if choice.finish_reason == FinishReason::Abort {
-        return Err("the engine gave the request up".into());
-    }
-    if choice.weights_version != version {
-        return Err(format!(
-            "sampled by {} though {version} was asked for",
-            choice.weights_version
-        ));
-    }
-    if choice.token_ids.is_empty() || choice.token_ids.len() > max_tokens as usize {
-        return Err(format!(
-            "{} ids where 1 to {max_tokens} were asked for",
-            choice.token_ids.len()
-        ));
-    }
-    if logprobs.len() != choice.token_ids.len() {
-        return Err(format!(
-            "{} ids but {} logprobs",
-            choice.token_ids.len(),
-            logprobs.len()
-        ));
-    }
-    if logprobs.iter().any(|l| !l.is_finite() || *l > 0.0) {
-        return Err("a logprob that is none".into());
-    }
-    Ok((choice.token_ids, logprobs, choice.finish_reason))
-}
-
 /// An error without the address it is about, which the caller names anyway.
 fn brief(error: reqwest::Error) -> String {
     let mut text = error.to_string();
@@ -356,52 +332,4 @@ fn brief(error: reqwest::Error) -> String {
         source = inner.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use grpo_engine_protocol::{ChoiceLogprobs, CompletionChoice, Usage};
-
-    fn answer(ids: usize, logprobs: Option<usize>, version: &str) -> CompletionResponse {
-        CompletionResponse {
-            id: "x".into(),
-            object: "text_completion".into(),
-            created: 0,
-            model: "m".into(),
-            weights_version: version.into(),
-            choices: vec![CompletionChoice {
-                index: 0,
-                text: String::new(),
-                token_ids: vec![1; ids],
-                finish_reason: FinishReason::Stop,
-                stop_reason: None,
-                logprobs: logprobs.map(|n| ChoiceLogprobs {
-                    token_logprobs: vec![-0.1; n],
-                }),
-                weights_version: version.into(),
-            }],
-            usage: Usage::default(),
-        }
-    }
-
-    /// Defect 24: an engine that does not say how likely a token was is asked again; nothing is made up.
-    #[test]
-    fn an_answer_with_missing_or_foreign_logprobs_is_no_answer() {
-        assert!(checked(answer(3, Some(3), "a-v1"), "a-v1", 8).is_ok());
-        assert!(checked(answer(3, Some(2), "a-v1"), "a-v1", 8).is_err());
-        assert!(checked(answer(3, None, "a-v1"), "a-v1", 8).is_err());
-        assert!(checked(answer(0, Some(0), "a-v1"), "a-v1", 8).is_err());
-        assert!(checked(answer(9, Some(9), "a-v1"), "a-v1", 8).is_err());
-        let mut nan = answer(1, Some(1), "a-v1");
-        nan.choices[0].logprobs = Some(ChoiceLogprobs {
-            token_logprobs: vec![f32::NAN],
-        });
-        assert!(checked(nan, "a-v1", 8).is_err());
-    }
-
-    #[test]
-    fn an_answer_of_other_weights_is_no_answer() {
-        assert!(checked(answer(3, Some(3), "a-v1"), "a-v2", 8).is_err());
-    }
 }

@@ -1,7 +1,7 @@
 //! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
 //!
 //! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from [`agent_bash`],
-//! ids from [`template`], answers from [`engine`], commands through [`sandbox`]); its [`patch`] is judged by [`grade`] and
+//! ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through [`sandbox`]); its [`patch`] is judged by [`grade`] and
 //! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
 //! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
@@ -13,6 +13,7 @@ pub mod batches;
 pub mod config;
 pub mod engine;
 pub mod episode;
+pub mod experts;
 pub mod fault;
 pub mod grade;
 pub mod grader_worker;

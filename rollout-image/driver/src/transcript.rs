@@ -3,7 +3,7 @@
 //! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in here.
 
 use crate::template::ChatMessage;
-use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, WeightsSpan};
+use grpo_records::{EpisodeEnd, ExpertsSpan, Message, TurnAction, TurnRecord, WeightsSpan};
 
 /// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +13,8 @@ pub struct Transcript {
     pub mask: Vec<u8>,
     pub logprobs: Vec<f32>,
     pub weights: Vec<WeightsSpan>,
+    /// Which experts its tokens went through, where that was recorded.
+    pub experts: Vec<ExpertsSpan>,
     pub messages: Vec<Message>,
     pub turns: u32,
     pub format_errors: u32,
@@ -41,6 +43,15 @@ pub enum TranscriptFault {
         turn: u32,
         recorded: usize,
         folded: usize,
+    },
+    #[error("{episode} turn {turn}: experts of tokens {from} to {to}, those of {known} to {computed} were due")]
+    Experts {
+        episode: String,
+        turn: u32,
+        from: usize,
+        to: usize,
+        known: usize,
+        computed: usize,
     },
 }
 
@@ -94,6 +105,9 @@ impl Transcript {
             });
         }
         self.append_sampled(turn);
+        if let Some(span) = &turn.experts {
+            self.append_experts(turn, span)?;
+        }
         self.append(&turn.observation, 0);
         self.messages.push(Message {
             role: "assistant".into(),
@@ -149,6 +163,28 @@ impl Transcript {
         }
     }
 
+    /// Up to where it is recorded which experts tokens went through.
+    pub fn experts_to(&self) -> usize {
+        self.experts.last().map_or(0, |span| span.to)
+    }
+
+    /// The experts of what no earlier turn brought, but for the token that was sampled last: no engine has computed it yet.
+    fn append_experts(&mut self, turn: &TurnRecord, span: &ExpertsSpan) -> Result<(), TranscriptFault> {
+        let (known, computed) = (self.experts_to(), self.tokens.len().saturating_sub(1));
+        if (span.from, span.to) != (known, computed) {
+            return Err(TranscriptFault::Experts {
+                episode: turn.episode.clone(),
+                turn: turn.turn,
+                from: span.from,
+                to: span.to,
+                known,
+                computed,
+            });
+        }
+        self.experts.push(span.clone());
+        Ok(())
+    }
+
     fn append(&mut self, ids: &[u32], mask: u8) {
         self.tokens.extend_from_slice(ids);
         self.mask.resize(self.tokens.len(), mask);
@@ -193,6 +229,7 @@ mod tests {
             logprobs: vec![-0.5, -0.25],
             weights: weights.into(),
             finish: "stop".into(),
+            experts: None,
             text: "x".into(),
             action: TurnAction::FormatError { blocks: 0 },
             exec: None,
@@ -230,6 +267,37 @@ mod tests {
             .collect();
         assert_eq!(spans, [(3, 5, "a-v0"), (6, 8, "a-v1")]);
         assert_eq!(transcript.versions(), ["a-v0", "a-v1"]);
+    }
+
+    #[test]
+    fn experts_are_of_every_token_but_the_last_and_the_next_turn_goes_on_there() {
+        let span = |from, to| {
+            Some(ExpertsSpan {
+                from,
+                to,
+                file: "f".into(),
+                sha256: "s".into(),
+            })
+        };
+        let with = |number, prompt_length, experts| TurnRecord {
+            experts,
+            ..turn(number, prompt_length, "a-v0")
+        };
+        let mut transcript = Transcript::default();
+        transcript.push(&with(0, 3, span(0, 4))).unwrap();
+        assert_eq!(transcript.experts_to(), 4);
+        let mut other = transcript.clone();
+        transcript.push(&with(1, 6, span(4, 7))).unwrap();
+        assert_eq!(transcript.experts.len(), 2);
+        let twice = other.push(&with(1, 6, span(3, 7)));
+        assert!(matches!(
+            twice,
+            Err(TranscriptFault::Experts {
+                known: 4,
+                computed: 7,
+                ..
+            })
+        ));
     }
 
     /// Defect 24.

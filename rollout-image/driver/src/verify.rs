@@ -159,7 +159,8 @@ async fn sequence(
     let same = transcript.tokens == row.tokens
         && transcript.mask == row.mask
         && transcript.logprobs == row.logprobs
-        && transcript.weights == row.weights;
+        && transcript.weights == row.weights
+        && transcript.experts == row.experts;
     if !same {
         report
             .disagreements
@@ -173,6 +174,18 @@ async fn sequence(
     }
     if let Err(fault) = row.check() {
         report.disagreements.push(format!("{dir}: {fault}"));
+    }
+    for span in &row.experts {
+        let there = match store.bytes(&span.file).await {
+            Ok(bytes) => sha256_hex(&bytes) == span.sha256,
+            Err(StoreError::Missing { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        if !there {
+            report
+                .disagreements
+                .push(format!("{dir}: {} is not what was recorded", span.file));
+        }
     }
     Ok((row, edits))
 }

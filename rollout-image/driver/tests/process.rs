@@ -8,15 +8,19 @@ use grpo_crds::RunConfig;
 use grpo_records::{EpisodeHome, paths};
 use serde_json::json;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 use world::World;
 
 fn config(world: &World, iterations: u32) -> PathBuf {
+    config_of(world, iterations, &world::model())
+}
+
+fn config_of(world: &World, iterations: u32, model: &Path) -> PathBuf {
     let dataset = json!({"image": {"reference": "d:1", "path": "train.jsonl"}});
     let config = json!({
-        "name": "run", "namespace": "ns", "uid": "uid-1", "storePath": "ns/run", "modelPath": world::model(),
+        "name": "run", "namespace": "ns", "uid": "uid-1", "storePath": "ns/run", "modelPath": model,
         "datasets": [{"path": world.mount.path(), "image": "d:1"}],
         "endpoints": {
             "gateway": world.gateway_url, "trainer": world.trainer_url, "driver": "http://driver:8070",
@@ -113,20 +117,17 @@ fn verdicts(world: &World) -> HashMap<PathBuf, SystemTime> {
     found
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made_twice() {
-    let world = World::new(3).await;
-    let config = config(&world, 2);
+/// Starts a driver for each of these numbers, killed when so many verdicts are in, wherever it is then; and one that comes to the end.
+async fn killed_and_started_again(world: &World, config: &PathBuf, verdicts_wanted: &[usize]) {
     let mut known: HashMap<PathBuf, SystemTime> = HashMap::new();
     let mut attempt = 0;
-    // Killed each time a few more verdicts are in, wherever it is then.
-    for wanted in [1, 4, 6, 11, 14, 19] {
+    for wanted in verdicts_wanted {
         attempt += 1;
-        let mut driver = Driver::start(&world, &config, attempt);
+        let mut driver = Driver::start(world, config, attempt);
         let ended = tokio::select! {
             ended = driver.ended() => Some(ended),
             () = async {
-                while verdicts(&world).len() < wanted {
+                while verdicts(world).len() < *wanted {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             } => None,
@@ -136,14 +137,21 @@ async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made
             panic!("attempt {attempt} ended with {code:?} before it was killed:\n{log}");
         }
         drop(driver);
-        let now = verdicts(&world);
+        let now = verdicts(world);
         for (path, written) in &known {
             assert_eq!(now.get(path), Some(written), "{} was written again", path.display());
         }
         known = now;
     }
-    let code = Driver::start(&world, &config, attempt + 1).ended().await;
+    let code = Driver::start(world, config, attempt + 1).ended().await;
     assert_eq!(code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made_twice() {
+    let world = World::new(3).await;
+    let config = config(&world, 2);
+    killed_and_started_again(&world, &config, &[1, 4, 6, 11, 14, 19]).await;
 
     let state = world.state().await;
     assert_eq!(state.verdicts.len(), 16 + 6);
@@ -170,6 +178,17 @@ async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made
             assert_eq!(meta.weights, ["a-v0"]);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn experts_that_were_recorded_before_a_driver_was_killed_are_in_the_batch_after_it() {
+    let world = World::new(2).await;
+    *world.engine.reports_experts.lock().unwrap() = true;
+    let config = config_of(&world, 1, &world::experts::model(&world));
+    killed_and_started_again(&world, &config, &[1, 3, 5, 8]).await;
+    world::experts::are_those_of_every_row(&world, 1).await;
+    world.nothing_ran_twice();
+    world.verified().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -388,3 +388,39 @@ async fn other_tasks_under_the_same_path_are_noticed() {
         "{refused}"
     );
 }
+
+/// Router replay: what the trainer is to repeat comes with the batch, of every token that an engine has computed.
+#[tokio::test]
+async fn the_experts_of_a_mixture_come_with_its_batches_and_nothing_is_reported_twice() {
+    let world = World::new(2).await;
+    *world.engine.reports_experts.lock().unwrap() = true;
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.replay = Some(world::experts::mixture());
+    world.go(settings, 1).await.unwrap();
+    let rows = world::experts::are_those_of_every_row(&world, 1).await;
+    assert_eq!(rows.len(), 8);
+    assert!(rows.iter().all(|row| row.experts.len() == 3), "a file for each turn");
+    let asked = world.engine.experts_asked.lock().unwrap().clone();
+    assert!(asked.contains(&None), "nobody trains on an evaluation");
+    assert_eq!(asked.iter().filter(|from| **from == Some(0)).count(), 8, "first turns");
+    world.verified().await;
+    let file = world.store().dir().join(&rows[0].experts[1].file);
+    std::fs::write(&file, "other").unwrap();
+    let report = grpo_driver::verify::recompute(&world.store(), None).await.unwrap();
+    assert_eq!(report.disagreements.len(), 1);
+    assert!(report.disagreements[0].contains(&rows[0].experts[1].file));
+}
+
+#[tokio::test]
+async fn an_engine_that_reports_no_experts_ends_a_run_that_wants_them_and_says_what_to_set() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.replay = Some(world::experts::mixture());
+    let refused = world.go(settings, 1).await.unwrap_err();
+    let DriverError::Fault(fault) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(fault.reason, "ExpertsNotReported");
+    assert!(fault.message.contains("spec.algorithm.routerReplay: true"), "{fault}");
+}

@@ -1,6 +1,6 @@
 //! One episode: where it lives, what happened in it, and its verdict.
 
-use crate::batch::{Row, WeightsSpan};
+use crate::batch::{ExpertsSpan, Row, WeightsSpan};
 use crate::outcome::Outcome;
 use crate::store::Record;
 use crate::{Writer, paths};
@@ -107,6 +107,9 @@ pub struct EpisodeRecord {
     pub mask: Vec<u8>,
     pub logprobs: Vec<f32>,
     pub weights: Vec<WeightsSpan>,
+    /// Which experts the tokens went through, where that was recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub experts: Vec<ExpertsSpan>,
     pub truncated: bool,
     /// Seconds since the epoch.
     pub started_at: i64,
@@ -132,7 +135,7 @@ impl EpisodeRecord {
             mask: self.mask.clone(),
             logprobs: self.logprobs.clone(),
             weights: self.weights.clone(),
-            experts: Vec::new(),
+            experts: self.experts.clone(),
             temperature: self.temperature,
             reward,
             outcome,

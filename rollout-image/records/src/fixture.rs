@@ -68,6 +68,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         logprobs: vec![-0.5, -0.1],
         weights: "a-v0".into(),
         finish: "stop".into(),
+        experts: None,
         text: format!("```bash\n{command}\n```"),
         action: TurnAction::Command {
             command: command.into(),
@@ -166,6 +167,7 @@ fn trajectory(meta: &EpisodeMeta) -> EpisodeRecord {
         mask: vec![0, 0, 0, 1, 1],
         logprobs: vec![0.0, 0.0, 0.0, -0.5, -0.1],
         weights: Vec::new(),
+        experts: Vec::new(),
         truncated: false,
         started_at: 0,
         finished_at: 0,

@@ -29,7 +29,7 @@ pub mod trainer;
 pub mod turn;
 pub mod weights;
 
-pub use batch::{Batch, GroupRecord, Row, WeightsSpan};
+pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
 pub use episode::{EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
 pub use journal::{Event, Journal, JournalEntry, JournalError};
 pub use outcome::{Outcome, VoidReason};

@@ -66,6 +66,12 @@ pub fn turn(episode: &str, turn: u32) -> String {
     format!("{episode}/turns/{turn:03}.json")
 }
 
+/// Which experts the tokens of a turn went through. Of every answer to it a file of its own.
+pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
+    let content = sha256.get(..16).unwrap_or(sha256);
+    format!("{episode}/experts/{turn:03}-{content}.bin")
+}
+
 pub fn trajectory(episode: &str) -> String {
     format!("{episode}/traj.json")
 }

@@ -1,6 +1,7 @@
 //! One turn of an episode, durable before the next one begins.
 
 use crate::Writer;
+use crate::batch::ExpertsSpan;
 use crate::store::Record;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,9 @@ pub struct TurnRecord {
     pub weights: String,
     /// Why sampling ended, in the engine's words: `stop` or `length`.
     pub finish: String,
+    /// Which experts the tokens went through that no earlier turn had; where the run records that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertsSpan>,
     /// What was sampled, as text.
     pub text: String,
     pub action: TurnAction,

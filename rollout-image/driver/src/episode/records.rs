@@ -1,12 +1,13 @@
 //! What an episode leaves in the store, and reading it again.
 
 use super::{Episodes, Plan, Stop, millis, now};
+use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
 use crate::transcript::Transcript;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, Outcome, SCHEMA, TurnRecord, paths};
+use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, Outcome, SCHEMA, TurnRecord, paths};
 
 impl Episodes {
     pub(super) async fn read_turns(&self, dir: &str, transcript: &mut Transcript) -> Result<(), Stop> {
@@ -16,6 +17,16 @@ impl Episodes {
             transcript.push(&record)?;
         }
         Ok(())
+    }
+
+    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the content: an earlier driver that
+    /// did not come to the record may have been answered otherwise.
+    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Stop> {
+        let Experts { from, to, bytes } = experts;
+        let sha256 = sha256_hex(&bytes);
+        let file = paths::experts(dir, turn, &sha256);
+        self.store.create_bytes(&file, bytes).await?;
+        Ok(ExpertsSpan { from, to, file, sha256 })
     }
 
     /// The patch an earlier driver stored; the inner option as [`Left`] has it.
@@ -56,6 +67,7 @@ impl Episodes {
             mask: transcript.mask.clone(),
             logprobs: transcript.logprobs.clone(),
             weights: transcript.weights.clone(),
+            experts: transcript.experts.clone(),
             truncated: end.is_truncation(),
             started_at: transcript.started_at.unwrap_or_else(now),
             finished_at: now(),

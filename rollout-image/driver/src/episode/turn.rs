@@ -2,14 +2,13 @@
 
 use super::{Episodes, Plan, Stop, millis, now};
 use crate::agent_bash;
-use crate::config::Sampling;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::seeds;
 use crate::transcript::Transcript;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
+use grpo_records::{EpisodeEnd, EpisodeHome, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Fault as Whose};
 use std::time::{Duration, Instant};
 
@@ -49,7 +48,12 @@ impl Episodes {
             number,
         );
         let prompt_length = given.len();
-        let sampled = self.sample(given, seed, &plan.sampling).await?;
+        let sampled = self.sample(plan, given, seed, transcript.experts_to()).await?;
+        let answer = sampled.answer;
+        let experts = match answer.experts {
+            Some(experts) => Some(self.keep_experts(dir, number, experts).await?),
+            None => None,
+        };
         let mut record = TurnRecord {
             schema: SCHEMA,
             writer: self.writer.clone(),
@@ -59,11 +63,12 @@ impl Episodes {
             prompt_length,
             prompt,
             seed,
-            text: self.template.text(&sampled.ids)?,
-            sampled: sampled.ids,
-            logprobs: sampled.logprobs,
+            text: self.template.text(&answer.ids)?,
+            sampled: answer.ids,
+            logprobs: answer.logprobs,
             weights: sampled.weights,
-            finish: finish_word(sampled.finish).to_owned(),
+            finish: finish_word(answer.finish).to_owned(),
+            experts,
             action: TurnAction::Truncated,
             exec: None,
             observation: Vec::new(),
@@ -74,7 +79,7 @@ impl Episodes {
             waited_millis: millis(sampled.waited),
             at: now(),
         };
-        if sampled.finish == FinishReason::Stop {
+        if answer.finish == FinishReason::Stop {
             record.action = agent_bash::action_of(&record.text);
         }
         self.respond(plan, sandbox, transcript, &mut record).await?;
@@ -83,7 +88,12 @@ impl Episodes {
         Ok(())
     }
 
-    async fn sample(&self, prompt: Vec<u32>, seed: u64, sampling: &Sampling) -> Result<Sampled, Stop> {
+    /// `known`: up to where it is recorded which experts the episode's tokens went through.
+    async fn sample(&self, plan: &Plan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Stop> {
+        let sampling = &plan.sampling;
+        // Nobody trains on an evaluation.
+        let trained_on = matches!(plan.key.home, EpisodeHome::Iteration { .. });
+        let replay = self.settings.replay.as_ref().filter(|_| trained_on);
         let room = self.settings.agent.context_tokens - prompt.len();
         let ask = Ask {
             max_tokens: sampling
@@ -95,6 +105,7 @@ impl Episodes {
             top_k: sampling.top_k,
             seed,
             stop_token_ids: self.template.stop_ids(),
+            experts: replay.map(|mixture| (mixture.clone(), known)),
         };
         Ok(self.engines.sample(&ask, &self.wanted).await?)
     }

@@ -5,6 +5,8 @@
 
 #![allow(dead_code)]
 
+pub mod experts;
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
@@ -75,6 +77,10 @@ pub struct Engine {
     tokenizer: Tokenizer,
     /// An agent that takes orders but never gets there.
     pub stuck: Mutex<bool>,
+    /// As an engine of the mixture in [`experts`] that reports them.
+    pub reports_experts: Mutex<bool>,
+    /// From where experts were asked for, answer by answer.
+    pub experts_asked: Mutex<Vec<Option<usize>>>,
 }
 
 pub struct Trainer {
@@ -193,6 +199,8 @@ impl World {
             policy: Mutex::new(Box::new(half_right)),
             tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
             stuck: Mutex::new(false),
+            reports_experts: Mutex::new(false),
+            experts_asked: Mutex::default(),
         });
         let store = RunStore::open(mount.path(), "ns/run").unwrap();
         let trainer = Arc::new(Trainer {
@@ -236,6 +244,7 @@ impl World {
             seed: 7,
             store: (self.mount.path().to_owned(), "ns/run".into()),
             model: model(),
+            replay: None,
             train: Some(Training {
                 tasks: selection.clone(),
                 order: Order::Shuffled,
@@ -610,6 +619,10 @@ async fn complete(
     let engine::Prompt::Tokens(prompt) = request.prompt else {
         panic!("text prompt");
     };
+    if request.routed_experts_from.is_some() && !*engine.reports_experts.lock().unwrap() {
+        let body = engine::ErrorBody::new(engine::ErrorCode::ExpertsNotReported, "it was started without the flag");
+        return (StatusCode::BAD_REQUEST, Json(body)).into_response();
+    }
     let seed = request.seed.unwrap();
     let text = engine.tokenizer.decode(&prompt, false).unwrap();
     let answer = (engine.policy.lock().unwrap())(&text, seed);
@@ -625,6 +638,9 @@ async fn complete(
         ids.truncate(request.max_tokens as usize);
         finish = engine::FinishReason::Length;
     }
+    let whole = [&prompt[..], &ids[..]].concat();
+    let routed_experts = request.routed_experts_from.map(|from| experts::reported(&whole, from));
+    engine.experts_asked.lock().unwrap().push(request.routed_experts_from);
     engine.asked.lock().unwrap().push((prompt, seed, serving.clone()));
     let logprobs = vec![-0.25; ids.len()];
     Json(engine::CompletionResponse {
@@ -642,6 +658,7 @@ async fn complete(
             logprobs: Some(engine::ChoiceLogprobs {
                 token_logprobs: logprobs,
             }),
+            routed_experts,
             weights_version: serving,
         }],
         usage: engine::Usage::default(),

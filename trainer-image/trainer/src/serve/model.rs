@@ -17,13 +17,6 @@ pub(super) fn shaped(
     source: &Source,
     store: &Store,
 ) -> Result<Sharded, TrainError> {
-    if replays(&model.config, spec) {
-        return Err(TrainError::Start(
-            "the model is a mixture of experts, for which algorithm.routerReplay is on unless it says otherwise, but no engine's experts are recorded yet: \
-             set algorithm.routerReplay: false, and the trainer's own router chooses"
-                .to_owned(),
-        ));
-    }
     let mut model = match &spec.model.lora {
         Some(lora) => {
             let lora = adapter_of(lora, &model.config)?;

@@ -1,0 +1,177 @@
+//! Router replay (arXiv 2510.11370): which experts of a mixture each token of an episode went through, so that the trainer sends it through the
+//! same ones.
+//!
+//! An engine is asked, along with every turn, for what no earlier turn has brought. What it reports is checked against the model, stripped of layers
+//! that have no experts, and put into a file of the turn's own, which the turn's record names. [`grpo_records::ExpertsSpan`] says what is in it.
+
+use crate::fault::Fault;
+use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
+use grpo_engine_protocol::{ExpertsFault, RoutedExperts};
+use grpo_policy::Config;
+use std::path::Path;
+
+/// The experts of a model, as far as numbers of them are to be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mixture {
+    pub experts: usize,
+    pub per_token: usize,
+    /// For every layer, whether it has experts.
+    pub layers: Vec<bool>,
+}
+
+/// What is wrong with what an engine reported: not this answer, but the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayFault {
+    #[error(transparent)]
+    Unreadable(#[from] ExpertsFault),
+    #[error(
+        "it reports {found} numbers of experts for each token, the model has {layers} layers with {per_token} experts a token: does it serve another model?"
+    )]
+    Shape {
+        found: usize,
+        layers: usize,
+        per_token: usize,
+    },
+    #[error("it reports expert {found} of {experts} for token {token} in layer {layer}: does it serve another model?")]
+    Number {
+        found: u16,
+        experts: usize,
+        token: usize,
+        layer: usize,
+    },
+    #[error(
+        "it reports the same expert twice for token {token} in layer {layer}, as where it has not recorded that layer: set algorithm.routerReplay: false, or use \
+         another version of the engine"
+    )]
+    Twice { token: usize, layer: usize },
+}
+
+impl Mixture {
+    /// The mixture whose experts a run records: nothing where it has none to record or does not want them.
+    pub fn of_run(spec: &GrpoRunSpec, model: &Path) -> Result<Option<Self>, Fault> {
+        let wanted = spec.algorithm.router_replay;
+        if spec.mode != Mode::Train || wanted == Some(false) {
+            return Ok(None);
+        }
+        match (Self::of_model(model), wanted) {
+            (Ok(Some(mixture)), _) => Ok(Some(mixture)),
+            // Dense, or of a family that is not known here, and then not to our trainer either.
+            (_, None) => Ok(None),
+            (Ok(None), _) => Err(Fault::new(
+                "NoExperts",
+                "spec.algorithm.routerReplay is true, and the model is no mixture of experts: leave it out",
+            )),
+            (Err(error), _) => Err(Fault::new(
+                "ModelUnknown",
+                format!("spec.algorithm.routerReplay is true, and which layers have experts cannot be read: {error}"),
+            )),
+        }
+    }
+
+    fn of_model(model: &Path) -> Result<Option<Self>, grpo_policy::ModelError> {
+        let experts = Config::read(model)?.experts;
+        Ok(experts.map(|experts| Self {
+            experts: experts.count,
+            per_token: experts.per_token,
+            layers: experts.layers,
+        }))
+    }
+
+    /// What the store keeps of them: of the layers that have experts, a byte for each number, or two where there are more than 256 experts.
+    pub fn to_keep(&self, reported: &RoutedExperts) -> Result<Vec<u8>, ReplayFault> {
+        let each = self.layers.len() * self.per_token;
+        if reported.per_token != each && reported.tokens > 0 {
+            return Err(ReplayFault::Shape {
+                found: reported.per_token,
+                layers: self.layers.len(),
+                per_token: self.per_token,
+            });
+        }
+        let numbers = reported.numbers()?;
+        let mut kept = Vec::with_capacity(numbers.len() * self.width());
+        for (token, layers) in numbers.chunks_exact(each).enumerate() {
+            let of_layers = layers.chunks_exact(self.per_token).zip(&self.layers).enumerate();
+            for (layer, (chosen, _)) in of_layers.filter(|(_, (_, mixture))| **mixture) {
+                self.check(chosen, reported.from + token, layer)?;
+                for number in chosen {
+                    kept.extend_from_slice(&number.to_le_bytes()[..self.width()]);
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Experts of one token in one layer are experts of the model, and different ones.
+    fn check(&self, chosen: &[u16], token: usize, layer: usize) -> Result<(), ReplayFault> {
+        for (at, number) in chosen.iter().enumerate() {
+            if usize::from(*number) >= self.experts {
+                return Err(ReplayFault::Number {
+                    found: *number,
+                    experts: self.experts,
+                    token,
+                    layer,
+                });
+            }
+            if chosen[..at].contains(number) {
+                return Err(ReplayFault::Twice { token, layer });
+            }
+        }
+        Ok(())
+    }
+
+    fn width(&self) -> usize {
+        if self.experts <= 256 { 1 } else { 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mixture(experts: usize) -> Mixture {
+        Mixture {
+            experts,
+            per_token: 2,
+            layers: vec![true, false, true],
+        }
+    }
+
+    fn reported(numbers: &[u16]) -> RoutedExperts {
+        RoutedExperts::of_numbers(5, numbers.len() / 6, numbers).unwrap()
+    }
+
+    #[test]
+    fn dense_layers_are_left_out_and_the_width_is_the_models() {
+        let two = reported(&[1, 2, 0, 0, 3, 4, 5, 6, 0, 0, 7, 0]);
+        assert_eq!(mixture(8).to_keep(&two).unwrap(), [1, 2, 3, 4, 5, 6, 7, 0]);
+        let wide = mixture(300).to_keep(&reported(&[1, 2, 0, 0, 3, 299])).unwrap();
+        assert_eq!(wide, [1, 0, 2, 0, 3, 0, 43, 1]);
+    }
+
+    #[test]
+    fn what_cannot_be_of_this_model_is_refused() {
+        let of = |numbers: &[u16]| mixture(8).to_keep(&reported(numbers));
+        assert!(matches!(
+            of(&[1, 2, 0, 0, 3, 8]),
+            Err(ReplayFault::Number {
+                found: 8,
+                token: 5,
+                layer: 2,
+                ..
+            })
+        ));
+        assert!(matches!(
+            of(&[0, 0, 0, 0, 3, 4]),
+            Err(ReplayFault::Twice { layer: 0, .. })
+        ));
+        let of_two_layers = RoutedExperts::of_numbers(0, 1, &[1, 2, 3, 4]).unwrap();
+        assert!(matches!(
+            mixture(8).to_keep(&of_two_layers),
+            Err(ReplayFault::Shape {
+                found: 4,
+                layers: 3,
+                per_token: 2
+            })
+        ));
+    }
+}
