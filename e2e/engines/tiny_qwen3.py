@@ -6,7 +6,7 @@ adapters to the model to FOLDER/adapters/a-v1 to a-v3.
 `tiny_qwen3.py compare FOLDER ROWS TOLERANCE` reads rows that were sampled, one JSON object a line, and computes in 32 bits the logprob of each
 of their tokens from the files that the row's version was made of. None may be further from the engine's than TOLERANCE; a token of a
 greedy row must be the likeliest but for TOLERANCE; and from the files of every other version the same row must be four times as far, or the
-comparison could not tell versions apart.
+comparison could not tell versions apart. Rows may be of adapters that others have written beside these.
 """
 
 import collections
@@ -28,11 +28,12 @@ def read(folder: pathlib.Path, files: str) -> Qwen3ForCausalLM:
     adapter = files.startswith("adapters/")
     model = Qwen3ForCausalLM.from_pretrained(folder / ("model" if adapter else files), dtype=torch.float32).eval()
     if adapter:
+        said = json.loads((folder / files / "adapter_config.json").read_text())
         tensors = load_file(folder / files / "adapter_model.safetensors")
         for key, b in tensors.items():
             if key.endswith(".lora_B.weight"):
                 layer = model.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_B.weight"))
-                layer.weight.data += ALPHA / RANK * (b.float() @ tensors[key.replace("lora_B", "lora_A")].float())
+                layer.weight.data += said["lora_alpha"] / said["r"] * (b.float() @ tensors[key.replace("lora_B", "lora_A")].float())
     return model
 
 
@@ -90,10 +91,10 @@ def gaps(model: Qwen3ForCausalLM, row: dict) -> torch.Tensor:
 
 
 def compare(folder: pathlib.Path, rows: pathlib.Path, tolerance: float) -> None:
-    models = {files: read(folder, files) for files in VERSIONS}
+    sampled = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    models = {files: read(folder, files) for files in {*VERSIONS, *(row["files"] for row in sampled)}}
     tokens, largest, others = collections.Counter(), collections.defaultdict(float), {}
-    for line in rows.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in sampled:
         version, files = row["version"], row["files"]
         gap = gaps(models[files], row).max().item()
         assert gap <= tolerance, f"a token of {version} has a logprob that is {gap} from transformers' for {files}"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # vLLM and SGLang as they are, against what this repository says to them. Their own parsers read the command lines of all golden files. Then a
 # real vLLM (its CPU build) serves a tiny random Qwen3, started with the very command line of a golden file, behind an engine agent: once it is
-# given adapters, once full weights; and transformers says whether what was sampled is of the weights it is dated with.
+# given adapters, once full weights; and transformers says whether what was sampled is of the weights it is dated with. One adapter is published by
+# our trainer, which then trains on the rows and says how far their logprobs are from its own.
 # Installs into $GRPO_CACHE, 5 GB the first time, and needs network for that only. docs/src/engines.md says what is proven.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
@@ -72,6 +73,15 @@ read_by() {
 
 tiny_model() { "$PYTHON" e2e/engines/tiny_qwen3.py write "$WORK/tiny"; }
 
+# trained TEST: one half of the trainer's tests that need an engine between them. Its figures are what it prints.
+trained() {
+  GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/vllm-cpu-lora.rows LD_LIBRARY_PATH=$LIBRARIES \
+    cargo test -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch --test engines -- --ignored --exact "$1" --nocapture \
+    | tee "$WORK/trained.said"
+  grep -q "1 passed" "$WORK/trained.said"
+  note "$(grep "largest gap" "$WORK/trained.said" || echo "${1//_/ }")"
+}
+
 build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent --test real_vllm --no-run; }
 
 # serve POOL: what the operator makes of it, in a group of its own.
@@ -126,8 +136,10 @@ stage "SGLang's sources" unpack_sglang
 stage "read by vLLM" read_by vllm "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")
 stage "read by SGLang" read_by sglang "$SGLANG" "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")
 stage "a tiny Qwen3" tiny_model
+stage "an adapter, trained" trained an_adapter_is_published_for_a_real_vllm
 stage "the agent's test" build_agent
 # In 32 bits two programs differ by the order in which they add: 1e-6 here. 1e-3 is what a run is promised of its engine and its trainer.
 driven vllm-cpu-lora a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began 0.001
+stage "as the trainer" trained rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it
 # In 16 bits vLLM rounds what each layer puts out to 8 binary digits, transformers here nothing.
 driven vllm-cpu a_real_vllm_ends_its_rows_before_it_takes_full_weights 0.5

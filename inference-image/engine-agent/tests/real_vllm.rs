@@ -10,7 +10,7 @@ mod support;
 use grpo_engine_agent::Kind;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_protocol::completion::Prompt;
-use grpo_engine_protocol::{CompletionRequest, CompletionResponse, ErrorBody, ErrorCode};
+use grpo_engine_protocol::{CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, WeightsOrder};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -62,8 +62,12 @@ impl RealVllm {
         let order = self
             .source
             .publish_files(version, files.collect(), &sha256(folder.as_bytes()), |_| {});
-        let begun = Instant::now();
-        self.agent.order(&order).await;
+        self.order(&order).await;
+    }
+
+    async fn order(&self, order: &WeightsOrder) {
+        let (version, begun) = (&order.version, Instant::now());
+        self.agent.order(order).await;
         let status = self.agent.wait_until_serving(version).await;
         assert_eq!(status.changed, Some(true));
         println!(
@@ -217,8 +221,15 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         real.keep(asked, &answer, version, files);
     }
     real.sample("a-v3", "adapters/a-v3").await;
+    // What a trainer has published of a model like this one, as it lies in the run's store.
+    let (version, files) = ("l1-v3", "adapters/l1-v3");
+    real.order(&real.source.serve_version(&real.tiny.join(files))).await;
+    real.sample(version, files).await;
+    let asked = long(400);
+    let answer = real.agent.complete(&asked, Some(version)).await.unwrap();
+    real.keep(&asked, &answer, version, files);
     // Together with the prompt it would be shortened to what fits.
-    let refused = real.agent.complete(&endless(5000, 0), Some("a-v3")).await;
+    let refused = real.agent.complete(&endless(5000, 0), Some(version)).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::ContextTooLong);
 }
 

@@ -257,6 +257,24 @@ impl Source {
         }
     }
 
+    /// Serves the folder of a version as a trainer has published it, its manifest with it.
+    pub fn serve_version(&self, folder: &std::path::Path) -> WeightsOrder {
+        let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
+        let manifest_sha256 = sha256(&manifest);
+        let version = serde_json::from_slice::<WeightsManifest>(&manifest).unwrap().version;
+        for file in std::fs::read_dir(folder).unwrap() {
+            let file = file.unwrap();
+            let name = format!("{version}/{}", file.file_name().to_string_lossy());
+            let bytes = std::fs::read(file.path()).unwrap();
+            self.content.lock().unwrap().files.insert(name, bytes);
+        }
+        WeightsOrder {
+            source: format!("{}/{version}", self.url),
+            version,
+            manifest_sha256,
+        }
+    }
+
     /// Turns one byte of a file over; a second time, back.
     pub fn corrupt(&self, path: &str) {
         let mut content = self.content.lock().unwrap();
