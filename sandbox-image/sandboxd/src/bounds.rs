@@ -6,7 +6,7 @@
 use std::{fs, path::Path};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::{Pid, setpriority_pgrp};
 
 pub const UIDS: &str = "/proc/self/uid_map";
 /// Processes and threads of one user of the sandbox, sandboxd's own among root's.
@@ -35,11 +35,12 @@ fn most_processes() -> u64 {
     MAX_PROCESSES.min(own)
 }
 
-/// Lets a process that has just begun, and all that it will start, run behind sandboxd. Between sandboxes it changes nothing: the kernel shares the processors
+/// Lets a process group that has just begun, and all that it will start, run behind sandboxd: the group, for its first process may have started others
+/// before it is heard of here. Between sandboxes it changes nothing: the kernel shares the processors
 /// out among control groups first. Nobody inside can take it back, for that needs a right on the node.
-pub fn give_way(pid: i32) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = setpriority_process(Some(pid), LEAST);
+pub fn give_way(group: i32) {
+    if let Some(group) = Pid::from_raw(group) {
+        let _ = setpriority_pgrp(Some(group), LEAST);
     }
 }
 
