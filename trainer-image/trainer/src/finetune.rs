@@ -238,6 +238,12 @@ fn supervised_step(
     // How many steps there will be is not known: rows have their own lengths.
     let progress = seen as f64 / plan.tokens.max(1) as f64;
     let step = u32::try_from(steps + 1).unwrap_or(u32::MAX);
-    model.update(&gradients, rate_at(plan.peak_rate, &schedule, step, progress), adam)?;
+    let norm = model.update(&gradients, rate_at(plan.peak_rate, &schedule, step, progress), adam)?;
+    if !norm.is_finite() {
+        // Nothing was changed, and every step from here on would come out the same.
+        return Err(TrainError::Start(format!(
+            "the norm of the gradient of step {step} is {norm}: lower --rate, or look for numbers that are none in the model"
+        )));
+    }
     Ok(model.sum(&[loss])?[0])
 }

@@ -24,6 +24,19 @@ pub struct Mini {
     in_parts: bool,
 }
 
+/// What this rank has read for a step, where every rank could read its own; else all refuse the batch at `path`: those that could would wait for
+/// the others in the step's first exchange. Every rank must call it.
+pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Result<T, TrainError> {
+    let refused = model.sum(&[f64::from(u8::from(own.is_err()))])?[0];
+    match own {
+        Ok(_) if refused > 0.0 => Err(TrainError::Batch {
+            path: path.to_owned(),
+            message: format!("{refused} of the ranks cannot read what belongs to it; their logs say what"),
+        }),
+        own => own,
+    }
+}
+
 /// Sequences are numbered anew in each part: by first appearance.
 fn renumber(rows: &mut [TrainRow]) -> usize {
     let mut seen: Vec<usize> = Vec::new();
@@ -73,17 +86,11 @@ impl Mini {
         let packing = pack(&rows, model.micro_batch_tokens, lines, &Cost::of(&model.config));
         let mine = packing.ranks[line].iter();
         let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
-        if model.replays.is_some() {
-            // Each rank has read files of its own: where one is refused, all refuse, instead of waiting for it.
-            let refused = model.sum(&[f64::from(u8::from(batches.is_err()))])?[0];
-            if refused > 0.0 && batches.is_ok() {
-                return Err(TrainError::Batch {
-                    path: "of this step".to_owned(),
-                    message: "experts that an engine has recorded cannot be used, as another rank says".to_owned(),
-                });
-            }
-        }
-        let batches = batches?;
+        let batches = match model.replays {
+            // Each rank has read files of its own.
+            Some(_) => agreed(model, batches, "of this step")?,
+            None => batches?,
+        };
         let in_parts = model.shares_sequences();
         Ok(Self {
             rows,

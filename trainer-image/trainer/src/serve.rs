@@ -38,6 +38,7 @@ use crate::flops;
 use crate::grpo;
 use crate::memory::{self, Facts};
 use crate::mesh::{Mesh, Plan};
+use crate::mini::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, Store, json};
 use crate::watchdog::{self, Limits};
@@ -46,8 +47,8 @@ use crate::watchdog::{self, Limits};
 const IDLE: Duration = Duration::from_secs(5);
 /// The same while a checkpoint is being written: it counts when all ranks have found that it is.
 const UNSEALED: Duration = Duration::from_millis(100);
-/// Room for one order's JSON.
-const ORDER_BYTES: usize = 1024;
+/// Room for one order's JSON: a path may be 512 bytes of which each is written as six.
+const ORDER_BYTES: usize = 4096;
 /// Steps whose answers are remembered; older ones are in the store.
 const STEPS_KEPT: usize = 16;
 
@@ -234,6 +235,7 @@ fn train(
         None => model_config.clone(),
     };
     let mut facts = Facts::of(&trained, plan, rendezvous.world);
+    facts.compute = compute.kind().elt_size_in_bytes() as u64;
     facts.holds_base = trained.lora.is_none() && config.spec.algorithm.kl.is_some();
     let estimate = facts.announce(longest, room)?;
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
@@ -426,6 +428,10 @@ impl Rank {
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
         self.watch.set_step(Some(step));
         let read = grpo::read(&self.store, step, path, checksum);
+        if let Err(error) = &read {
+            tracing::error!(step, %error, "this rank cannot read the batch");
+        }
+        let read = agreed(&self.model, read, path);
         let spec = &self.config.spec;
         let algorithm = Algorithm {
             learning_rate: rate(&spec.algorithm, step, spec.rollout.iterations),

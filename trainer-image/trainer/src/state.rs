@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use grpo_policy::weights::export::COMPANIONS;
 use grpo_policy::weights::{self, Weights};
 use grpo_records::paths;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
@@ -42,19 +43,20 @@ impl Form<'_> {
 
     /// The other files, as far as there are any.
     fn companions(&self) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
-        const OF_A_MODEL: [&str; 4] = [
-            "config.json",
-            "generation_config.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        ];
-        Ok(match self {
-            Self::Adapter(config) => vec![("adapter_config.json".to_owned(), json(config)?)],
-            Self::Model(dir) => OF_A_MODEL
-                .into_iter()
-                .filter_map(|name| Some((name.to_owned(), fs::read(dir.join(name)).ok()?)))
-                .collect(),
-        })
+        let dir = match self {
+            Self::Adapter(config) => return Ok(vec![("adapter_config.json".to_owned(), json(config)?)]),
+            Self::Model(dir) => dir,
+        };
+        let mut found = Vec::new();
+        for name in std::iter::once("config.json").chain(COMPANIONS) {
+            let file = dir.join(name);
+            match fs::read(&file) {
+                Ok(bytes) => found.push((name.to_owned(), bytes)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(TrainError::disk("reading", &file)(error)),
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -281,5 +281,5 @@ fn a_record_that_one_rank_cannot_read_is_refused_by_all() {
         error
     });
     assert!(errors.iter().all(TrainError::is_refusal), "{errors:?}");
-    assert!(errors[0].to_string().contains("another rank"), "{errors:?}");
+    assert!(errors[0].to_string().contains("of the ranks"), "{errors:?}");
 }
