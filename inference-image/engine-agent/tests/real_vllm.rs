@@ -124,25 +124,24 @@ impl RealVllm {
 
     /// Begins to sample long rows, and returns when vLLM is about it.
     async fn begin(&self, asked: &CompletionRequest, version: &'static str) -> Running {
-        let before = self.at_the_engine().await;
+        let before = self.prompts_read().await;
         let (agent, asked) = (self.agent.clone(), asked.clone());
         let running = tokio::spawn(async move { agent.complete(&asked, Some(version)).await });
-        while self.at_the_engine().await <= before {
+        while self.prompts_read().await <= before {
             assert!(!running.is_finished(), "it ended at once: {:?}", running.await);
             tokio::task::yield_now().await;
         }
         running
     }
 
-    /// Rows that vLLM says it has.
-    async fn at_the_engine(&self) -> f64 {
+    /// Tokens of prompts that vLLM has read so far. How many rows it has would not do: it may still count some that have been answered.
+    async fn prompts_read(&self) -> f64 {
         let metrics = self.agent.get("/engine/metrics").await.text().await.unwrap();
         // Until the first row came the page may be without them.
-        let of = |name: &str| {
-            let line = metrics.lines().find(|line| line.starts_with(name));
-            line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
-        };
-        of("vllm:num_requests_running{") + of("vllm:num_requests_waiting{")
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("vllm:prompt_tokens_total{"));
+        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
     }
 
     async fn models(&self) -> Vec<String> {
