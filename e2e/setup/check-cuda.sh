@@ -14,11 +14,13 @@ compile() {
 }
 
 link() {
-  local whole="$TARGET/native.so"
+  local whole="$TARGET/native.so" wanted
   g++ -shared -o "$whole" -Wl,--whole-archive "$TARGET"/debug/build/grpo-native-*/out/libgrpo_native*.a -Wl,--no-whole-archive \
     -Wl,-z,defs -Wl,--allow-shlib-undefined -L"$LIBTORCH/lib" -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -lgomp
-  nm -DC --undefined-only "$whole" | grep -q 'c10d::ProcessGroupNCCL::ProcessGroupNCCL' || die "there is no NCCL in it"
-  nm -DC --undefined-only "$whole" | grep -q 'c10::cuda::set_device' || die "there is no CUDA in it"
+  # Read whole first: where grep goes as soon as it has found something, nm fails on a pipe that nobody reads.
+  wanted=$(nm -DC --undefined-only "$whole")
+  grep -q 'c10d::ProcessGroupNCCL::ProcessGroupNCCL' <<< "$wanted" || die "there is no NCCL in it"
+  grep -q 'c10::cuda::set_device' <<< "$wanted" || die "there is no CUDA in it"
   note "ProcessGroupNCCL and c10::cuda are found"
 }
 
