@@ -110,14 +110,14 @@ impl Chunk {
         })
     }
 
-    /// Adds to `weight_gradient: [v, h]` and answers the gradient of the hidden states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the
-    /// entropies, `[n]` each (none: the loss does not look at entropies). Consumes the buffer's content.
+    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden states, `[n, h]`, both in fp32 where they are in bf16, given
+    /// those of the logprobs and of the entropies, `[n]` each (none: the loss does not look at entropies). Consumes the buffer's content.
     pub fn backward(
         self,
         weight: &Tensor,
         logprobs: &Tensor,
         entropies: Option<&Tensor>,
-        weight_gradient: &mut Tensor,
+        mut weight_gradient: Option<&mut Tensor>,
     ) -> Tensor {
         tch::no_grad(|| {
             let (n, v) = (self.logp.size()[0], self.logp.size()[1]);
@@ -144,13 +144,17 @@ impl Chunk {
                 let mut above = Tensor::zeros([n, weight.size()[1]], (logits.kind(), logits.device()));
                 for (begin, count) in parts(v) {
                     let logits = logits.narrow(1, begin, count);
-                    let mut gradient = weight_gradient.narrow(0, begin, count);
-                    let _ = gradient.g_add_(&product(&logits.tr(), &self.scaled));
+                    if let Some(gradient) = &mut weight_gradient {
+                        let mut gradient = gradient.narrow(0, begin, count);
+                        let _ = gradient.g_add_(&product(&logits.tr(), &self.scaled));
+                    }
                     let _ = above.g_add_(&product(&logits, &weight.narrow(0, begin, count)));
                 }
                 return above;
             }
-            let _ = weight_gradient.addmm_(&logits.tr(), &self.scaled);
+            if let Some(gradient) = weight_gradient {
+                let _ = gradient.addmm_(&logits.tr(), &self.scaled);
+            }
             logits.mm(weight) / self.temperatures.unsqueeze(-1)
         })
     }
@@ -231,7 +235,10 @@ mod tests {
                     let mut dw = w.zeros_like();
                     let buffer = buffer(n + 1, v, &x);
                     let (chunk, logprobs, entropies) = Chunk::forward(&w, &x, &targets, &t, &buffer);
-                    let dx = chunk.backward(&w, &g, e.as_ref(), &mut dw);
+                    let dx = chunk.backward(&w, &g, e.as_ref(), Some(&mut dw));
+                    let (again, ..) = Chunk::forward(&w, &x, &targets, &t, &buffer);
+                    let beside_frozen = again.backward(&w, &g, e.as_ref(), None);
+                    assert_eq!(beside_frozen, dx, "of a weight that is not trained");
                     let names = ["logprobs", "entropies", "dx", "dw"];
                     for (at, got) in [logprobs, entropies, dx, dw].iter().enumerate() {
                         let off = |found: &Tensor| apart(&found.to_kind(Kind::Double), &wanted[at]);
@@ -261,7 +268,7 @@ mod tests {
             let [t, g, e] = [&exact_t, &g, &e].map(|tensor| tensor.to_kind(Kind::Float));
             let mut dw = Tensor::zeros([v, h], (Kind::Float, Device::Cpu));
             let (chunk, logprobs, entropies) = Chunk::forward(&w, &x, &targets, &t, &buffer(n, v, &x));
-            let dx = chunk.backward(&w, &g, Some(&e), &mut dw);
+            let dx = chunk.backward(&w, &g, Some(&e), Some(&mut dw));
             for (got, wanted) in [logprobs, entropies, dx, dw].iter().zip(&wanted) {
                 assert_eq!(got.kind(), Kind::Float);
                 let apart = apart(&got.to_kind(Kind::Double), wanted);
@@ -280,7 +287,7 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(&logprobs).unwrap(), [0.0, -2e4]);
         assert_eq!(Vec::<f32>::try_from(&entropies).unwrap(), [0.0, 0.0]);
         let mut dw = w.zeros_like();
-        let dx = chunk.backward(&w, &t, None, &mut dw);
+        let dx = chunk.backward(&w, &t, None, Some(&mut dw));
         assert_eq!(Vec::<f32>::try_from(dx.reshape([-1])).unwrap(), [0.0, 2.0]);
     }
 }

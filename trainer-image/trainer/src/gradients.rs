@@ -77,6 +77,7 @@ pub enum LossOver {
 /// piece would be written and read again each time.
 struct Ends {
     tensors: Vec<Tensor>,
+    /// None where an adapter is trained beside them.
     gradients: Vec<Tensor>,
     buffer: Tensor,
     /// Tokens of a piece.
@@ -167,6 +168,7 @@ impl Sharded {
         Ends {
             gradients: tensors
                 .iter()
+                .filter(|_| self.frozen.is_empty())
                 .map(|tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device())))
                 .collect(),
             buffer: head::buffer(most, self.config.vocab_size as i64, &tensors[0]),
@@ -390,10 +392,13 @@ impl Sharded {
                     (part(logprobs), entropies.as_ref().map(part))
                 }
             };
-            backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), &mut ends.gradients[at]));
+            let gradient = ends.gradients.get_mut(at);
+            backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), gradient));
         }
         flow(&normed, &Tensor::cat(&backs, 0));
-        ends.gradients[1] += grad_of(&norm).to_kind(summing(norm.kind()));
+        if let Some(gradient) = ends.gradients.get_mut(1) {
+            *gradient += grad_of(&norm).to_kind(summing(norm.kind()));
+        }
         Ok(grad_of(&x))
     }
 

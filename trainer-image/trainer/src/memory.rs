@@ -258,7 +258,7 @@ impl Facts {
         let largest = load.tokens.iter().copied().max().unwrap_or(0);
         let all: u64 = (0..self.layers()).map(|layer| self.saved(layer)).sum();
         let gathered = (0..self.trained.len()).map(|unit| self.whole(unit)).sum();
-        let ends = MASTER * (self.trained[0] + self.frozen.first().copied().unwrap_or(0));
+        let ends = MASTER * self.trained[0];
         let blocks: u64 = self.trained[1..].iter().map(|values| MASTER * values).sum();
         let last = self.layers().saturating_sub(1);
         let base = Estimate {
@@ -308,7 +308,7 @@ impl Facts {
         let layers = self.layers() as u64;
         let (unit, last) = (self.largest(), self.layers().saturating_sub(1));
         let two = (if layers > 1 { 2 } else { 1 }) * self.whole(unit);
-        let ends = MASTER * (self.trained[0] + self.frozen.first().copied().unwrap_or(0));
+        let ends = MASTER * self.trained[0];
         let parts = self.trained[1..].iter().sum::<u64>() * MASTER / self.shards;
         let stack = |blocks: u64| self.compute * h * all * blocks;
         let base = Estimate {
