@@ -1,7 +1,9 @@
 //! Checkpoints: one rank's state at a step, written, sealed by rank 0 when all are there, and read back at any world size.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use grpo_policy::weights::Unit;
 use grpo_records::paths;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,9 @@ use tch::{Device, Tensor};
 use super::{Store, json, lineage_number, name_of, sha256};
 use crate::error::TrainError;
 use crate::sharded::{Sharded, padded};
+
+/// A unit's tensors in a rank's file, behind its number: values, then AdamW's moments.
+const STATES: [&str; 3] = ["values", "first", "second"];
 
 /// `checkpoints/<lineage>-s<step>/manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,12 +46,9 @@ pub struct Snapshot {
 impl Snapshot {
     pub fn of(model: &Sharded, lineage: &str, step: u32) -> Self {
         let named = model.shards.iter().enumerate().flat_map(|(index, shard)| {
-            let parts = [
-                ("values", &shard.values),
-                ("first", &shard.first_moment),
-                ("second", &shard.second_moment),
-            ];
-            parts.map(|(name, tensor)| (format!("{index:05}.{name}"), on_the_host(tensor)))
+            let parts = [&shard.values, &shard.first_moment, &shard.second_moment].into_iter();
+            let named = STATES.iter().zip(parts);
+            named.map(move |(name, tensor)| (format!("{index:05}.{name}"), on_the_host(tensor)))
         });
         let is_written = model.copy() == 0;
         Self {
@@ -147,27 +149,14 @@ impl Store {
         }))
     }
 
-    /// Puts a checkpoint's state into the model, whatever world size wrote it.
+    /// Puts a checkpoint's state into the model, whatever world size wrote it. Of its files one is in memory at a time, and those that have nothing of this
+    /// rank's part are not read: a rank that could hold its state while it trained can come back to it.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
-        let parts = (0..checkpoint.world)
-            .map(|rank| {
-                self.read(&paths::checkpoint_rank(
-                    &checkpoint.lineage,
-                    checkpoint.step,
-                    rank,
-                    checkpoint.world,
-                ))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let path = paths::checkpoint(&checkpoint.lineage, checkpoint.step);
+        let CheckpointManifest { lineage, step, .. } = checkpoint;
         let damaged = |message: String| TrainError::Damaged {
-            path: path.clone(),
+            path: paths::checkpoint(lineage, *step),
             message,
         };
-        let parts = parts
-            .iter()
-            .map(|bytes| SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string())))
-            .collect::<Result<Vec<_>, _>>()?;
         let head = CheckpointManifest::head(model, "", 0);
         if head.adapter != checkpoint.adapter {
             let words = |adapter: &Option<serde_json::Value>| {
@@ -176,34 +165,61 @@ impl Store {
             let (held, wanted) = (words(&checkpoint.adapter), words(&head.adapter));
             return Err(damaged(format!("it holds {held}, but trained are {wanted}")));
         }
-        let group = model.shard_group();
-        let (rank, world) = (group.rank() as usize, group.world() as usize);
-        for (index, shard) in model.shards.iter_mut().enumerate() {
-            let numel = shard.unit.numel();
-            let part = padded(&shard.unit, world) / world;
-            let whole = |name: &str| {
-                let mut flat = Vec::with_capacity(numel);
-                for tensors in &parts {
-                    let tensor = tensors
-                        .tensor(&format!("{index:05}.{name}"))
-                        .map_err(|e| damaged(e.to_string()))?;
-                    let data = tensor.data().chunks_exact(4);
-                    flat.extend(data.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        let (rank, world) = (model.shard_group().rank(), model.shard_group().world());
+        let mut states: Vec<[Vec<f32>; 3]> = model
+            .shards
+            .iter()
+            .map(|shard| [(); 3].map(|()| vec![0.0; part(&shard.unit, rank, world).len()]))
+            .collect();
+        for from in 0..checkpoint.world {
+            let parts = model.shards.iter().map(|shard| {
+                let (own, theirs) = (
+                    part(&shard.unit, rank, world),
+                    part(&shard.unit, from, checkpoint.world),
+                );
+                let both = own.start.max(theirs.start)..own.end.min(theirs.end);
+                (own, theirs, both)
+            });
+            let parts: Vec<_> = parts.collect();
+            if parts.iter().all(|(_, _, both)| both.is_empty()) {
+                continue;
+            }
+            let bytes = self.read(&paths::checkpoint_rank(lineage, *step, from, checkpoint.world))?;
+            let tensors = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
+            for (index, (state, (own, theirs, both))) in states.iter_mut().zip(parts).enumerate() {
+                if both.is_empty() {
+                    continue;
                 }
-                if flat.len() < numel {
-                    return Err(damaged(format!("unit {index} holds {} values of {numel}", flat.len())));
+                for (name, values) in STATES.iter().zip(state) {
+                    let tensor = tensors.tensor(&format!("{index:05}.{name}"));
+                    let data = tensor.map_err(|e| damaged(e.to_string()))?.data();
+                    if data.len() != 4 * theirs.len() {
+                        let (held, wanted) = (data.len() / 4, theirs.len());
+                        return Err(damaged(format!("unit {index} holds {held} values of {wanted}")));
+                    }
+                    let data = data[4 * (both.start - theirs.start)..4 * (both.end - theirs.start)].chunks_exact(4);
+                    for (value, b) in values[both.start - own.start..].iter_mut().zip(data) {
+                        *value = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                    }
                 }
-                flat.truncate(numel);
-                flat.resize(part * world, 0.0);
-                Ok(Tensor::from_slice(&flat[part * rank..part * (rank + 1)]))
-            };
-            shard.values = whole("values")?.to_device(shard.values.device());
-            shard.first_moment = whole("first")?.to_device(shard.first_moment.device());
-            shard.second_moment = whole("second")?.to_device(shard.second_moment.device());
+            }
+        }
+        for (shard, state) in model.shards.iter_mut().zip(states) {
+            let places = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
+            for (place, values) in places.into_iter().zip(state) {
+                *place = Tensor::from_slice(&values).to_device(place.device());
+            }
         }
         model.updates = checkpoint.updates;
         Ok(())
     }
+}
+
+/// Of a unit's values, padded, those that a rank has.
+fn part(unit: &Unit, rank: u32, world: u32) -> Range<usize> {
+    let (rank, world) = (rank as usize, world as usize);
+    let size = padded(unit, world) / world;
+    size * rank..size * (rank + 1)
 }
 
 /// A copy of its own: a tensor that is on the host is not copied by moving it there.
