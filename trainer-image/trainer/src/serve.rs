@@ -287,12 +287,9 @@ impl Rank {
         self.publish_weights(&weights, parent)
     }
 
-    /// What a version consists of: all weights, or the adapter. Every rank must call it.
+    /// What a version consists of: all weights, or the adapter; nothing but on rank 0. Every rank must call it.
     fn published(&self) -> Result<weights::Weights, TrainError> {
-        match publishes_adapters(&self.config.spec) {
-            true => self.model.adapter_weights(),
-            false => self.model.weights(),
-        }
+        self.model.published(publishes_adapters(&self.config.spec))
     }
 
     /// Metrics of the step that published the current weights.

@@ -368,21 +368,34 @@ impl Sharded {
 
     /// All weights, whole, with the adapter added where there is one. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
-        self.collected(|index| self.unit(index))
+        self.collected(true, |index| self.unit(index))
     }
 
     /// The adapter's weights, whole. Every rank must call it.
     pub fn adapter_weights(&self) -> Result<Weights, TrainError> {
-        self.collected(|index| self.adapter(index))
+        self.collected(true, |index| self.adapter(index))
+    }
+
+    /// What is published, the adapter's weights or all: whole on rank 0. The other ranks hold a unit of it at a time, and answer nothing.
+    pub fn published(&self, adapter: bool) -> Result<Weights, TrainError> {
+        let kept = self.group.rank() == 0;
+        match adapter {
+            true => self.collected(kept, |index| self.adapter(index)),
+            false => self.collected(kept, |index| self.unit(index)),
+        }
     }
 
     fn collected(
         &self,
+        kept: bool,
         unit: impl Fn(usize) -> Result<(Unit, Vec<Tensor>), TrainError>,
     ) -> Result<Weights, TrainError> {
         let mut weights = Weights::new();
         for index in 0..self.shards.len() {
             let (unit, tensors) = unit(index)?;
+            if !kept {
+                continue;
+            }
             for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
                 weights.insert(name, Array { shape, values });

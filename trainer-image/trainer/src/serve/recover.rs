@@ -78,8 +78,13 @@ impl Rank {
             .unwrap_or(1);
         // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
         let at_least = |known: &Published| lineage_number(&known.lineage) >= lineage_number(&self.lineage);
-        match self.published_first(step, versions).filter(at_least) {
-            Some(known) if known.tensors_sha256 == weights::checksum(&weights) => self.lineage = known.lineage,
+        let known = self.published_first(step, versions).filter(at_least);
+        // Only rank 0 has the weights.
+        let is_known = |known: &Published| known.tensors_sha256 == weights::checksum(&weights);
+        let repeats = self.is_first() && known.as_ref().is_some_and(is_known);
+        let repeats = self.model.sum(&[f64::from(u8::from(repeats))])?[0] > 0.0;
+        match known {
+            Some(known) if repeats => self.lineage = known.lineage,
             Some(_) => {
                 self.lineage = format!("l{}", newest.max(lineage_number(&self.lineage)) + 1);
                 tracing::warn!(
