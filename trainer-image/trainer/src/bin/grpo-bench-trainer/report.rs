@@ -21,6 +21,9 @@ pub struct Row {
     /// Of what was measured: figures may be measured one after the other.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub commit: String,
+    /// On which it was measured.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
 }
 
 impl Row {
@@ -33,6 +36,7 @@ impl Row {
             peer_value: None,
             bar: bar.map(str::to_owned),
             commit: String::new(),
+            machine: String::new(),
         }
     }
 
@@ -73,17 +77,25 @@ pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failu
     let earlier = std::fs::read(path)
         .ok()
         .and_then(|bytes| serde_json::from_slice::<File>(&bytes).ok());
-    let (mut all, known) = earlier.map(|file| (file.rows, file.versions)).unwrap_or_default();
+    let (mut all, known) = earlier
+        .map(|file| {
+            // Rows of a file that named its machine only once.
+            let machine = |row: Row| match row.machine.is_empty() {
+                true => file.machine.clone(),
+                false => row.machine,
+            };
+            let row = |row: Row| Row {
+                machine: machine(row.clone()),
+                ..row
+            };
+            (file.rows.into_iter().map(row).collect::<Vec<_>>(), file.versions)
+        })
+        .unwrap_or_default();
     all.retain(|row| rows.iter().all(|new| number(new) != number(row)));
     let mut commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
     if !said_by("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
         commit.push('+');
     }
-    all.extend(rows.iter().map(|row| Row {
-        commit: commit.clone(),
-        ..row.clone()
-    }));
-    all.sort_by_key(number);
     let mut versions = [&[said_by("rustc", &["--version"])], versions].concat();
     // Of the peers that other rows were measured beside.
     let program = |version: &String| version.split(' ').next().unwrap_or_default().to_owned();
@@ -94,12 +106,17 @@ pub fn write(path: &Path, rows: &[Row], versions: &[String]) -> Result<(), Failu
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors.lines().find_map(|line| line.strip_prefix("model name"));
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let model = model.map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']));
+    let machine = format!("{model}, {cores} cores");
+    all.extend(rows.iter().map(|row| Row {
+        commit: commit.clone(),
+        machine: machine.clone(),
+        ..row.clone()
+    }));
+    all.sort_by_key(number);
     let file = File {
         commit,
-        machine: format!(
-            "{}, {cores} cores",
-            model.map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']))
-        ),
+        machine,
         versions,
         rows: all,
     };
