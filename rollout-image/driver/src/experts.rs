@@ -2,12 +2,13 @@
 //! same ones.
 //!
 //! An engine is asked, along with every turn, for what no earlier turn has brought. What it reports is checked against the model, stripped of layers
-//! that have no experts, and put into a file of the turn's own, which the turn's record names. [`grpo_records::ExpertsSpan`] says what is in it.
+//! that have no experts, and put into a file of the turn's own, which the turn's record names. [`ExpertsSpan`] says what is in it.
 
 use crate::fault::Fault;
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
 use grpo_engine_protocol::{ExpertsFault, RoutedExperts};
 use grpo_policy::Config;
+use grpo_records::ExpertsSpan;
 use std::path::Path;
 
 /// The experts of a model, as far as numbers of them are to be understood.
@@ -120,7 +121,7 @@ impl Mixture {
     }
 
     fn width(&self) -> usize {
-        if self.experts <= 256 { 1 } else { 2 }
+        ExpertsSpan::number_bytes(self.experts)
     }
 }
 

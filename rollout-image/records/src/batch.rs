@@ -102,6 +102,13 @@ pub struct ExpertsSpan {
     pub sha256: String,
 }
 
+impl ExpertsSpan {
+    /// Bytes of one number in a file, where a layer has so many experts.
+    pub fn number_bytes(experts: usize) -> usize {
+        if experts <= 256 { 1 } else { 2 }
+    }
+}
+
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowFault {

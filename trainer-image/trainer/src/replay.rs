@@ -36,7 +36,7 @@ fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<
     }
     let tokens = span.to - span.from;
     let layers = experts.layers.iter().filter(|layer| **layer).count();
-    let width = if experts.count <= 256 { 1 } else { 2 };
+    let width = ExpertsSpan::number_bytes(experts.count);
     let wanted = tokens * layers * experts.per_token * width;
     // Before it is read: a file of another kind may be of any size.
     let there = std::fs::metadata(store.at(&span.file)).map(|file| file.len());
