@@ -14,6 +14,8 @@
 use grpo_crds::algorithm::{Advantage, Algorithm, Control, Estimator, StandardDeviation};
 use grpo_records::batch::{Batch, Row};
 
+use crate::mixing::{STEP, mixed};
+
 /// What became of one group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupAdvantages {
@@ -110,13 +112,11 @@ pub struct BatchAdvantages {
 /// Rewards of a group in other places (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group): what a policy
 /// "learns" from them is what it would learn from chance.
 fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
-    let mut state = seed ^ (u64::from(step) << 32 | u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut state = seed ^ (u64::from(step) << 32 | u64::from(group)).wrapping_mul(STEP);
     let mut draw = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let drawn = mixed(state);
+        state = state.wrapping_add(STEP);
+        drawn
     };
     for last in (1..rewards.len()).rev() {
         rewards.swap(last, (draw() % (last as u64 + 1)) as usize);

@@ -19,6 +19,7 @@
 use std::ops::Range;
 
 use grpo_native::attention::Piece;
+use grpo_objective::mixing::mixed;
 use grpo_policy::Config;
 
 use crate::data::TrainRow;
@@ -360,14 +361,6 @@ fn lay_out(rows: &[Used<'_>], members: Vec<usize>) -> Pack {
         }));
     }
     pack
-}
-
-/// A number that looks like another one: SplitMix64's (Steele, Lea and Flood, OOPSLA 2014).
-pub(crate) fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// Lays out the heavy path that begins at `top`, then what branches off it.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use grpo_native::Group;
 use grpo_native::optimizer::{AdamStep, adamw};
+use grpo_objective::mixing::mixed;
 use grpo_policy::lora::{self, Lora};
 use grpo_policy::model::{self, Rope};
 use grpo_policy::weights::{self, Array, Source, Unit, Weights};
@@ -28,7 +29,7 @@ use crate::finetune;
 pub use crate::gradients::{LossFn, LossOver, Model, Slope};
 use crate::memory::Facts;
 use crate::mesh::{Mesh, Parts, Plan};
-use crate::packing::{Pack, mixed};
+use crate::packing::Pack;
 use crate::replay;
 use crate::state::Store;
 
