@@ -7,8 +7,8 @@ SHELL := /bin/bash
 ENV := source e2e/setup/env.sh
 STATIC_TARGET := x86_64-unknown-linux-gnu
 # Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
-PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer
-TORCH := -p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch
+PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
+TORCH := -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
 .PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
@@ -55,16 +55,16 @@ test-api: ## rules, bounds and chart on an API server without nodes
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
-	cargo test $(PLAIN) --test judges --test chart -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture judges:: chart::
 
 test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
-	cargo test $(PLAIN) --test bad_input --test rest --test faults --test sandbox_faults -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operator::bad_input:: operator::rest:: faults::
 	# Each of these waits most of the time.
-	cargo test $(PLAIN) --test operator --test gateway -- --ignored --test-threads=3 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
 
 test-e2e: ## tests on a real cluster
 	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
@@ -72,32 +72,32 @@ test-e2e: ## tests on a real cluster
 	  exit 0
 	fi
 	e2e/setup/kubernetes.sh control-plane
-	e2e/demo/prepare.sh
+	demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test tools --test cluster --test walls --test examples -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: walls:: examples::
 
 test-chaos: ## the same cluster, with parts taken away
-	@e2e/demo/prepare.sh
+	@demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test chaos -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture chaos::
 
 test-sandboxes: ## 51 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
-	@e2e/demo/prepare.sh
+	@demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test sandboxes -- --ignored --test-threads=1 --nocapture
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture sandboxes::
 
 test-sandbox-faults: ## over 200 faults of sandboxes, played to a gateway and made on the real cluster, the API server away for a minute
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
-	e2e/demo/prepare.sh
+	demo/prepare.sh
 	$(ENV)
-	GRPO_FAULT_ROUNDS=8 GRPO_OUTAGE_SECONDS=60 cargo test $(PLAIN) --test sandbox_faults -- --ignored --nocapture
-	GRPO_LOSS_ROUNDS=4 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture whoever_loses
+	GRPO_FAULT_ROUNDS=8 GRPO_OUTAGE_SECONDS=60 cargo test $(PLAIN) --test e2e -- --ignored --nocapture sandbox_faults::
+	GRPO_LOSS_ROUNDS=4 cargo test $(PLAIN) --test e2e -- --ignored --nocapture sandboxes::losses::
 
 test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on the real cluster
-	@e2e/demo/prepare.sh
+	@demo/prepare.sh
 	$(ENV)
-	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test sandboxes -- --ignored --nocapture after_a_reset
+	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test e2e -- --ignored --nocapture sandboxes::resets::
 
 test-trainer-kills: ## a trainer of two ranks, killed 200 times: the same losses, the same weights, no half checkpoint
 	@e2e/setup/setup.sh build
@@ -111,13 +111,13 @@ fuzz-sandboxes: ## spoilt requests at every door of sandboxd and of its gateway,
 	GRPO_FUZZ_SECONDS=600 cargo test $(PLAIN) --test sandboxd --test compat -- garbage:: --nocapture --test-threads=4
 
 demo: ## a policy learns to fix bugs, before your eyes
-	@e2e/demo/demo.sh
+	@demo/demo.sh
 
 verify-demo: ## recompute what the demo claims, from its records
-	@e2e/demo/verify.sh
+	@demo/verify.sh
 
 bench-learning: ## learning over several seeds, with controls; a third longer than the demo, whose time is short
-	@e2e/demo/learning.sh --iterations 16
+	@demo/learning.sh --iterations 16
 
 bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacity scenarios; 45 minutes
 	@e2e/setup/setup.sh build
@@ -127,7 +127,7 @@ bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacit
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-operator"
 
 bench-sandbox: ## leases, commands, refills and restarts of the sandbox gateway, beside bare clients and swe-rex; 30 minutes
-	@e2e/demo/prepare.sh
+	@demo/prepare.sh
 	e2e/setup/kubernetes.sh control-plane
 	e2e/setup/swerex.sh
 	$(ENV)
@@ -142,7 +142,7 @@ bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's, and
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,9
 
 choose-rate: ## the learning rate with the largest gain on the validation split
-	@e2e/demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
+	@demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
 check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves behind the agent on the CPU (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh

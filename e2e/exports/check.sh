@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$REPO"
 COUNT=${1:-60}
 SEED=${2:-1}
-TORCH=(-p grpo-native -p grpo-policy -p grpo-trainer --features grpo-policy/torch)
+TORCH=(-p grpo-native -p grpo-model -p grpo-trainer --features grpo-model/torch)
 LIBRARIES=$(source e2e/setup/env.sh && echo "${LD_LIBRARY_PATH:-}")
 PYTHON=$CACHE/venv-transformers/bin/python
 VLLM=$CACHE/venv-vllm/bin/python
@@ -18,7 +18,7 @@ WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 
-random_models() { "$PYTHON" trainer-image/policy/tests/golden/make.py --random "$COUNT" --seed "$SEED" --to "$WORK/models"; }
+random_models() { "$PYTHON" libs/model/tests/golden/make.py --random "$COUNT" --seed "$SEED" --to "$WORK/models"; }
 
 # ours TEST NAME: a test that is left out otherwise; its figures are what it prints.
 ours() {

@@ -2,20 +2,18 @@
 //!
 //! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
 
-mod support;
-
+use crate::support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
 use grpo_crds::{GrpoRun, Stage};
-use grpo_e2e::cluster::manifest::delete_run;
-use grpo_e2e::cluster::wait;
-use grpo_e2e::follow;
-use grpo_e2e::run_folder::RunFolder;
+use grpo_demo::follow;
 use grpo_records::Event;
+use grpo_records::folder::RunFolder;
+use grpo_testing::cluster::manifest::delete_run;
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
-use support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
 
 const RUN: &str = "chaos";
 const ITERATIONS: u32 = 8;

@@ -2,13 +2,9 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
-#![allow(clippy::unwrap_used)]
-
-use grpo_e2e::{
-    ask::{Verb, ask},
-    chart::{self, ChartError},
-    control_plane::{ControlPlane, Options},
-};
+use grpo_testing::ask::{Verb, ask};
+use grpo_testing::chart::{self, ChartError};
+use grpo_testing::control_plane::{ControlPlane, Options};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

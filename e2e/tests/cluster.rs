@@ -3,16 +3,16 @@
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
-mod support;
-
+use crate::support::recorder::{shortest_pause, slowest_showing};
+use crate::support::{Result, SOON, Scene, plugin, repository, rows, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
-use grpo_e2e::cluster::manifest::{RunManifest, delete_run};
-use grpo_e2e::cluster::wait;
-use grpo_e2e::learning::differing_episodes;
-use grpo_e2e::report::first_and_last;
+use grpo_demo::learning::differing_episodes;
+use grpo_demo::report::first_and_last;
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
+use grpo_testing::cluster::manifest::{RunManifest, delete_run};
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -21,8 +21,6 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
-use support::recorder::{shortest_pause, slowest_showing};
-use support::{Result, SOON, Scene, plugin, repository, rows, small_run, verified};
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
 /// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones, and the
@@ -260,7 +258,7 @@ async fn a_model_image_that_cannot_be_pulled_is_named_while_the_run_waits() -> R
 #[ignore = "needs a cluster: make test-e2e"]
 async fn an_unknown_model_type_is_named() -> Result<()> {
     let scene = Scene::new("bad-model-type").await?;
-    let model = repository().join("e2e/demo/model");
+    let model = repository().join("demo/model");
     let read = |name: &str| std::fs::read_to_string(model.join(name));
     let mut config: Value = serde_json::from_str(&read("config.json")?)?;
     config["model_type"] = json!("mamba9");

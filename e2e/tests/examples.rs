@@ -5,8 +5,6 @@
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: part of `make test-e2e`.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -15,14 +13,12 @@ use std::{
 };
 
 use futures::future::try_join_all;
-use grpo_crds::{GrpoRun, grpo_run::Phase};
-use grpo_e2e::{
-    cluster::{ClusterError, api},
-    operator_bench::{
-        RigError,
-        rig::{Rig, kinds, until},
-    },
+use grpo_bench::operator_bench::{
+    RigError,
+    rig::{Rig, kinds, until},
 };
+use grpo_crds::{GrpoRun, grpo_run::Phase};
+use grpo_testing::cluster::{ClusterError, api};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::{
     Client, Resource, ResourceExt,
@@ -95,7 +91,7 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/examples")
+    grpo_testing::repository().join("docs/examples")
 }
 
 fn manifests(name: &str) -> Vec<Value> {

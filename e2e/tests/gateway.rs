@@ -3,8 +3,8 @@
 //!
 //! Needs the programs that `make setup` builds, the gateway's binary and sandboxd's: `make test-operator`.
 
-use grpo_e2e::bench::Row;
-use grpo_e2e::sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart};
+use grpo_bench::sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart};
+use grpo_bench_report::Row;
 
 /// Writes and memory mean the same on a busy machine; time does not, so of that the bench alone has bars.
 fn judge(rows: Result<Vec<Row>, SandboxBenchError>) -> Result<(), SandboxBenchError> {

@@ -2,18 +2,13 @@
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-api`. Without them these tests do not run.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../crds/tests/support/mod.rs"]
-mod support;
-
+use crate::manifests::{Case, bases, bounds, judge::Judge, rules};
 use futures::{StreamExt, stream};
-use grpo_e2e::ask::{Refusal, Verb, ask};
-use grpo_e2e::chart;
-use grpo_e2e::control_plane::{ControlPlane, Options};
+use grpo_testing::ask::{Refusal, Verb, ask};
+use grpo_testing::chart;
+use grpo_testing::control_plane::{ControlPlane, Options};
 use kube::Client;
 use serde_json::{Value, json};
-use support::{Case, bases, bounds, judge::Judge, rules};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -2,14 +2,12 @@
 //!
 //! Needs a cluster with images: `make test-e2e`. Without one these tests do not run.
 
-mod support;
-
+use crate::support::{Result, SOON, Scene, repository, small_run};
 use grpo_crds::GrpoRun;
-use grpo_e2e::cluster::store;
-use grpo_e2e::cluster::wait;
+use grpo_testing::cluster::store;
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
-use support::{Result, SOON, Scene, repository, small_run};
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]

@@ -2,18 +2,16 @@
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
-mod support;
-
+use crate::support::gateway::Gateway;
+use crate::support::{Result, SOON, Scene, repository, rows};
 use grpo_crds::SandboxPool;
-use grpo_e2e::cluster::wait;
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
-use support::gateway::Gateway;
-use support::{Result, SOON, Scene, repository, rows};
 
 /// A probe that showed nothing good is made again after 10, 20 and 40 s.
 const PROBED_AGAIN: Duration = Duration::from_secs(120);

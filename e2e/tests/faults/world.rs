@@ -2,20 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use grpo_bench::operator_bench::{
+    RigError,
+    fleet::{small, volume},
+    rig::{Rig, parsed, until},
+};
 use grpo_crds::{
     GrpoRun, PROGRESS_FIELD_MANAGER,
     grpo_run::{AttemptStatus, Phase},
     names::{ATTEMPT, RANK, ROLE, RUN, role},
 };
-use grpo_e2e::{
-    cluster::{ClusterError, api},
-    control_plane::Part,
-    operator_bench::{
-        RigError,
-        fleet::{small, volume},
-        rig::{Rig, parsed, until},
-    },
-};
+use grpo_testing::cluster::{ClusterError, api};
+use grpo_testing::control_plane::Part;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Pod, PodCondition, Service},

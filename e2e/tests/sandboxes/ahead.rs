@@ -6,7 +6,7 @@ use grpo_sandbox_protocol::{ImageDemand, ImageTrouble, Priority};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::pool::{Pool, task};
+use super::pool::{Pool, task};
 use crate::support::{Result, SOON};
 
 const HOLDERS: &str = "grpo.dev/role=image";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::pool::{Pool, SANDBOXES, command, shell, task};
+use super::pool::{Pool, SANDBOXES, command, shell, task};
 use crate::support::{Result, SOON, repository, rows};
 use futures::{StreamExt, stream};
 use grpo_driver::grade::Grader;
@@ -11,9 +11,9 @@ use grpo_driver::grader_worker::GraderWorker;
 use grpo_driver::patch;
 use grpo_driver::sandbox::Sandbox;
 use grpo_driver::tasks::{self, Selection, Task};
-use grpo_e2e::cluster;
 use grpo_records::{EpisodeEnd, Outcome};
 use grpo_sandbox_protocol::{ExecResult, Killed, Priority, SandboxCause};
+use grpo_testing::cluster;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, ListParams};
 use regex::Regex;
@@ -326,7 +326,7 @@ async fn whatever_a_policy_tries_in_its_sandbox_is_contained_or_reported() -> Re
     range.pool.scene.clear().await
 }
 
-/// The page of the book shows these rows. `UPDATE_BOOK=1 cargo test -p grpo-e2e --test sandboxes` writes it anew.
+/// The page of the book shows these rows. `UPDATE_BOOK=1 cargo test -p grpo-e2e sandboxes::attacks` writes it anew.
 #[test]
 fn the_books_table_of_attacks_is_what_is_tried() {
     let page = repository().join("docs/src/sandbox-attacks.md");

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use grpo_driver::sandbox::SandboxError;
-use grpo_e2e::cluster::wait;
 use grpo_sandbox_protocol::{Priority, SandboxCause};
+use grpo_testing::cluster::wait;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
-use crate::pool::{Pool, SANDBOXES, command, shell, task};
+use super::pool::{Pool, SANDBOXES, command, shell, task};
 use crate::support::{Result, SOON};
 
 /// What is done to the sandbox, by its name.

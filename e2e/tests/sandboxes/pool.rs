@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use grpo_crds::SandboxPool;
 use grpo_driver::sandbox::Gateway;
-use grpo_e2e::cluster::wait;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, ExecRequest, ExecResult, SandboxCause};
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -10,7 +10,7 @@ use grpo_sandbox_protocol::Priority;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::pool::{Pool, SANDBOXES, shell, task};
+use super::pool::{Pool, SANDBOXES, shell, task};
 use crate::support::{Result, SOON};
 
 const AT_ONCE: usize = 4;
@@ -151,7 +151,7 @@ async fn after_a_reset_nothing_of_a_hostile_workload_is_left() -> Result<()> {
     assert_eq!(system_v.exit_code, Some(0), "{system_v:?}");
     let pod = unused.lease.sandbox.clone();
     unused.release().await;
-    let gone = |there: &grpo_e2e::cluster::wait::Objects<Pod>| (!there.contains_key(&pod)).then_some(());
+    let gone = |there: &grpo_testing::cluster::wait::Objects<Pod>| (!there.contains_key(&pod)).then_some(());
     pool.scene
         .until_pods(SANDBOXES, SOON, "the pod with System V memory to be gone", gone)
         .await?;

@@ -4,7 +4,7 @@
 //! node is told to.
 
 use super::{Result, SOON, Scene, repository};
-use grpo_e2e::cluster::wait;
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Api;

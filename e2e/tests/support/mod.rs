@@ -2,7 +2,6 @@
 //!
 //! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test that fails leaves
 //! its namespace to be looked at; the next run of the same test clears it away.
-#![allow(dead_code)]
 
 pub mod gateway;
 pub mod kill;
@@ -11,19 +10,19 @@ pub mod recorder;
 pub mod shelf;
 
 use grpo_crds::GrpoRun;
-use grpo_e2e::cluster::manifest::RunManifest;
-use grpo_e2e::cluster::{self, wait};
-use grpo_e2e::follow::{self, Ended, FollowError};
-use grpo_e2e::run_folder::RunFolder;
-use grpo_e2e::tasks::Tasks;
-use grpo_e2e::verify::grader::GraderCommand;
-use grpo_e2e::verify::{self, Check, Sources};
+use grpo_demo::follow::{self, Ended, FollowError};
+use grpo_records::folder::RunFolder;
+use grpo_testing::cluster::manifest::RunManifest;
+use grpo_testing::cluster::{self, wait};
+use grpo_verify::grader::GraderCommand;
+use grpo_verify::rows::TaskRows;
+use grpo_verify::{self as verify, Check, Sources};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -141,11 +140,7 @@ impl Scene {
     }
 }
 
-/// The root of the checkout.
-pub fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
-}
+pub use grpo_testing::repository;
 
 /// The demo's manifest with counts for a test: seconds, not minutes.
 pub fn small_run(name: &str) -> Result<RunManifest> {
@@ -170,12 +165,11 @@ pub fn rows() -> PathBuf {
 /// Recomputes a store's claims; what does not agree is the error.
 pub fn verified(folder: &RunFolder) -> Result<Vec<Check>> {
     let sources = Sources {
-        tasks: Tasks::read(&rows())?,
+        tasks: TaskRows::read(&rows())?,
         grader: GraderCommand {
             worker: repository().join("rollout-image/grader/worker.py"),
             site: cluster::cache().join("grader-site"),
         },
-        report: None,
     };
     let checks = verify::verify(folder, &sources)?;
     print!("{}", verify::text(&checks));

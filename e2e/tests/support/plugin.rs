@@ -1,10 +1,10 @@
 //! `kubectl grpo` on the runs that tests make anyway: through the driver while it runs, through a reader pod afterwards.
 
 use super::{Result, SOON, Scene};
-use grpo_e2e::cluster::wait;
-use grpo_e2e::run_folder::RunFolder;
+use grpo_records::folder::RunFolder;
 use grpo_records::look::EpisodesOf;
 use grpo_records::paths;
+use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use kubectl_grpo::arguments::RecordsOptions;

@@ -3,8 +3,8 @@
 use super::{Result, Scene};
 use futures::TryStreamExt;
 use grpo_crds::GrpoRun;
-use grpo_e2e::cluster::wait;
 use grpo_records::{Event, JournalEntry};
+use grpo_testing::cluster::wait;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::watcher;
 use serde_json::{Value, json};

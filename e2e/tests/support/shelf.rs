@@ -19,12 +19,12 @@ impl Scene {
         self.make::<Pod>(librarian(name)).await?;
         let pod = format!("{name}-librarian");
         let what = format!("pod {pod} to have written the volume");
-        let written = |there: &grpo_e2e::cluster::wait::Objects<Pod>| {
+        let written = |there: &grpo_testing::cluster::wait::Objects<Pod>| {
             let phase = there.get(&pod)?.status.as_ref()?.phase.clone()?;
             (phase == "Succeeded").then_some(())
         };
-        let config = grpo_e2e::cluster::wait::named(&pod);
-        Ok(grpo_e2e::cluster::wait::until(self.pods(), config, SOON, &what, written).await?)
+        let config = grpo_testing::cluster::wait::named(&pod);
+        Ok(grpo_testing::cluster::wait::until(self.pods(), config, SOON, &what, written).await?)
     }
 
     /// Creates one object of the test's namespace.

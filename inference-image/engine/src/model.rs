@@ -1,8 +1,8 @@
 //! One weights version in memory: read from a folder, checked, and packed for decoding.
 
 use crate::request::Bounds;
-use grpo_policy::decode::{Chunk, Decoder, Scratch, Sequence};
-use grpo_policy::{Config, ModelError, weights};
+use grpo_model::decode::{Chunk, Decoder, Scratch, Sequence};
+use grpo_model::{Config, ModelError, weights};
 use serde::Deserialize;
 use std::path::Path;
 

@@ -4,7 +4,7 @@
 //! read before. Entries are found by (number of the block before, the tokens in this one): exact, no hashes to collide. Sharing cannot change
 //! an answer, because a position has the same bits whoever computed it. A cache belongs to one weights version and goes with it.
 
-use grpo_policy::decode::{BLOCK_LEN, Block};
+use grpo_model::decode::{BLOCK_LEN, Block};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

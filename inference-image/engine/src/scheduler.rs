@@ -2,7 +2,7 @@
 //!
 //! A turn of the loop takes in what arrived, gives rows that wait a place, lets every running row read its next tokens in one forward pass, and
 //! samples. Rows come and go between passes (continuous batching); a prompt is read in pieces so that it does not hold up those who are
-//! already sampling. Nothing of that shows in an answer: see [`grpo_policy::decode`].
+//! already sampling. Nothing of that shows in an answer: see [`grpo_model::decode`].
 //!
 //! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with the last of them.
 
@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::prefix::{BlockNumber, PrefixCache, piece};
 use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
-use grpo_policy::decode::{BLOCK_LEN, Chunk, Scratch, Sequence};
+use grpo_model::decode::{BLOCK_LEN, Chunk, Scratch, Sequence};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 

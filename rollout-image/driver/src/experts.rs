@@ -7,7 +7,7 @@
 use crate::fault::Fault;
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
 use grpo_engine_protocol::{ExpertsFault, RoutedExperts};
-use grpo_policy::Config;
+use grpo_model::Config;
 use grpo_records::ExpertsSpan;
 use std::path::Path;
 
@@ -69,7 +69,7 @@ impl Mixture {
         }
     }
 
-    fn of_model(model: &Path) -> Result<Option<Self>, grpo_policy::ModelError> {
+    fn of_model(model: &Path) -> Result<Option<Self>, grpo_model::ModelError> {
         let experts = Config::read(model)?.experts;
         Ok(experts.map(|experts| Self {
             experts: experts.count,

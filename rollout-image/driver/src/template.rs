@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     fn demo() -> (ChatTemplate, Value) {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/demo/model");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model");
         let golden = read_json(&model.join("golden_conversation.json")).unwrap();
         (ChatTemplate::load(&model).unwrap(), golden)
     }
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_template_that_hides_answers_is_refused_when_it_is_loaded() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/demo/model");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model");
         let dir = tempfile::tempdir().unwrap();
         for file in ["tokenizer.json", "generation_config.json"] {
             std::fs::copy(model.join(file), dir.path().join(file)).unwrap();

@@ -3,8 +3,8 @@
 //! One GPU is one rank's. On the CPU device the pod's memory is where everything is already, so nothing is ever taken aside there.
 
 use grpo_crds::grpo_run::{Offload, Trainer};
+pub use grpo_model::weights::export::Precision;
 use grpo_native::device;
-pub use grpo_policy::weights::export::Precision;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::TrainError;

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
+use grpo_model::layout::Layout;
 use grpo_native::Exchange;
 use grpo_native::attention::Piece;
-use grpo_policy::layout::Layout;
 use grpo_records::batch::ExpertsSpan;
 use tch::Tensor;
 
@@ -91,7 +91,7 @@ impl Trained {
 }
 
 impl MicroBatch {
-    /// Experts of a layer, as [`grpo_policy::model::block`] takes them.
+    /// Experts of a layer, as [`grpo_model::model::block`] takes them.
     pub fn experts_of(&self, layer: usize) -> Option<Tensor> {
         self.experts.get(layer)?.as_ref().map(Tensor::shallow_clone)
     }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_model::ModelError;
 use grpo_native::CollectiveError;
-use grpo_policy::ModelError;
 
 /// Exit code of a process that was told to end by SIGTERM, as a shell has it.
 pub const TOLD_CODE: u8 = 143;

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use grpo_policy::ModelError;
-use grpo_policy::weights::export::{Export, Precision};
-use grpo_policy::weights::units;
+use grpo_model::ModelError;
+use grpo_model::weights::export::{Export, Precision};
+use grpo_model::weights::units;
 use tch::Kind;
 
 use crate::error::TrainError;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use grpo_crds::algorithm::{Decay, Schedule};
+use grpo_model::Config;
+use grpo_model::lora::{self, Lora};
+use grpo_model::weights::{self, Array, Weights};
 use grpo_objective::rate::rate_at;
-use grpo_policy::Config;
-use grpo_policy::lora::{self, Lora};
-use grpo_policy::weights::{self, Array, Weights};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

@@ -8,8 +8,8 @@
 
 use std::ops::AddAssign;
 
+use grpo_model::Config;
 use grpo_native::device;
-use grpo_policy::Config;
 use tch::Device;
 
 use crate::compute::{Compute, Precision};
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::data::TrainRow;
     use crate::packing::{Cost, pack};
-    use grpo_policy::lora::Lora;
+    use grpo_model::lora::Lora;
 
     fn config(more: serde_json::Value) -> Config {
         let mut config = serde_json::json!({

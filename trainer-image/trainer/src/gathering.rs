@@ -2,8 +2,8 @@
 //!
 //! What is sent is rounded before it leaves where blocks are computed in bf16, and arrives while something else is computed.
 
+use grpo_model::weights::Unit;
 use grpo_native::{Flight, Group};
-use grpo_policy::weights::Unit;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::TrainError;

@@ -8,11 +8,11 @@
 //! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered once, and each
 //! micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same operations on the same numbers.
 //!
-//! The vocabulary head is computed in chunks (see [`grpo_policy::head`]) by both. Gradients are summed over micro-batches in fp32 by both, whatever
+//! The vocabulary head is computed in chunks (see [`grpo_model::head`]) by both. Gradients are summed over micro-batches in fp32 by both, whatever
 //! a block is computed in.
 
-use grpo_policy::head::{self, Chunk};
-use grpo_policy::model::{self, Block};
+use grpo_model::head::{self, Chunk};
+use grpo_model::model::{self, Block};
 use tch::{Kind, Tensor};
 
 use crate::data::MicroBatch;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_crds::RunConfig;
+use grpo_model::weights::{self, Source};
+use grpo_model::{Config, lora};
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::weights::{self, Source};
-use grpo_policy::{Config, lora};
 use grpo_trainer::TrainError;
 use grpo_trainer::error::TOLD_CODE;
 use grpo_trainer::export::{self, Form, Options};

@@ -2,14 +2,14 @@
 //!
 //! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few moments that may be the fullest, which
 //! differ by schedule ([`crate::gradients`]); the estimate is the largest. What autograd keeps of a block is counted operation by operation
-//! ([`grpo_policy::model`]). The bench measures the estimate against what libtorch's allocator has handed out (figure 6).
+//! ([`grpo_model::model`]). The bench measures the estimate against what libtorch's allocator has handed out (figure 6).
 //!
 //! A run is refused where not even one row of one token would fit, and warned where one row of full length would not: how long rows
 //! become, nobody knows before.
 
-use grpo_policy::Config;
-use grpo_policy::lora;
-use grpo_policy::weights::{self, Unit};
+use grpo_model::Config;
+use grpo_model::lora;
+use grpo_model::weights::{self, Unit};
 
 use crate::error::TrainError;
 use crate::mesh::Plan;

@@ -1,7 +1,7 @@
 //! How ranks divide a step between them.
 //!
 //! Ranks are counted node by node, as torchrun does. Neighbours share sequences (`trainer.sequenceParallel`): each has a part of a micro-batch's tokens, and
-//! they trade tokens for heads around attention ([`grpo_policy::layout`]). Such a *line* of ranks counts as one where micro-batches are dealt. Apart
+//! they trade tokens for heads around attention ([`grpo_model::layout`]). Such a *line* of ranks counts as one where micro-batches are dealt. Apart
 //! from that, parameters, gradients and optimizer state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a
 //! copy, gradients are scattered within nodes and summed over them, and only that sum crosses the network.
 //!
@@ -14,8 +14,8 @@
 use std::rc::Rc;
 
 use grpo_crds::grpo_run::{Shard, Trainer};
+use grpo_model::{Config, layout};
 use grpo_native::{CollectiveError, Exchange, Group};
-use grpo_policy::{Config, layout};
 
 use crate::error::TrainError;
 

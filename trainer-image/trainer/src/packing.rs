@@ -18,9 +18,9 @@
 
 use std::ops::Range;
 
+use grpo_model::Config;
 use grpo_native::attention::Piece;
 use grpo_objective::mixing::mixed;
-use grpo_policy::Config;
 
 use crate::data::TrainRow;
 use crate::flops::Forward;

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use grpo_policy::Config;
-use grpo_policy::config::Experts;
+use grpo_model::Config;
+use grpo_model::config::Experts;
 use grpo_records::batch::ExpertsSpan;
 use tch::Tensor;
 

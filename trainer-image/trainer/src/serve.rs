@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use grpo_crds::RunConfig;
 use grpo_crds::algorithm::Algorithm;
+use grpo_model::Config;
+use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_objective::rate::rate;
-use grpo_policy::Config;
-use grpo_policy::weights::{self, Source};
 use grpo_records::paths;
 use grpo_records::trainer::{
     CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,

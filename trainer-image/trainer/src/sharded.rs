@@ -13,13 +13,13 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use grpo_model::lora::{self, Lora};
+use grpo_model::model::{self, Rope};
+use grpo_model::weights::{self, Array, Source, Unit, Weights};
+use grpo_model::{Config, ModelError};
 use grpo_native::Group;
 use grpo_native::optimizer::{AdamStep, adamw};
 use grpo_objective::mixing::mixed;
-use grpo_policy::lora::{self, Lora};
-use grpo_policy::model::{self, Rope};
-use grpo_policy::weights::{self, Array, Source, Unit, Weights};
-use grpo_policy::{Config, ModelError};
 use tch::{Kind, Tensor};
 
 pub use crate::compute::{Compute, Precision};

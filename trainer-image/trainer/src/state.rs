@@ -12,8 +12,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use grpo_policy::weights::export::COMPANIONS;
-use grpo_policy::weights::{self, Weights};
+use grpo_model::weights::export::COMPANIONS;
+use grpo_model::weights::{self, Weights};
 use grpo_records::paths;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 use serde::{Deserialize, Serialize};

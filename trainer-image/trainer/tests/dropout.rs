@@ -6,8 +6,8 @@ mod common;
 
 use common::{algorithm, alone, batch, flat, model, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_model::lora::Lora;
 use grpo_native::Group;
-use grpo_policy::lora::Lora;
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::grpo;
 use grpo_trainer::mesh::{Mesh, Plan};

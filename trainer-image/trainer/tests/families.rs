@@ -8,11 +8,11 @@ use std::path::Path;
 
 use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
+use grpo_model::lora::{self, Linear, Lora};
+use grpo_model::weights::export::Precision;
+use grpo_model::weights::{self, Source, Weights};
+use grpo_model::{Config, Family};
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::lora::{self, Linear, Lora};
-use grpo_policy::weights::export::Precision;
-use grpo_policy::weights::{self, Source, Weights};
-use grpo_policy::{Config, Family};
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::export::{Form, Options};
 use grpo_trainer::finetune::initialise;

@@ -12,7 +12,7 @@ use grpo_crds::algorithm::{
     Aggregation, Algorithm, Band, Clip, Correction, Denominator, Kl, KlEstimator, KlGradient, KlPlacement, Loss,
     OldLogprobs, Ratio,
 };
-use grpo_policy::lora::Lora;
+use grpo_model::lora::Lora;
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::TrainError;

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{alone, config, flat, model, ranks, steps};
+use grpo_model::lora::Lora;
+use grpo_model::weights::{self, Source};
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::lora::Lora;
-use grpo_policy::weights::{self, Source};
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::packing::{Cost, pack};
 use grpo_trainer::sharded::{AdamW, Precision, Sharded, Slope};
@@ -112,8 +112,8 @@ fn loss_and_gradients_in_bf16_are_near_those_in_fp32_by_either_schedule() {
 #[test]
 fn a_mixtures_gradients_in_bf16_are_near_those_in_fp32() {
     // They are near only where no token is between two experts: none of these is.
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/tests/golden/moe");
-    let config = grpo_policy::Config::read(&dir).unwrap();
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libs/model/tests/golden/moe");
+    let config = grpo_model::Config::read(&dir).unwrap();
     let source = Source::open(&dir, &config).unwrap();
     let read = || Sharded::read(config.clone(), Group::join(&Rendezvous::alone()).unwrap(), &source).unwrap();
     let (wanted, got) = (gradients(&read()), gradients(&read().compute_in(Precision::Bf16)));

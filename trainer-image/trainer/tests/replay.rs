@@ -8,8 +8,8 @@ use std::path::Path;
 
 use common::{algorithm, batch, family_config, flat, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::Config;
 use grpo_records::batch::{Batch, ExpertsSpan};
 use grpo_trainer::TrainError;
 use grpo_trainer::data::{MicroBatch, TrainRow};

@@ -5,8 +5,8 @@
 mod common;
 
 use common::{algorithm, alone, batch, flat, model, ranks, steps};
+use grpo_model::weights::{Weights, checksum};
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::weights::{Weights, checksum};
 use grpo_records::batch::Batch;
 use grpo_records::paths;
 use grpo_trainer::sharded::Sharded;

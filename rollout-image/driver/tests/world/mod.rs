@@ -108,7 +108,7 @@ pub struct World {
 }
 
 pub fn model() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../e2e/demo/model")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../demo/model")
 }
 
 pub fn grader_worker() -> PathBuf {

@@ -2,9 +2,9 @@
 
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_crds::grpo_run::GrpoRunSpec;
-use grpo_policy::Config;
-use grpo_policy::lora::{Linear, Lora};
-use grpo_policy::weights::Source;
+use grpo_model::Config;
+use grpo_model::lora::{Linear, Lora};
+use grpo_model::weights::Source;
 
 use crate::error::TrainError;
 use crate::sharded::Sharded;

@@ -3,7 +3,7 @@
 //! A replayed step is compared with what the step published the first time. Equal bits: it is the same version under the same name. Other bits: what
 //! engines serve under that name is not what this trainer holds, so a lineage begins that has no such name yet.
 
-use grpo_policy::weights;
+use grpo_model::weights;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState};
 use grpo_records::weights::WeightsManifest;

@@ -1,12 +1,12 @@
 //! The whole model as one graph, and what the objective's scalar words make of it: what a step is held against.
 
 use grpo_crds::algorithm::{Algorithm, Denominator, KlPlacement, OldLogprobs};
+use grpo_model::layout::Layout;
+use grpo_model::model::{self, Block, Rope};
+use grpo_model::weights::{self, Weights};
 use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::shaped_reward;
 use grpo_objective::{Sequence, Token, objective};
-use grpo_policy::layout::Layout;
-use grpo_policy::model::{self, Block, Rope};
-use grpo_policy::weights::{self, Weights};
 use grpo_records::batch::{Batch, Row};
 use tch::{Kind, Tensor};
 

@@ -6,9 +6,9 @@ pub mod graph;
 pub mod process;
 
 use grpo_crds::algorithm::{Algorithm, Clip};
+use grpo_model::Config;
+use grpo_model::weights::Weights;
 use grpo_native::{Group, Rendezvous};
-use grpo_policy::Config;
-use grpo_policy::weights::Weights;
 use grpo_records::Writer;
 use grpo_records::batch::{Batch, Row, WeightsSpan};
 use grpo_records::outcome::Outcome;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::{GrpoRun, RunConfig};
-use grpo_policy::weights;
+use grpo_model::weights;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;

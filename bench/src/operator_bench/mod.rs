@@ -1,0 +1,51 @@
+//! What the operator costs, what outages do to it, and whether it ever places half a run: figures of `make bench-operator`.
+//!
+//! ```text
+//! rig (control plane + chart + operator) ─► fleet (runs, pods) ─► rest: memory, requests, latency      (figure 6)
+//!                                                              ├► outages: API server, kills, two      (figure 7)
+//!                                        scenarios (capacity) ─┴► capacity: whole runs or none         (figure 4)
+//! ```
+//!
+//! The operator is the real binary with the rights of its chart. Nodes and pods are KWOK's: no process of a run runs, so what is
+//! measured is the operator, an API server, and their requests as the API server's audit log has them.
+
+mod agents;
+pub mod capacity;
+pub mod fleet;
+pub mod outages;
+pub mod rest;
+pub mod rig;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use grpo_testing::cluster::ClusterError;
+use grpo_testing::control_plane::{ControlPlaneError, PartError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RigError {
+    #[error(transparent)]
+    Plane(#[from] ControlPlaneError),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("failed to install the chart: {0}")]
+    Chart(String),
+    #[error("there is no grpo-operator beside {}; build it with `cargo build -p grpo-operator`", path.display())]
+    NoOperator { path: PathBuf },
+    #[error("failed to answer for engine agents at {address}: {source}")]
+    Agents {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error("failed to read the audit log: {0}")]
+    Audit(#[from] std::io::Error),
+    #[error("waited {limit:?} in vain for {what}; there was: {there}")]
+    Never {
+        what: String,
+        limit: Duration,
+        there: String,
+    },
+    #[error("a task of the bench ended early: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}

@@ -1,0 +1,581 @@
+//! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in writes.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
+use grpo_sandbox_protocol::{LedgerEntry, Priority};
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::{
+    SandboxBenchError,
+    caller::{Caller, IMAGE, RUN},
+    median, percentile,
+    rig::{Gateway, Rig, SHARD_LEASES, shards},
+};
+use grpo_bench_report::Row;
+use grpo_testing::cluster::api;
+use grpo_testing::control_plane::{
+    GATEWAY,
+    audit::{Audit, Request},
+};
+
+/// Leases that are asked for at one moment.
+const AT_ONCE: usize = 300;
+/// Shards that the bare client writes at a time, as many as the gateway does at most.
+const WRITERS: usize = 4;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub sandboxes: usize,
+    /// Callers that ask again as soon as they are answered.
+    pub callers: usize,
+    /// Rounds of as many callers, and of these.
+    pub rounds: usize,
+    pub fewer_callers: &'static [usize],
+    /// Leases that nobody else's go along with.
+    pub alone: usize,
+    /// How long leases are taken and given back without a pause, in windows beside which the bare client is measured.
+    pub churn: Duration,
+    pub windows: usize,
+}
+
+impl Scale {
+    pub const FULL: Self = Self {
+        sandboxes: 2000,
+        callers: 256,
+        rounds: 5,
+        fewer_callers: &[64, 16],
+        alone: 20,
+        churn: Duration::from_secs(60),
+        windows: 6,
+    };
+    pub const SHORT: Self = Self {
+        sandboxes: 300,
+        callers: 128,
+        rounds: 1,
+        fewer_callers: &[],
+        alone: 2,
+        churn: Duration::from_secs(3),
+        windows: 1,
+    };
+}
+
+/// One round of the gateway, and of the client beside it.
+struct Round {
+    leases: f64,
+    bare: f64,
+    wait: Option<f64>,
+    slowest: Option<f64>,
+    writes_per_lease: f64,
+    /// Of the gateway, milliseconds a lease.
+    processor: Option<f64>,
+}
+
+pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
+    let rig = Rig::start(scale.sandboxes).await?;
+    let mut audit = rig.plane.audit();
+    let mut gateway = rig.gateway()?;
+    gateway.serves().await?;
+    gateway.caller.want(scale.sandboxes).await?;
+    gateway.until_ready(scale.sandboxes).await?;
+    let at_once = all_at_once(&mut gateway, scale).await?;
+    let mut rounds = Vec::new();
+    let mut number = 0;
+    for callers in [scale.callers].iter().chain(scale.fewer_callers) {
+        let mut of_so_many = Vec::new();
+        for _ in 0..scale.rounds {
+            gateway.until_ready(scale.sandboxes).await?;
+            of_so_many.push(round(&rig, &gateway, &mut audit, scale.sandboxes, *callers, number).await?);
+            number += 1;
+        }
+        rounds.push((*callers, of_so_many));
+    }
+    gateway.until_ready(scale.sandboxes).await?;
+    gone(&rig, scale.sandboxes).await?;
+    let alone = alone(&rig, &gateway, &mut audit, scale.alone).await?;
+    let made_anew = churned(&rig, &mut gateway, &mut audit, scale, 0).await?;
+    gateway.part.stop().await?;
+    rig.write_spec(&json!({"reset": "ContainerRestart"}))?;
+    let mut gateway = rig.gateway()?;
+    gateway.serves().await?;
+    gateway.caller.want(scale.sandboxes).await?;
+    gateway.until_ready(scale.sandboxes).await?;
+    gone(&rig, scale.sandboxes).await?;
+    let used_again = churned(&rig, &mut gateway, &mut audit, scale, 1).await?;
+    let (believed, refused) = rig.binds();
+    if refused > 0 {
+        let what = format!("{refused} binds of {} were wrong", believed + refused);
+        return Err(SandboxBenchError::Wrong(what));
+    }
+    let mut rows = vec![Row::new(
+        format!("3: {AT_ONCE} leases asked for at once, all there after"),
+        median(at_once),
+        "ms",
+        Some("<= 300"),
+    )];
+    for (callers, rounds) in &rounds {
+        rows.extend(burst_rows(scale, *callers, rounds));
+    }
+    rows.extend(churn_rows(scale, &made_anew, &used_again));
+    rows.push(Row::new(
+        "4: ledger writes of a lease alone and its end, at most",
+        Some(alone.ledger),
+        "writes",
+        Some("<= 3"),
+    ));
+    rows.push(Row::new(
+        "4: writes of a pod's life by the gateway, per lease alone",
+        Some(alone.pods),
+        "writes",
+        None,
+    ));
+    Ok(rows)
+}
+
+fn burst_rows(scale: Scale, callers: usize, rounds: &[Round]) -> Vec<Row> {
+    let of = |value: fn(&Round) -> Option<f64>| median(rounds.iter().filter_map(value).collect());
+    let is_main = callers == scale.callers;
+    let bar = |bar: &'static str| is_main.then_some(bar);
+    let what = format!(
+        "{} warm sandboxes leased, durable, by {callers} callers",
+        scale.sandboxes
+    );
+    let burst = format!("3: {what}");
+    let mut leased = Row::new(burst.clone(), of(|r| Some(r.leases)), "leases/s", bar(">= 1000"));
+    leased.peer = Some(format!(
+        "bare client, the same leases in as many ledger writes, {WRITERS} at a time"
+    ));
+    leased.peer_value = of(|r| Some(r.bare.round()));
+    vec![
+        leased,
+        Row::new(
+            format!("{burst}: of the bare client"),
+            of(|r| Some(100.0 * r.leases / r.bare)),
+            "%",
+            None,
+        ),
+        Row::new(
+            format!("{burst}: the gateway's processor time per lease"),
+            of(|r| r.processor),
+            "ms",
+            None,
+        ),
+        Row::new(format!("{burst}: p50"), of(|r| r.wait), "ms", None),
+        Row::new(format!("{burst}: p99"), of(|r| r.slowest), "ms", None),
+        Row::new(
+            format!("4: ledger writes per lease and its end, {what}"),
+            of(|r| Some(r.writes_per_lease)),
+            "writes",
+            bar("<= 1"),
+        ),
+    ]
+}
+
+/// What leases that come and go came to, window by window.
+#[derive(Default)]
+struct Churned {
+    rates: Vec<f64>,
+    shares: Vec<f64>,
+    bare: Vec<f64>,
+    waits: Vec<Duration>,
+    leases: usize,
+    ledger_writes: usize,
+    pods_made: usize,
+    processor: f64,
+}
+
+impl Churned {
+    /// Whether sandboxes were used again, and not another pod made for each lease.
+    fn is_used_again(&self) -> bool {
+        self.pods_made * 4 < self.leases
+    }
+}
+
+fn churn_rows(scale: Scale, made_anew: &Churned, used_again: &Churned) -> Vec<Row> {
+    let seconds = scale.churn.as_secs();
+    let callers = format!("leases that come and go for {seconds} s, {} callers", scale.callers);
+    let mut rows = Vec::new();
+    for (churned, how, is_reset) in [
+        (used_again, "sandboxes reset and used again", true),
+        (made_anew, "a pod made and deleted for each", false),
+    ] {
+        let what = format!("3: {callers}, {how}");
+        let bar = |bar: &'static str| is_reset.then_some(bar);
+        // A gateway that cannot reset makes pods here too.
+        let is_it = churned.is_used_again() || !is_reset;
+        let value = |value: Option<f64>| value.filter(|_| is_it);
+        let mut waits = churned.waits.clone();
+        let mut rate = Row::new(
+            what.clone(),
+            value(median(churned.rates.clone())),
+            "leases/s",
+            bar(">= 1000"),
+        );
+        rate.peer = Some("bare client, the same ledger writes".to_owned());
+        rate.peer_value = value(median(churned.bare.clone())).map(f64::round);
+        let leases = churned.leases as f64;
+        rows.extend([
+            rate,
+            Row::new(
+                format!("{what}: of the bare client"),
+                value(median(churned.shares.clone())),
+                "%",
+                bar(">= 90"),
+            ),
+            Row::new(
+                format!("{what}: the gateway's processor time per lease"),
+                value(Some(churned.processor * 1e3 / leases)),
+                "ms",
+                None,
+            ),
+            Row::new(format!("{what}: p50"), value(percentile(&mut waits, 50.0)), "ms", None),
+            Row::new(format!("{what}: p99"), value(percentile(&mut waits, 99.0)), "ms", None),
+            Row::new(
+                format!("4: ledger writes per lease and its end, {how}"),
+                value(Some(churned.ledger_writes as f64 / leases)),
+                "writes",
+                Some("<= 1").filter(|_| is_it),
+            ),
+            Row::new(
+                format!("4: pods made per lease, {how}"),
+                value(Some(churned.pods_made as f64 / leases)),
+                "pods",
+                None,
+            ),
+        ]);
+    }
+    rows
+}
+
+/// Leases that come and go, and in turns with them the bare client's writes.
+async fn churned(
+    rig: &Rig,
+    gateway: &mut Gateway,
+    audit: &mut Audit,
+    scale: Scale,
+    which: usize,
+) -> Result<Churned, SandboxBenchError> {
+    let mut all = Churned::default();
+    for window in 0..scale.windows {
+        gateway.until_ready(scale.sandboxes).await?;
+        audit.fresh()?;
+        let before = gateway.part.processor_seconds();
+        let length = scale.churn / scale.windows as u32;
+        let waits = churn(&gateway.caller, scale.callers, length, &format!("c{which}-{window}")).await?;
+        all.processor += gateway
+            .part
+            .processor_seconds()
+            .zip(before)
+            .map_or(0.0, |(now, before)| now - before);
+        emptied(rig).await?;
+        let requests = audit.fresh()?;
+        let ledger = writes(&requests, "configmaps");
+        let made = requests
+            .iter()
+            .filter(|request| request.by == GATEWAY && request.verb == "create");
+        all.pods_made += made.filter(|request| request.resource == "pods").count();
+        let leases = waits.len();
+        let rate = leases as f64 / length.as_secs_f64();
+        let bare = bare_churn(
+            rig,
+            leases.div_ceil(ledger.max(1)),
+            scale.callers,
+            length / 2,
+            which * 100 + window,
+        )
+        .await?;
+        all.rates.push(rate);
+        all.bare.push(bare);
+        all.shares.push(100.0 * rate / bare);
+        all.leases += leases;
+        all.ledger_writes += ledger;
+        all.waits.extend(waits);
+    }
+    Ok(all)
+}
+
+fn name(round: &str, number: usize) -> String {
+    format!("{RUN}-{round}-{number}")
+}
+
+/// Every fourth is a grader: agents leave them a quarter of the pool.
+fn priority(number: usize) -> Priority {
+    match number % 4 {
+        0 => Priority::Grader,
+        _ => Priority::Agent,
+    }
+}
+
+/// Milliseconds until the last of [`AT_ONCE`] leases is there, several times.
+async fn all_at_once(gateway: &mut Gateway, scale: Scale) -> Result<Vec<f64>, SandboxBenchError> {
+    let count = AT_ONCE.min(scale.sandboxes / 2);
+    let mut took = Vec::new();
+    for round in 0..scale.rounds.max(3) {
+        let tries = scale.sandboxes / count;
+        if round % tries == 0 {
+            gateway.until_ready(scale.sandboxes).await?;
+        }
+        let names: Vec<String> = (0..count).map(|number| name(&format!("once{round}"), number)).collect();
+        let began = Instant::now();
+        try_join_all(
+            names
+                .iter()
+                .enumerate()
+                .map(|(number, name)| gateway.caller.lease(name, priority(number))),
+        )
+        .await?;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+        release(&gateway.caller, &names).await?;
+    }
+    Ok(took)
+}
+
+async fn release(caller: &Caller, names: &[String]) -> Result<(), SandboxBenchError> {
+    stream::iter(names)
+        .map(|name| caller.release(name))
+        .buffer_unordered(32)
+        .try_for_each(async |()| Ok(()))
+        .await
+}
+
+/// All sandboxes are leased as fast as that goes, and then given back.
+async fn round(
+    rig: &Rig,
+    gateway: &Gateway,
+    audit: &mut Audit,
+    sandboxes: usize,
+    callers: usize,
+    number: usize,
+) -> Result<Round, SandboxBenchError> {
+    audit.fresh()?;
+    let names: Vec<String> = (0..sandboxes).map(|lease| name(&format!("r{number}"), lease)).collect();
+    let caller = &gateway.caller;
+    let (began, processor) = (Instant::now(), gateway.part.processor_seconds());
+    let mut waits: Vec<Duration> = stream::iter(names.iter().enumerate())
+        .map(async |(number, name)| {
+            let asked = Instant::now();
+            caller.lease(name, priority(number)).await.map(|_| asked.elapsed())
+        })
+        .buffer_unordered(callers)
+        .try_collect()
+        .await?;
+    let leases = names.len() as f64 / began.elapsed().as_secs_f64();
+    let used = gateway
+        .part
+        .processor_seconds()
+        .zip(processor)
+        .map(|(now, before)| now - before);
+    let to_lease = writes(&audit.fresh()?, "configmaps");
+    let bare = bare(rig, names.len(), to_lease, number).await?;
+    release(caller, &names).await?;
+    emptied(rig).await?;
+    let to_end = writes(&audit.fresh()?, "configmaps");
+    Ok(Round {
+        leases,
+        bare,
+        wait: percentile(&mut waits, 50.0),
+        slowest: percentile(&mut waits, 99.0),
+        writes_per_lease: (to_lease + to_end) as f64 / names.len() as f64,
+        processor: used.map(|seconds| seconds * 1e3 / names.len() as f64),
+    })
+}
+
+/// Requests of the gateway that changed something of a kind.
+fn writes(requests: &[Request], resource: &str) -> usize {
+    let own = requests
+        .iter()
+        .filter(|request| request.by == GATEWAY && request.is_write());
+    own.filter(|request| request.resource == resource).count()
+}
+
+/// Waits until nothing is in the ledger any more.
+async fn emptied(rig: &Rig) -> Result<(), SandboxBenchError> {
+    let maps = rig.maps(&rig.admin);
+    loop {
+        let all = maps
+            .list(&Default::default())
+            .await
+            .map_err(api("listing", "ConfigMaps"))?;
+        let of_the_ledger = |name: &Option<String>| name.as_deref().is_some_and(|name| name.starts_with("ledger-"));
+        let mut ledger = all.iter().filter(|map| of_the_ledger(&map.metadata.name));
+        if ledger.all(|map| map.data.as_ref().is_none_or(BTreeMap::is_empty)) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Waits until there are no more pods than there should be: deletions are ordered again as long as a pod is there.
+async fn gone(rig: &Rig, sandboxes: usize) -> Result<(), SandboxBenchError> {
+    let pods = rig.pods(&rig.admin);
+    while pods
+        .list_metadata(&Default::default())
+        .await
+        .map_err(api("listing", "pods"))?
+        .items
+        .len()
+        > sandboxes
+    {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+struct Alone {
+    ledger: f64,
+    pods: f64,
+}
+
+/// Leases one after the other, each given back and forgotten before the next is asked for.
+async fn alone(rig: &Rig, gateway: &Gateway, audit: &mut Audit, count: usize) -> Result<Alone, SandboxBenchError> {
+    let (mut ledger, mut pods) = (0, 0);
+    for number in 0..count {
+        audit.fresh()?;
+        let name = name("alone", number);
+        gateway.caller.lease(&name, Priority::Agent).await?;
+        gateway.caller.release(&name).await?;
+        emptied(rig).await?;
+        let requests = audit.fresh()?;
+        ledger = ledger.max(writes(&requests, "configmaps"));
+        pods += writes(&requests, "pods");
+    }
+    Ok(Alone {
+        ledger: ledger as f64,
+        pods: pods as f64 / count as f64,
+    })
+}
+
+/// Callers that take a lease, give it back, and take another: how long each waited.
+async fn churn(
+    caller: &Caller,
+    callers: usize,
+    length: Duration,
+    round: &str,
+) -> Result<Vec<Duration>, SandboxBenchError> {
+    let began = Instant::now();
+    let callers = (0..callers).map(|number| {
+        let (caller, round) = (caller.clone(), format!("{round}-{number}"));
+        tokio::spawn(async move {
+            let mut waits = Vec::new();
+            while began.elapsed() < length {
+                let name = name(&round, waits.len());
+                let asked = Instant::now();
+                caller.lease(&name, priority(number)).await?;
+                waits.push(asked.elapsed());
+                caller.release(&name).await?;
+            }
+            Ok::<_, SandboxBenchError>(waits)
+        })
+    });
+    let mut waits = Vec::new();
+    for caller in try_join_all(callers).await? {
+        waits.extend(caller?);
+    }
+    Ok(waits)
+}
+
+/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at a time as the gateway has it
+/// while fewer than 128 leases wait: leases a second.
+async fn bare_churn(
+    rig: &Rig,
+    batch: usize,
+    live: usize,
+    length: Duration,
+    round: usize,
+) -> Result<f64, SandboxBenchError> {
+    let names = [format!("bare-churn-{round}")];
+    rig.make_maps(&names).await?;
+    let maps = rig.maps(&rig.bare);
+    let [name] = &names;
+    let mut shard = maps.get(name).await.map_err(api("reading ConfigMap", name))?;
+    let mut entries: VecDeque<(String, String)> = (0..live.min(SHARD_LEASES)).map(entry).collect();
+    let (mut next, began) = (entries.len(), Instant::now());
+    let mut leases = 0;
+    while began.elapsed() < length {
+        entries.drain(..batch.min(entries.len()));
+        entries.extend((next..next + batch).map(entry));
+        next += batch;
+        shard.data = Some(entries.iter().cloned().collect());
+        let mut written = maps
+            .replace(name, &PostParams::default(), &shard)
+            .await
+            .map_err(api("replacing ConfigMap", name))?;
+        written.data = None;
+        shard = written;
+        leases += batch;
+    }
+    let rate = leases as f64 / began.elapsed().as_secs_f64();
+    maps.delete(name, &Default::default())
+        .await
+        .map_err(api("deleting ConfigMap", name))?;
+    Ok(rate)
+}
+
+/// The same leases into as many writes, by a client that does nothing else: leases a second.
+async fn bare(rig: &Rig, leases: usize, writes: usize, round: usize) -> Result<f64, SandboxBenchError> {
+    let names = shards(&format!("bare-{round}"), leases);
+    rig.make_maps(&names).await?;
+    let maps = Arc::new(rig.maps(&rig.bare));
+    let mut shards = Vec::new();
+    for name in &names {
+        shards.push(maps.get(name).await.map_err(api("reading ConfigMap", name))?);
+    }
+    let batch = leases.div_ceil(writes.max(1)).max(1);
+    let began = Instant::now();
+    stream::iter(shards.into_iter().enumerate())
+        .map(|(number, mut shard)| {
+            let maps = maps.clone();
+            let of_this = SHARD_LEASES.min(leases - number * SHARD_LEASES);
+            tokio::spawn(async move {
+                let mut entries = BTreeMap::new();
+                while entries.len() < of_this {
+                    let from = entries.len();
+                    entries.extend((from..of_this.min(from + batch)).map(|lease| entry(number * SHARD_LEASES + lease)));
+                    shard.data = Some(entries.clone());
+                    let name = shard.metadata.name.clone().unwrap_or_default();
+                    let mut written = maps
+                        .replace(&name, &PostParams::default(), &shard)
+                        .await
+                        .map_err(api("replacing ConfigMap", name))?;
+                    written.data = None;
+                    shard = written;
+                }
+                Ok::<_, SandboxBenchError>(())
+            })
+        })
+        .buffer_unordered(WRITERS)
+        .map(|ended| ended?)
+        .try_for_each(async |()| Ok(()))
+        .await?;
+    let rate = leases as f64 / began.elapsed().as_secs_f64();
+    for name in &names {
+        maps.delete(name, &Default::default())
+            .await
+            .map_err(api("deleting ConfigMap", name))?;
+    }
+    Ok(rate)
+}
+
+/// What the gateway writes for a lease.
+fn entry(number: usize) -> (String, String) {
+    let lease = name("r0", number);
+    let entry = LedgerEntry {
+        lease: lease.clone(),
+        run: RUN.into(),
+        sandbox: format!("pool-sbx-{number:010x}"),
+        pod_uid: "00000000-0000-4000-8000-000000000000".into(),
+        restarts: 0,
+        image: IMAGE.into(),
+        epoch: 1_700_000_000_000,
+        expires_at: 1_700_000_000_000,
+        ttl_millis: 3_600_000,
+        priority: priority(number),
+    };
+    (lease, serde_json::to_string(&entry).unwrap_or_default())
+}

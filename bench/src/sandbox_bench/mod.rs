@@ -1,0 +1,80 @@
+//! What a lease costs, how fast a pool fills, what a gateway's end costs, and how fast commands run: figures of `make bench-sandbox`.
+//!
+//! ```text
+//! rig (control plane + KWOK + played sandboxds + the gateway's process) ─┬► leases: leases/s, ledger writes   (figures 3 and 4)
+//!                                                                        ├► refill: pods made a second        (figure 5)
+//!                                                                        ├► chaos: killed, doubled, misled    (figure 6)
+//!                                                                        └► restart: killed, and its memory   (figure 7)
+//! rig with one sandboxd's process ──────────────────────────────────────► exec: commands, beside swe-rex    (figure 2)
+//! the real cluster, with the operator ──────────────────────────────────► warm: lease to first output       (figure 1)
+//! ```
+//!
+//! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at a pod's address is this
+//! process, which checks what sandboxd would check of a bind. Peers are measured in turns with the gateway, on the same API server.
+
+pub mod caller;
+pub mod chaos;
+mod disturbed;
+pub mod exec;
+pub mod leases;
+mod played;
+pub mod refill;
+pub mod restart;
+pub mod rig;
+pub mod warm;
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::operator_bench::RigError;
+use grpo_testing::cluster::ClusterError;
+use grpo_testing::control_plane::{ControlPlaneError, PartError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxBenchError {
+    #[error(transparent)]
+    Rig(#[from] RigError),
+    #[error(transparent)]
+    Plane(#[from] ControlPlaneError),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("there is no {name} beside {}; build it with `cargo build --bin {name}`", path.display())]
+    NoProgram { name: String, path: PathBuf },
+    #[error("{doing}: {what}")]
+    Call { doing: String, what: String },
+    #[error("failed to read or write a file of the bench: {0}")]
+    File(#[from] std::io::Error),
+    #[error("a task of the bench ended early: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// The value in the middle.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// The value that so many of a hundred are below, in milliseconds.
+pub fn percentile(waits: &mut [Duration], percent: f64) -> Option<f64> {
+    waits.sort();
+    let at = ((waits.len().checked_sub(1)?) as f64 * percent / 100.0).round() as usize;
+    waits.get(at).map(|wait| wait.as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_five_the_third_is_in_the_middle_and_99_of_100_are_below_the_last() {
+        assert_eq!(median(vec![5.0, 1.0, 2.0, 9.0, 3.0]), Some(3.0));
+        assert_eq!(median(Vec::new()), None);
+        let mut waits: Vec<Duration> = (1..=101).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(&mut waits, 50.0), Some(51.0));
+        assert_eq!(percentile(&mut waits, 99.0), Some(100.0));
+        assert_eq!(percentile(&mut [], 50.0), None);
+    }
+}

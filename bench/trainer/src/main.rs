@@ -1,0 +1,101 @@
+//! `grpo-bench-trainer`: one GRPO step of ours beside TRL's and a plain packed PyTorch one's. Writes bench/results/trainer.json.
+//!
+//! Every step runs in a process of its own, so that its peak memory is its own; trainers take turns, and medians are compared. The other
+//! trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
+
+mod cases;
+mod division;
+mod figures;
+mod ranks;
+mod report;
+mod step;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cases::Case;
+use crate::step::How;
+
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure, and write the figures.
+    Bench(figures::Flags),
+    /// Step as one of several ranks, say what it took.
+    Rank {
+        folder: PathBuf,
+        #[command(flatten)]
+        how: ranks::How,
+    },
+    /// Write model, rows and settings of a case.
+    Prepare {
+        folder: PathBuf,
+        #[arg(long)]
+        case: Case,
+        /// As `make test` has it: a model and rows that take no time.
+        #[arg(long)]
+        tiny: bool,
+    },
+    /// Warm up, take one step, say what it took.
+    Step {
+        folder: PathBuf,
+        /// Compute every row alone, nothing shared.
+        #[arg(long)]
+        unshared: bool,
+        /// Unique tokens of one micro-batch.
+        #[arg(long, default_value_t = 4096)]
+        budget: usize,
+        /// Mebibytes of activations that may be kept; 0 computes them again.
+        #[arg(long, default_value_t = 2048)]
+        keep: usize,
+        /// Write the gradients there, and do not warm up.
+        #[arg(long)]
+        gradients: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Bench(flags) => figures::bench(&flags),
+        Command::Prepare { folder, case, tiny } => cases::prepare(&folder, case, tiny).map(|line| {
+            println!("{line}");
+            true
+        }),
+        Command::Rank { folder, how } => ranks::rank(&folder, &how).and_then(|said| {
+            println!("{}", serde_json::to_string(&said)?);
+            Ok(true)
+        }),
+        Command::Step {
+            folder,
+            unshared,
+            budget,
+            keep,
+            gradients,
+        } => {
+            let keep = keep << 20;
+            let how = How { unshared, budget, keep };
+            step::step(&folder, how, gradients.as_deref()).and_then(|said| {
+                println!("{}", serde_json::to_string(&said)?);
+                Ok(true)
+            })
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("grpo-bench-trainer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

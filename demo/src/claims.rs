@@ -1,0 +1,58 @@
+//! Does a report say what the store it was made from says?
+
+use grpo_verify::{Check, claims::close};
+
+use crate::report::Report;
+
+/// The report's numbers against the same numbers computed now.
+pub fn check(claimed: &Report, found: &Report) -> Check {
+    let mut check = Check::new("the report's numbers are the ones computed now");
+    let rates = |r: &Report| [r.train.before, r.train.after, r.heldout.before, r.heldout.after];
+    for (name, (c, f)) in ["train.before", "train.after", "heldout.before", "heldout.after"]
+        .iter()
+        .zip(rates(claimed).into_iter().zip(rates(found)))
+    {
+        check.expect(close(c, f), || format!("{name}: {c:?} is claimed, {f:?} was found"));
+    }
+    check.expect(claimed.void == found.void, || {
+        format!("void: {} is claimed, {} was found", claimed.void, found.void)
+    });
+    check.expect(claimed.seed == found.seed, || {
+        format!("seed: {} is claimed, {} was found", claimed.seed, found.seed)
+    });
+    check.expect(claimed.iterations.len() == found.iterations.len(), || {
+        format!(
+            "{} iterations are claimed, {} were found",
+            claimed.iterations.len(),
+            found.iterations.len()
+        )
+    });
+    for (c, f) in claimed.iterations.iter().zip(&found.iterations) {
+        let same = (c.iteration, c.episodes, c.resolved, c.void) == (f.iteration, f.episodes, f.resolved, f.void);
+        check.expect(same && close(c.rate, f.rate), || {
+            format!("iteration {}: claimed {c:?}, found {f:?}", f.iteration)
+        });
+    }
+    check
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::BeforeAfter;
+
+    #[test]
+    fn a_report_that_flatters_is_found() {
+        let found = Report {
+            heldout: BeforeAfter {
+                before: Some(0.1),
+                after: Some(0.2),
+            },
+            ..Report::default()
+        };
+        assert!(check(&found, &found).disagreements.is_empty());
+        let mut flattering = found.clone();
+        flattering.heldout.after = Some(0.4);
+        assert_eq!(check(&flattering, &found).disagreements.len(), 1);
+    }
+}

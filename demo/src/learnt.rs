@@ -1,0 +1,184 @@
+//! What was learnt, not only how much: which step on the way from a prompt to a resolved task got better.
+//!
+//! Every episode of an evaluation is taken apart into: turns that could be acted on, patches that are not empty, patches that apply,
+//! patches that resolve, edits tried, and whether the first guess was right. An *edit* is a command with `sed -i` in it and a *passing
+//! guess* an edit after which the task's own command said `1 passed`; that is how the demo's agent works, and only the demo is
+//! measured by those two.
+
+use crate::statistics::Tally;
+use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
+use grpo_records::{EpisodeEnd, Outcome, TurnAction, TurnRecord};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a grade is called when the patch cannot be applied to a fresh tree.
+const REFUSED: &str = "PatchRefused";
+const EDIT: &str = "sed -i";
+const PASSED: &str = "1 passed";
+
+/// Counts over one evaluation; the shares are quotients of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learnt {
+    pub episodes: u32,
+    pub voids: u32,
+    pub turns: u32,
+    pub parseable_turns: u32,
+    pub submitted: u32,
+    pub non_empty: u32,
+    pub applied: u32,
+    pub resolved: u32,
+    pub edits: u32,
+    pub episodes_with_an_edit: u32,
+    pub first_guess_passed: u32,
+    pub sampled_tokens: u64,
+}
+
+impl Learnt {
+    pub fn take(&mut self, episode: &EpisodeFolder, turns: &[TurnRecord]) {
+        let meta = &episode.meta;
+        if !meta.outcome.is_verdict() {
+            self.voids += 1;
+            return;
+        }
+        self.episodes += 1;
+        self.sampled_tokens += meta.sampled_tokens as u64;
+        self.turns += turns.len() as u32;
+        self.parseable_turns += turns.iter().filter(|t| command(t).is_some()).count() as u32;
+        self.submitted += u32::from(meta.end == EpisodeEnd::Submitted);
+        self.non_empty += u32::from(meta.patch_bytes > 0);
+        let applied = meta.patch_bytes > 0 && meta.grade.as_ref().is_some_and(|g| g.status != REFUSED);
+        self.applied += u32::from(applied);
+        self.resolved += u32::from(meta.outcome == Outcome::Resolved);
+        let edits: Vec<&TurnRecord> = turns.iter().filter(|t| is_edit(t)).collect();
+        self.edits += edits.len() as u32;
+        if let Some(first) = edits.first() {
+            self.episodes_with_an_edit += 1;
+            self.first_guess_passed += u32::from(first.observation_text.contains(PASSED));
+        }
+    }
+
+    /// Name, value and whether it is a share, in the order in which one thing needs the other.
+    pub fn figures(&self) -> Vec<(&'static str, Option<f64>, bool)> {
+        vec![
+            ("turns with one command", share(self.parseable_turns, self.turns), true),
+            ("episodes that submit", share(self.submitted, self.episodes), true),
+            ("patches that are not empty", share(self.non_empty, self.episodes), true),
+            (
+                "of those, patches that apply",
+                share(self.applied, self.non_empty),
+                true,
+            ),
+            ("of those, resolved", share(self.resolved, self.applied), true),
+            (
+                "first guess passes",
+                share(self.first_guess_passed, self.episodes_with_an_edit),
+                true,
+            ),
+            ("edits an episode", share(self.edits, self.episodes), false),
+            ("turns an episode", share(self.turns, self.episodes), false),
+        ]
+    }
+}
+
+fn share(of: u32, all: u32) -> Option<f64> {
+    (all > 0).then(|| f64::from(of) / f64::from(all))
+}
+
+fn command(turn: &TurnRecord) -> Option<&str> {
+    match &turn.action {
+        TurnAction::Command { command } => Some(command),
+        TurnAction::FormatError { .. } | TurnAction::Truncated => None,
+    }
+}
+
+fn is_edit(turn: &TurnRecord) -> bool {
+    command(turn).is_some_and(|c| c.contains(EDIT))
+}
+
+/// One evaluation of a set: per task, and taken apart.
+#[derive(Clone, Debug, Default)]
+pub struct Evaluation {
+    pub set: String,
+    pub weights: String,
+    pub tasks: BTreeMap<String, Tally>,
+    pub learnt: Learnt,
+}
+
+impl Evaluation {
+    /// Reads every episode that counts: of several tries, the one with a verdict, or else the last.
+    pub fn read(folder: &RunFolder, set: &str, weights: &str) -> Result<Self, FolderError> {
+        let home = grpo_records::EpisodeHome::Evaluation {
+            set: set.to_owned(),
+            weights: weights.to_owned(),
+        };
+        let mut evaluation = Self {
+            set: set.to_owned(),
+            weights: weights.to_owned(),
+            ..Self::default()
+        };
+        for episode in counting(folder.episodes(&home)?) {
+            let turns = folder.turns(&episode.path)?;
+            evaluation.learnt.take(&episode, &turns);
+            let tally = evaluation.tasks.entry(episode.meta.key.instance.clone()).or_default();
+            tally.valid += u32::from(episode.meta.outcome.is_verdict());
+            tally.resolved += u32::from(episode.meta.outcome == Outcome::Resolved);
+        }
+        Ok(evaluation)
+    }
+
+    /// Mean over tasks of the chance that one of k samples is resolved; nothing when tasks have fewer samples.
+    pub fn pass_at(&self, k: u32) -> Option<f64> {
+        let rates: Option<Vec<f64>> = self.tasks.values().map(|t| t.pass_at(k)).collect();
+        let rates = rates?;
+        (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+    }
+
+    /// The number of samples that every task has.
+    pub fn samples(&self) -> u32 {
+        self.tasks.values().map(|t| t.valid).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_records::VoidReason;
+    use grpo_records::fixture::{edit_turn, episode, look_turn};
+
+    #[test]
+    fn persistence_and_first_guesses_are_told_apart() {
+        let mut learnt = Learnt::default();
+        let once_right = [look_turn(), edit_turn(1, "1 passed")];
+        let twice = [look_turn(), edit_turn(1, "1 failed"), edit_turn(2, "1 passed")];
+        learnt.take(&episode("a", 0, Outcome::Resolved), &once_right);
+        learnt.take(&episode("a", 1, Outcome::Resolved), &twice);
+        assert_eq!((learnt.resolved, learnt.first_guess_passed, learnt.edits), (2, 1, 3));
+    }
+
+    #[test]
+    fn a_patch_that_does_not_apply_is_told_from_one_that_does_not_resolve() {
+        let mut learnt = Learnt::default();
+        let mut refused = episode("a", 0, Outcome::Unresolved);
+        refused.meta.grade.as_mut().unwrap().status = REFUSED.into();
+        learnt.take(&refused, &[look_turn()]);
+        learnt.take(&episode("a", 1, Outcome::Unresolved), &[look_turn()]);
+        assert_eq!((learnt.non_empty, learnt.applied, learnt.resolved), (2, 1, 0));
+    }
+
+    #[test]
+    fn a_void_is_counted_and_nothing_else_of_it() {
+        let mut learnt = Learnt::default();
+        learnt.take(&episode("a", 0, Outcome::void(VoidReason::SandboxLost)), &[look_turn()]);
+        assert_eq!((learnt.voids, learnt.episodes, learnt.turns), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_retry_with_a_verdict_stands_for_its_episode() {
+        let lost = episode("a", 0, Outcome::void(VoidReason::SandboxLost));
+        let mut again = episode("a", 0, Outcome::Unresolved);
+        again.meta.attempt = 2;
+        let kept = counting(vec![again, lost]);
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].meta.outcome, Outcome::Unresolved);
+    }
+}

@@ -1,0 +1,70 @@
+//! Which episodes of a copied store there are, and which is worth reading; [`grpo_records::show`] puts one into words.
+
+use grpo_records::Outcome;
+use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
+use grpo_records::look::{Records, Refusal};
+use grpo_records::show::Detail;
+use std::fmt::Write;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Episode(#[from] Refusal),
+    #[error("no finished episode's folder contains {wanted:?}; `grpo-demo show` without a name lists them")]
+    NotFound { wanted: String },
+}
+
+/// Folders of all finished episodes with their outcome, a line each.
+pub fn list(folder: &RunFolder) -> Result<String, FolderError> {
+    let mut out = String::new();
+    for home in folder.homes()? {
+        for episode in folder.episodes(&home)? {
+            let _ = writeln!(
+                out,
+                "{:<12} {:>2} turns  {}",
+                episode.meta.outcome.to_string(),
+                episode.meta.turns,
+                episode.path
+            );
+        }
+    }
+    Ok(out)
+}
+
+/// The first episode whose folder contains these words.
+pub fn find(folder: &RunFolder, wanted: &str) -> Result<EpisodeFolder, ShowError> {
+    for home in folder.homes()? {
+        if let Some(episode) = folder.episodes(&home)?.into_iter().find(|e| e.path.contains(wanted)) {
+            return Ok(episode);
+        }
+    }
+    Err(ShowError::NotFound { wanted: wanted.into() })
+}
+
+/// An episode worth reading: resolved, and not at the first guess where there is one; from the newest part of the run.
+pub fn worth_reading(folder: &RunFolder) -> Result<Option<EpisodeFolder>, FolderError> {
+    let mut best: Option<EpisodeFolder> = None;
+    for home in folder.homes()?.into_iter().rev() {
+        for episode in folder.episodes(&home)? {
+            if episode.meta.outcome == Outcome::Resolved
+                && best.as_ref().is_none_or(|b| b.meta.turns < episode.meta.turns)
+            {
+                best = Some(episode);
+            }
+        }
+        if best.as_ref().is_some_and(|b| b.meta.turns > 3) {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// The whole episode.
+pub fn text(folder: &RunFolder, episode: &EpisodeFolder) -> Result<String, ShowError> {
+    let records = Records::below(folder.dir());
+    let view = records.episode(&episode.path)?;
+    let turns = folder.turns(&episode.path)?;
+    Ok(grpo_records::show::text(&view, &turns, Detail::default()))
+}

@@ -1,0 +1,25 @@
+//! Rigs of the tests that cross processes: a Kubernetes to talk to, and one without nodes to start.
+//!
+//! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`] starts a Kubernetes
+//! without nodes for tests of what the API server decides and of the operator at scale; [`ask`] puts manifests to it, and [`chart`]
+//! installs what the operator needs.
+
+use std::path::{Path, PathBuf};
+
+pub mod ask;
+pub mod chart;
+pub mod cluster;
+pub mod control_plane;
+
+/// The root of the checkout.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// A program of this workspace that was built into the folder of the running one, or none.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let mut folders = own.ancestors().skip(1).take(2);
+    folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.exists()))
+}

@@ -1,0 +1,22 @@
+//! Every test that crosses processes, in one binary: linking dominates the time of a build.
+//!
+//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator` and `test-e2e` name the modules they run.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+mod chaos;
+mod chart;
+mod cluster;
+mod examples;
+mod faults;
+mod gateway;
+mod judges;
+#[path = "../../crds/tests/support/mod.rs"]
+mod manifests;
+mod operator;
+mod records_door;
+mod sandbox_faults;
+mod sandboxes;
+mod support;
+mod tools;
+mod walls;

@@ -1,0 +1,106 @@
+//! The operator as a process; what its tests share: the operator as a process beside a control plane without nodes, and waiting.
+
+mod bad_input;
+mod bench;
+mod rest;
+
+use std::time::{Duration, Instant};
+
+use grpo_testing::ask::{Refusal, Verb, ask};
+use grpo_testing::chart;
+use grpo_testing::control_plane::{ControlPlane, OPERATORS, Part, free_port};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const START: Duration = Duration::from_secs(60);
+
+/// A running operator with the rights that the chart gives it.
+pub struct Operator {
+    pub part: Part,
+    port: u16,
+}
+
+impl Operator {
+    /// Starts it, and waits until it reconciles.
+    pub async fn start(plane: &ControlPlane, log: &str) -> Result<Self> {
+        let port = free_port()?;
+        let flags = [
+            format!("--listen=127.0.0.1:{port}"),
+            format!("--lease-namespace={}", chart::SYSTEM),
+            format!("--identity={}", OPERATORS[0]),
+            format!("--log={log}"),
+        ];
+        let kubeconfig = plane.user(OPERATORS[0])?.kubeconfig.display().to_string();
+        let environment = vec![("KUBECONFIG".to_owned(), kubeconfig)];
+        let program = grpo_testing::program("grpo-operator").ok_or("grpo-operator is not built: make test-operator")?;
+        let part = Part::start_with("grpo-operator", &program, flags.into(), environment, plane.folder())?;
+        let mut operator = Self { part, port };
+        until(START, "the operator to reconcile", async || {
+            let leads = operator.metric("grpo_operator_leader").await.unwrap_or_default();
+            (leads == Some(1.0)).then_some(()).ok_or_else(|| operator.part.log())
+        })
+        .await?;
+        operator.part.runs()?;
+        Ok(operator)
+    }
+
+    /// A value that it serves, by name and labels.
+    pub async fn metric(&self, name: &str) -> Result<Option<f64>> {
+        let text = self.metrics().await?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(line.and_then(|value| value.trim().parse().ok()))
+    }
+
+    pub async fn metrics(&self) -> Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+/// Asks again and again until there is an answer; the error says what was there last.
+pub async fn until<T>(
+    limit: Duration,
+    what: &str,
+    mut found: impl AsyncFnMut() -> std::result::Result<T, String>,
+) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        let there = match found().await {
+            Ok(answer) => return Ok(answer),
+            Err(there) => there,
+        };
+        if begun.elapsed() > limit {
+            return Err(format!("waited {limit:?} in vain for {what}; there is: {there}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+/// What is there under a manifest's name.
+pub async fn get(client: &Client, manifest: &Value) -> std::result::Result<Value, Refusal> {
+    ask(client, Verb::Get, manifest, false).await
+}
+
+/// A namespace in which pods may be made.
+pub async fn namespace(client: &Client, name: &str, labels: Value) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    ask(client, Verb::Create, &namespace, false).await?;
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}});
+    until(START, "the namespace's service account", async || {
+        get(client, &account)
+            .await
+            .map(drop)
+            .map_err(|refusal| refusal.to_string())
+    })
+    .await
+}

@@ -1,0 +1,66 @@
+//! The operator at rest, as a process: hardly any processor time, no list, and no write but those that keep its lease.
+//!
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. The bench at full scale is `make bench-operator`.
+
+use std::time::{Duration, Instant};
+
+use super::{Operator, Result, get, namespace, until};
+use grpo_testing::ask::{Verb, ask};
+use grpo_testing::chart;
+use grpo_testing::control_plane::{ControlPlane, OPERATORS, Options};
+use serde_json::json;
+
+/// How long it is left alone, after it has settled for a while.
+const IDLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(5);
+const MOST_MILLICORES: f64 = 5.0;
+
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
+async fn an_operator_that_has_nothing_to_do_neither_lists_nor_writes_and_hardly_computes() -> Result<()> {
+    let plane = ControlPlane::start(Options {
+        controller_manager: true,
+        audit: true,
+        ..Options::default()
+    })
+    .await?;
+    let client = plane.admin().await?;
+    chart::install(&client).await?;
+    namespace(&client, "at-rest", json!({})).await?;
+    let operator = Operator::start(&plane, "warn").await?;
+    let mut run = crate::manifests::bases()["train"].clone();
+    run["metadata"]["namespace"] = json!("at-rest");
+    ask(&client, Verb::Create, &run, false).await?;
+    let driver =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "run-driver-1-0", "namespace": "at-rest"}});
+    until(Duration::from_secs(30), "the run's driver", async || {
+        get(&client, &driver)
+            .await
+            .map(drop)
+            .map_err(|refusal| refusal.to_string())
+    })
+    .await?;
+    tokio::time::sleep(SETTLE).await;
+
+    let mut audit = plane.audit();
+    audit.fresh()?;
+    let (before, begun) = (processor_seconds(&operator).await?, Instant::now());
+    tokio::time::sleep(IDLE).await;
+    let used = 1000.0 * (processor_seconds(&operator).await? - before) / begun.elapsed().as_secs_f64();
+    let asked: Vec<_> = audit
+        .fresh()?
+        .into_iter()
+        .filter(|request| request.by == OPERATORS[0] && !request.is_heartbeat())
+        .filter(|request| request.is_write() || request.verb == "list")
+        .collect();
+    println!("{used:.1} millicores over {IDLE:?}");
+    assert!(asked.is_empty(), "{asked:#?}");
+    assert!(used <= MOST_MILLICORES, "{used:.1} millicores");
+    Ok(())
+}
+
+/// As it says itself.
+async fn processor_seconds(operator: &Operator) -> Result<f64> {
+    let used = operator.metric("process_cpu_seconds_total").await?;
+    Ok(used.ok_or("the operator does not say what it uses")?)
+}

@@ -1,0 +1,274 @@
+//! Does every episode consist of exactly the tokens of its turns, and do the actions follow from the sampled ids?
+
+use super::{Check, VerifyError};
+use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeRecord, ExpertsSpan, TurnAction, TurnRecord};
+use tokenizers::Tokenizer;
+
+/// What the turns add up to.
+#[derive(Debug, Default, PartialEq)]
+pub struct Sequence {
+    pub tokens: Vec<u32>,
+    pub mask: Vec<u8>,
+    pub logprobs: Vec<f32>,
+    /// The version that sampled each token; empty where nobody did.
+    pub versions: Vec<String>,
+    /// Which experts tokens went through, where that was recorded.
+    pub experts: Vec<ExpertsSpan>,
+    /// Turns whose prompt was not what stood before them.
+    pub misplaced: Vec<u32>,
+}
+
+impl Sequence {
+    pub fn of(turns: &[TurnRecord]) -> Self {
+        let mut all = Self::default();
+        for turn in turns {
+            all.given(&turn.prompt);
+            if turn.prompt_length != all.tokens.len() {
+                all.misplaced.push(turn.turn);
+            }
+            all.tokens.extend(&turn.sampled);
+            all.mask.extend(turn.sampled.iter().map(|_| 1));
+            all.logprobs.extend(&turn.logprobs);
+            all.experts.extend(turn.experts.clone());
+            all.versions.extend(turn.sampled.iter().map(|_| turn.weights.clone()));
+            all.given(&turn.observation);
+        }
+        all
+    }
+
+    fn given(&mut self, ids: &[u32]) {
+        self.tokens.extend(ids);
+        self.mask.extend(ids.iter().map(|_| 0));
+        self.logprobs.extend(ids.iter().map(|_| 0.0));
+        self.versions.extend(ids.iter().map(|_| String::new()));
+    }
+
+    /// What of the episode's record differs from the turns, if anything.
+    pub fn differs_from(&self, record: &EpisodeRecord) -> Option<String> {
+        if !self.misplaced.is_empty() {
+            return Some(format!(
+                "the prompt of turns {:?} is not what stands before them",
+                self.misplaced
+            ));
+        }
+        if self.tokens != record.tokens {
+            return Some(format!(
+                "turns have {} tokens, the record {}, and they differ",
+                self.tokens.len(),
+                record.tokens.len()
+            ));
+        }
+        if self.mask != record.mask {
+            return Some("mask differs from what was sampled".into());
+        }
+        if self.logprobs != record.logprobs {
+            return Some("logprobs differ from the turns'".into());
+        }
+        if self.experts != record.experts {
+            return Some("experts differ from the turns'".into());
+        }
+        let unlike = self
+            .versions
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| !v.is_empty())
+            .find(|(at, version)| {
+                !record
+                    .weights
+                    .iter()
+                    .any(|span| (span.from..span.to).contains(at) && span.version == **version)
+            });
+        unlike.map(|(at, version)| format!("token {at} was sampled by {version}, the record says otherwise"))
+    }
+}
+
+pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
+    let tokenizer = folder.tokenizer().map(|path| open(&path)).transpose()?;
+    let mut tokens = Check::new("episodes are the token ids of their turns");
+    let mut texts = Check::new("answers are their sampled ids, decoded");
+    let mut actions = Check::new("actions follow from the answers");
+    let mut experts = Check::new("experts are in the files that turns name");
+    for episode in episodes {
+        let turns = folder.turns(&episode.path)?;
+        if !folder
+            .dir()
+            .join(grpo_records::paths::trajectory(&episode.path))
+            .is_file()
+        {
+            tokens.passed_over += 1;
+            tokens.expect(!episode.meta.outcome.is_verdict(), || {
+                format!("{} has a verdict and no trajectory", episode.path)
+            });
+            continue;
+        }
+        let record = folder.trajectory(&episode.path)?;
+        let differs = Sequence::of(&turns).differs_from(&record);
+        tokens.expect(differs.is_none(), || {
+            format!("{}: {}", episode.path, differs.unwrap_or_default())
+        });
+        for span in &record.experts {
+            let file = std::fs::read(folder.dir().join(&span.file));
+            experts.expect(file.is_ok_and(|bytes| sha256_hex(&bytes) == span.sha256), || {
+                format!("{}: {} is not what was recorded", episode.path, span.file)
+            });
+        }
+        for turn in &turns {
+            let place = || format!("{}, turn {}", episode.path, turn.turn);
+            if let Some(tokenizer) = &tokenizer {
+                let decoded = decode(tokenizer, &turn.sampled)?;
+                texts.expect(same_words(&decoded, &turn.text), || {
+                    format!("{}: {decoded:?} is recorded as {:?}", place(), turn.text)
+                });
+            } else {
+                texts.passed_over += 1;
+            }
+            if turn.action != TurnAction::Truncated {
+                let found = action_of(&turn.text);
+                actions.expect(found == turn.action, || {
+                    format!("{}: {found:?} is recorded as {:?}", place(), turn.action)
+                });
+            }
+        }
+    }
+    // Most runs record none.
+    let experts = Some(experts).filter(|check| check.looked_at > 0);
+    Ok([tokens, texts, actions].into_iter().chain(experts).collect())
+}
+
+fn open(path: &std::path::Path) -> Result<Tokenizer, VerifyError> {
+    Tokenizer::from_file(path).map_err(|e| VerifyError::Tokenizer {
+        path: path.to_owned(),
+        what: e.to_string(),
+    })
+}
+
+fn decode(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, VerifyError> {
+    tokenizer.decode(ids, true).map_err(|e| VerifyError::Tokenizer {
+        path: "tokenizer.json".into(),
+        what: format!("decoding {} ids: {e}", ids.len()),
+    })
+}
+
+/// The record may or may not spell the stop token; everything else must be the same.
+fn same_words(decoded: &str, recorded: &str) -> bool {
+    decoded == recorded || decoded == recorded.replace("<|im_end|>", "").replace("<|endoftext|>", "")
+}
+
+/// Exactly one closed bash block is a command. Written a second time, on purpose: the driver's own reading is what is checked.
+fn action_of(answer: &str) -> TurnAction {
+    let mut commands = Vec::new();
+    let mut open: Option<Vec<&str>> = None;
+    for line in answer.split('\n') {
+        match &mut open {
+            None => {
+                // A block may open behind other words on its line.
+                if let Some((_, after)) = line.rsplit_once("```bash")
+                    && after.trim().is_empty()
+                {
+                    open = Some(Vec::new());
+                }
+            }
+            // The end of a block is a line of its own behind the command: a block without any line is not closed by it.
+            Some(body) if line.starts_with("```") && !body.is_empty() => {
+                commands.push(body.join("\n"));
+                open = None;
+            }
+            Some(body) => body.push(line),
+        }
+    }
+    match (commands.len(), commands.pop()) {
+        (1, Some(command)) => TurnAction::Command { command },
+        (blocks, _) => TurnAction::FormatError { blocks: blocks as u32 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_records::fixture::turn;
+    use grpo_records::{EpisodeEnd, WeightsSpan, Writer};
+
+    fn record(sequence: &Sequence) -> EpisodeRecord {
+        let episode = grpo_records::fixture::episode("a", 0, grpo_records::Outcome::Resolved);
+        EpisodeRecord {
+            schema: 1,
+            writer: Writer::driver(1),
+            run: "uid".into(),
+            key: episode.meta.key,
+            attempt: 1,
+            task: 0,
+            image: "i".into(),
+            end: EpisodeEnd::Submitted,
+            turns: 2,
+            messages: Vec::new(),
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: -1,
+            prompt_length: 3,
+            tokens: sequence.tokens.clone(),
+            mask: sequence.mask.clone(),
+            logprobs: sequence.logprobs.clone(),
+            weights: vec![WeightsSpan {
+                from: 3,
+                to: sequence.tokens.len(),
+                version: "a-v0".into(),
+            }],
+            experts: Vec::new(),
+            truncated: false,
+            started_at: 0,
+            finished_at: 1,
+        }
+    }
+
+    fn two_turns() -> [TurnRecord; 2] {
+        let mut second = turn(1, "sh t", "1 passed");
+        second.prompt_length = 6;
+        [turn(0, "ls", "a"), second]
+    }
+
+    #[test]
+    fn turns_add_up_to_the_episode() {
+        let sequence = Sequence::of(&two_turns());
+        assert_eq!(sequence.tokens, [1, 2, 3, 10, 2, 20, 11, 2, 21]);
+        assert_eq!(sequence.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
+        assert_eq!(sequence.differs_from(&record(&sequence)), None);
+    }
+
+    #[test]
+    fn a_token_that_nobody_sampled_is_found() {
+        let sequence = Sequence::of(&two_turns());
+        let mut forged = record(&sequence);
+        forged.tokens[4] = 7;
+        assert!(sequence.differs_from(&forged).is_some());
+        let mut forged = record(&sequence);
+        forged.mask[5] = 1;
+        assert!(sequence.differs_from(&forged).is_some());
+    }
+
+    #[test]
+    fn tokens_credited_to_other_weights_are_found() {
+        let sequence = Sequence::of(&two_turns());
+        let mut forged = record(&sequence);
+        forged.weights[0].version = "a-v1".into();
+        assert!(sequence.differs_from(&forged).is_some());
+    }
+
+    #[test]
+    fn a_turn_that_saw_another_prompt_is_found() {
+        let mut turns = two_turns();
+        turns[1].prompt_length = 5;
+        assert_eq!(Sequence::of(&turns).misplaced, [1]);
+    }
+
+    #[test]
+    fn actions_are_read_as_the_agent_is_described() {
+        let command = |c: &str| TurnAction::Command { command: c.into() };
+        assert_eq!(action_of("Look.\n```bash\nls\n```"), command("ls"));
+        assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
+        let two = "```bash\na\n```\n```bash\nb\n```";
+        assert_eq!(action_of("```bash\n```"), TurnAction::FormatError { blocks: 0 });
+        assert_eq!(action_of(two), TurnAction::FormatError { blocks: 2 });
+    }
+}

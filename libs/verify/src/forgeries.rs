@@ -1,0 +1,237 @@
+//! A small store that is right, and forgeries of it that verification has to find.
+
+use super::{Check, claims, episodes, groups};
+use grpo_records::fixture;
+use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::{
+    Batch, EpisodeEnd, EpisodeHome, EpisodeMeta, EpisodeRecord, Event, GroupRecord, JournalEntry, Outcome, SCHEMA,
+    TurnRecord, WeightsSpan, Writer, paths,
+};
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+
+const HOME: EpisodeHome = EpisodeHome::Iteration { iteration: 1 };
+
+/// One iteration of one group of two episodes.
+fn store() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut batch = Batch::new(Writer::driver(1), "uid", 1, 1);
+    let mut events = vec![
+        Event::RunStarted {
+            run: "uid".into(),
+            namespace: "ns".into(),
+            name: "run".into(),
+            seed: 0,
+            tasks_sha256: "00".into(),
+            tasks: 1,
+        },
+        Event::Promoted {
+            weights: "a-v0".into(),
+            manifest_sha256: "00".into(),
+            step: 0,
+        },
+        Event::IterationStarted {
+            iteration: 1,
+            weights: "a-v0".into(),
+            tasks: vec![0],
+        },
+    ];
+    let mut rewards = Vec::new();
+    for (sample, outcome) in [(0, Outcome::Resolved), (1, Outcome::Unresolved)] {
+        let (meta, record, turns) = episode(sample, outcome.clone());
+        let path = meta.key.dir(1);
+        write(dir.path(), &paths::trajectory(&path), &record);
+        write(dir.path(), &paths::meta(&path), &meta);
+        for turn in &turns {
+            write(dir.path(), &paths::turn(&path, turn.turn), turn);
+        }
+        let reward = meta.reward.unwrap();
+        rewards.push(reward);
+        batch.rows.push(record.row(outcome.clone(), reward));
+        events.push(Event::Verdict {
+            episode: path,
+            outcome,
+            reward,
+        });
+    }
+    batch.groups.push(GroupRecord {
+        group: 0,
+        instance: "a".into(),
+        rewards,
+        voids: 0,
+    });
+    write(dir.path(), &paths::batch(1), &batch);
+    let bytes = std::fs::read(dir.path().join(paths::batch(1))).unwrap();
+    events.push(Event::BatchWritten {
+        iteration: 1,
+        step: 1,
+        sha256: grpo_records::store::sha256_hex(&bytes),
+        rows: 2,
+    });
+    events.push(Event::StepDone {
+        step: 1,
+        weights: "a-v1".into(),
+        manifest_sha256: "00".into(),
+    });
+    for (at, event) in events.into_iter().enumerate() {
+        journal(dir.path(), at as u64 + 1, event);
+    }
+    dir
+}
+
+fn journal(dir: &Path, sequence: u64, event: Event) {
+    let entry = JournalEntry {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        sequence,
+        at: 0,
+        event,
+    };
+    write(dir, &paths::journal_entry(sequence), &entry);
+}
+
+fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EpisodeRecord, [TurnRecord; 2]) {
+    let mut meta = fixture::episode("a", sample, outcome).meta;
+    meta.key.home = HOME;
+    let mut second = fixture::edit_turn(1, "1 passed");
+    second.prompt_length = 6;
+    let turns = [fixture::look_turn(), second];
+    let sequence = episodes::Sequence::of(&turns);
+    let record = EpisodeRecord {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        run: "uid".into(),
+        key: meta.key.clone(),
+        attempt: 1,
+        task: 0,
+        image: "i".into(),
+        end: EpisodeEnd::Submitted,
+        turns: 2,
+        messages: Vec::new(),
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: -1,
+        prompt_length: 3,
+        weights: vec![WeightsSpan {
+            from: 3,
+            to: sequence.tokens.len(),
+            version: "a-v0".into(),
+        }],
+        tokens: sequence.tokens,
+        mask: sequence.mask,
+        logprobs: sequence.logprobs,
+        experts: Vec::new(),
+        truncated: false,
+        started_at: 0,
+        finished_at: 1,
+    };
+    (meta, record, turns)
+}
+
+fn write(dir: &Path, path: &str, record: &impl Serialize) {
+    let path = dir.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, serde_json::to_vec(record).unwrap()).unwrap();
+}
+
+/// Changes a record that is there.
+fn forge(dir: &Path, path: &str, change: impl FnOnce(&mut Value)) {
+    let bytes = std::fs::read(dir.join(path)).unwrap();
+    let mut record = serde_json::from_slice(&bytes).unwrap();
+    change(&mut record);
+    write(dir, path, &record);
+}
+
+/// Names of the checks that disagree; everything but the verdicts, which need the official grader.
+fn found(dir: &Path) -> Vec<&'static str> {
+    let folder = RunFolder::open(dir).unwrap();
+    let all: Vec<EpisodeFolder> = folder.episodes(&HOME).unwrap();
+    let mut checks: Vec<Check> = episodes::check(&folder, &all).unwrap();
+    checks.extend(groups::check(&folder, &all).unwrap());
+    checks.extend(claims::check(&folder, &all).unwrap());
+    assert!(checks.iter().any(|c| c.looked_at > 0));
+    checks
+        .iter()
+        .filter(|c| !c.disagreements.is_empty())
+        .map(|c| c.name)
+        .collect()
+}
+
+fn of(sample: u32) -> String {
+    format!("rollouts/iter-000001/a__g0__i{sample}")
+}
+
+#[test]
+fn a_store_that_is_right_is_found_right() {
+    let dir = store();
+    assert_eq!(found(dir.path()), Vec::<&str>::new());
+}
+
+#[test]
+fn a_token_that_was_not_sampled_is_found() {
+    let dir = store();
+    forge(dir.path(), &paths::trajectory(&of(0)), |t| t["tokens"][4] = 9.into());
+    let found = found(dir.path());
+    assert!(
+        found.contains(&"episodes are the token ids of their turns"),
+        "{found:?}"
+    );
+    assert!(
+        found.contains(&"rows of batches are their episodes, token by token"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_command_that_was_not_said_is_found() {
+    let dir = store();
+    forge(dir.path(), &paths::turn(&of(1), 1), |t| {
+        t["action"]["command"] = "echo".into()
+    });
+    assert_eq!(found(dir.path()), ["actions follow from the answers"]);
+}
+
+#[test]
+fn a_batch_that_was_changed_after_the_step_is_found() {
+    let dir = store();
+    forge(dir.path(), &paths::batch(1), |b| {
+        b["groups"][0]["rewards"] = serde_json::json!([1.0, 1.0])
+    });
+    let found = found(dir.path());
+    assert!(
+        found.contains(&"batches are the ones whose checksums were journalled"),
+        "{found:?}"
+    );
+    assert!(
+        found.contains(&"groups hold every valid episode and no void"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_verdict_that_is_lost_or_committed_twice_is_found() {
+    let verdict = |sample| Event::Verdict {
+        episode: of(sample),
+        outcome: Outcome::Resolved,
+        reward: 1.0,
+    };
+    let twice = store();
+    journal(twice.path(), 8, verdict(0));
+    assert_eq!(found(twice.path()), ["committed verdicts are there once, none lost"]);
+    let lost = store();
+    std::fs::remove_dir_all(lost.path().join(of(0))).unwrap();
+    assert!(found(lost.path()).contains(&"committed verdicts are there once, none lost"));
+}
+
+#[test]
+fn a_gap_in_the_journal_is_found() {
+    let dir = store();
+    std::fs::remove_file(dir.path().join(paths::journal_entry(2))).unwrap();
+    let found = found(dir.path());
+    assert!(found.contains(&"the journal is numbered without a gap"), "{found:?}");
+    assert!(
+        found.contains(&"tokens were sampled by weights that had been promoted"),
+        "{found:?}"
+    );
+}

@@ -1,0 +1,259 @@
+//! Do batches, rewards and advantages follow from the episodes?
+
+use super::{Check, VerifyError};
+use grpo_records::folder::{EpisodeFolder, RunFolder, counting};
+use grpo_records::store::sha256_hex;
+use grpo_records::{Batch, EpisodeHome, Event, paths};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The trainer adds up in fp32.
+const REWARD_ROUNDING: f64 = 1e-5;
+/// The trainer may add a small number to the divisor.
+const ADVANTAGE_ROUNDING: f64 = 1e-3;
+
+pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
+    let mut bytes = Check::new("batches are the ones whose checksums were journalled");
+    let mut rows = Check::new("rows of batches are their episodes, token by token");
+    let mut whole = Check::new("groups hold every valid episode and no void");
+    let mut versions = Check::new("tokens were sampled by weights that had been promoted");
+    let mut steps = Check::new("steps' rewards, groups, tokens and advantages follow from batches");
+    let promoted = promoted(folder);
+    for entry in &folder.journal {
+        let Event::BatchWritten {
+            iteration,
+            step,
+            sha256,
+            ..
+        } = &entry.event
+        else {
+            continue;
+        };
+        if !folder.dir().join(paths::batch(*step)).is_file() {
+            bytes.passed_over += 1;
+            continue;
+        }
+        let written = sha256_hex(&folder.bytes(&paths::batch(*step))?);
+        bytes.expect(written == *sha256, || {
+            format!("{} is not the batch that step {step} was given", paths::batch(*step))
+        });
+        let batch = folder.batch(*step)?;
+        let valid = valid_of(episodes, *iteration);
+        check_rows(folder, &batch, &valid, &mut rows)?;
+        let dropped: BTreeSet<u32> = folder
+            .state
+            .iterations
+            .get(iteration)
+            .map(|i| i.dropped.iter().copied().collect())
+            .unwrap_or_default();
+        check_groups(&batch, &valid, &dropped, &mut whole);
+        match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {
+            Some(claim) => check_step(&batch, &claim, &mut steps),
+            None => steps.passed_over += 1,
+        }
+        for row in &batch.rows {
+            let unknown = row.weights.iter().find(|span| !promoted.contains(&span.version));
+            versions.expect(unknown.is_none(), || {
+                format!("{} has tokens by {:?}", row.episode, unknown.map(|s| &s.version))
+            });
+        }
+    }
+    Ok(vec![bytes, rows, whole, steps, versions])
+}
+
+/// Every version that was ever promoted.
+fn promoted(folder: &RunFolder) -> BTreeSet<String> {
+    folder
+        .journal
+        .iter()
+        .filter_map(|entry| match &entry.event {
+            Event::Promoted { weights, .. } => Some(weights.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Episodes of an iteration that have a verdict, by name.
+fn valid_of(episodes: &[EpisodeFolder], iteration: u32) -> HashMap<String, EpisodeFolder> {
+    let home = EpisodeHome::Iteration { iteration };
+    let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.home == home).cloned().collect();
+    counting(of)
+        .into_iter()
+        .filter(|e| e.meta.outcome.is_verdict())
+        .map(|e| (e.meta.key.name(), e))
+        .collect()
+}
+
+fn check_rows(
+    folder: &RunFolder,
+    batch: &Batch,
+    valid: &HashMap<String, EpisodeFolder>,
+    rows: &mut Check,
+) -> Result<(), VerifyError> {
+    for row in &batch.rows {
+        let Some(episode) = valid.get(&row.episode) else {
+            rows.expect(false, || format!("step {}: {} has no verdict", batch.step, row.episode));
+            continue;
+        };
+        let meta = &episode.meta;
+        let expected = folder
+            .trajectory(&episode.path)?
+            .row(meta.outcome.clone(), meta.reward.unwrap_or(f32::NAN));
+        let same = row.turn.is_some() || *row == expected;
+        rows.expect(same && row.check().is_ok(), || {
+            format!(
+                "step {}: the row of {} is not the episode in {}",
+                batch.step, row.episode, episode.path
+            )
+        });
+    }
+    Ok(())
+}
+
+fn check_groups(batch: &Batch, valid: &HashMap<String, EpisodeFolder>, dropped: &BTreeSet<u32>, whole: &mut Check) {
+    let mut rewards: BTreeMap<u32, BTreeMap<u32, f32>> = BTreeMap::new();
+    for episode in valid.values() {
+        let key = &episode.meta.key;
+        if let Some(reward) = episode.meta.reward {
+            rewards.entry(key.group).or_default().insert(key.sample, reward);
+        }
+    }
+    for group in &batch.groups {
+        let expected: Vec<f32> = rewards
+            .get(&group.group)
+            .map(|r| r.values().copied().collect())
+            .unwrap_or_default();
+        whole.expect(expected == group.rewards, || {
+            format!(
+                "step {}, group {}: rewards {:?}, the episodes say {expected:?}",
+                batch.step, group.group, group.rewards
+            )
+        });
+    }
+    let held: BTreeSet<u32> = batch.groups.iter().map(|g| g.group).collect();
+    for (group, of) in rewards.iter().filter(|(g, of)| of.len() >= 2 && !dropped.contains(g)) {
+        whole.expect(held.contains(group), || {
+            format!(
+                "step {}: group {group} has {} valid episodes and is not in the batch",
+                batch.step,
+                of.len()
+            )
+        });
+    }
+}
+
+/// What of `metrics/trainer/<k>.json` follows from the batch alone.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StepClaim {
+    groups: u32,
+    groups_zero_variance: u32,
+    trained_tokens: u64,
+    row_tokens: u64,
+    mean_reward: f64,
+    /// One list a group, in the batch's order.
+    #[serde(default)]
+    advantages: Vec<Vec<f64>>,
+    #[serde(default)]
+    shuffled: bool,
+}
+
+fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
+    let rewards: Vec<f32> = batch.groups.iter().flat_map(|g| g.rewards.iter().copied()).collect();
+    let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / rewards.len().max(1) as f64;
+    let constant = batch
+        .groups
+        .iter()
+        .filter(|g| g.rewards.windows(2).all(|w| w[0] == w[1]))
+        .count() as u32;
+    let sampled: u64 = batch.rows.iter().map(|r| r.sampled() as u64).sum();
+    let all: u64 = batch.rows.iter().map(|r| r.tokens.len() as u64).sum();
+    let found = (batch.groups.len() as u32, constant, sampled, all);
+    let claimed = (
+        claim.groups,
+        claim.groups_zero_variance,
+        claim.trained_tokens,
+        claim.row_tokens,
+    );
+    steps.expect(found == claimed && (mean - claim.mean_reward).abs() < REWARD_ROUNDING, || {
+        format!("step {}: groups, constant groups, sampled and all tokens are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
+    });
+    for (group, claimed) in batch.groups.iter().zip(&claim.advantages) {
+        let mut claimed = claimed.clone();
+        if claim.shuffled {
+            // Which reward went where is the trainer's draw; which advantages there are is not.
+            claimed.sort_by(f64::total_cmp);
+        }
+        let agrees = [Divisor::Population, Divisor::Unbiased, Divisor::One]
+            .into_iter()
+            .any(|divisor| {
+                let mut found = advantages(&group.rewards, divisor);
+                if claim.shuffled {
+                    found.sort_by(f64::total_cmp);
+                }
+                found.len() == claimed.len()
+                    && found
+                        .iter()
+                        .zip(&claimed)
+                        .all(|(a, b)| (a - b).abs() < ADVANTAGE_ROUNDING)
+            });
+        steps.expect(agrees, || {
+            format!(
+                "step {}, group {}: advantages {claimed:?} of rewards {:?}",
+                batch.step, group.group, group.rewards
+            )
+        });
+    }
+}
+
+/// What a group's divisor may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divisor {
+    One,
+    Population,
+    Unbiased,
+}
+
+/// Advantages of a group in f64: reward less the mean, over the standard deviation; zero throughout where all rewards are equal.
+pub fn advantages(rewards: &[f32], divisor: Divisor) -> Vec<f64> {
+    let n = rewards.len() as f64;
+    let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / n;
+    let squares: f64 = rewards.iter().map(|r| (f64::from(*r) - mean).powi(2)).sum();
+    let by = match divisor {
+        Divisor::One => 1.0,
+        Divisor::Population => (squares / n).sqrt(),
+        Divisor::Unbiased => (squares / (n - 1.0)).sqrt(),
+    };
+    rewards
+        .iter()
+        .map(|r| {
+            if squares == 0.0 {
+                0.0
+            } else {
+                (f64::from(*r) - mean) / by
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advantages_of_a_group_are_what_the_textbook_says() {
+        let a = advantages(&[1.0, 0.0, 0.0, 0.0], Divisor::Population);
+        assert!(
+            (a[0] - 3f64.sqrt()).abs() < 1e-12 && (a[1] + 1.0 / 3f64.sqrt()).abs() < 1e-12,
+            "{a:?}"
+        );
+        let a = advantages(&[1.0, 0.0], Divisor::Unbiased);
+        assert!((a[0] - 0.5f64.sqrt()).abs() < 1e-12, "{a:?}");
+    }
+
+    #[test]
+    fn a_group_that_agrees_teaches_nothing() {
+        for divisor in [Divisor::One, Divisor::Population, Divisor::Unbiased] {
+            assert_eq!(advantages(&[1.0, 1.0], divisor), [0.0, 0.0]);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Recomputes what a run claims from what cannot lie about it: the sampled token ids and the grader's logs.
+//!
+//! Four questions, each a set of checks that counts what it looked at and names what does not agree:
+//! does every episode consist of the tokens of its turns ([`episodes`]); does every verdict follow from its grader's log, judged again
+//! by the official package ([`verdicts`]); do batches, rewards and advantages follow from the episodes ([`groups`]); does the journal
+//! say of rates, voids and iterations what the episodes say ([`claims`]).
+
+pub mod claims;
+pub mod episodes;
+pub mod grader;
+pub mod groups;
+pub mod rows;
+pub mod verdicts;
+
+#[cfg(test)]
+mod forgeries;
+
+use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
+
+use crate::rows::TaskRows;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// How many disagreements of one kind are written out; all are counted.
+const SHOWN: usize = 5;
+
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Grader(#[from] grader::GraderError),
+    #[error("the tokenizer {path} cannot be read: {what}")]
+    Tokenizer { path: PathBuf, what: String },
+}
+
+/// One thing that was recomputed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub looked_at: u64,
+    /// Could not be looked at, for a reason that is no disagreement (such as a batch that retention removed).
+    pub passed_over: u64,
+    pub disagreements: Vec<String>,
+}
+
+impl Check {
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            ..Self::default()
+        }
+    }
+
+    /// Counts one comparison; `what` says what does not agree.
+    pub fn expect(&mut self, agrees: bool, what: impl FnOnce() -> String) {
+        self.looked_at += 1;
+        if !agrees {
+            self.disagreements.push(what());
+        }
+    }
+}
+
+/// What verification needs besides the store.
+#[derive(Debug)]
+pub struct Sources {
+    pub tasks: TaskRows,
+    /// worker.py and the folder of its packages; without them verdicts cannot be judged again, and that is an error.
+    pub grader: grader::GraderCommand,
+}
+
+/// All checks, in the order in which one builds on the other.
+pub fn verify(folder: &RunFolder, sources: &Sources) -> Result<Vec<Check>, VerifyError> {
+    let episodes = all_episodes(folder)?;
+    let mut checks = episodes::check(folder, &episodes)?;
+    checks.extend(verdicts::check(folder, &episodes, sources)?);
+    checks.extend(groups::check(folder, &episodes)?);
+    checks.extend(claims::check(folder, &episodes)?);
+    Ok(checks)
+}
+
+fn all_episodes(folder: &RunFolder) -> Result<Vec<EpisodeFolder>, FolderError> {
+    let mut all = Vec::new();
+    for home in folder.homes()? {
+        all.extend(folder.episodes(&home)?);
+    }
+    Ok(all)
+}
+
+/// True when everything agreed and something was looked at.
+pub fn holds(checks: &[Check]) -> bool {
+    checks.iter().all(|c| c.disagreements.is_empty()) && checks.iter().any(|c| c.looked_at > 0)
+}
+
+/// A line for each check, and under it what does not agree.
+pub fn text(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let over = match check.passed_over {
+            0 => String::new(),
+            n => format!(", {n} not to be had any more"),
+        };
+        let verdict = match check.disagreements.len() {
+            0 => "agree".to_owned(),
+            n => format!("{n} DISAGREE"),
+        };
+        let _ = writeln!(
+            out,
+            "  {:<66} {:>6} looked at{over}: {verdict}",
+            check.name, check.looked_at
+        );
+        for what in check.disagreements.iter().take(SHOWN) {
+            let _ = writeln!(out, "      {what}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_at_nothing_is_not_agreement() {
+        assert!(!holds(&[Check::new("empty")]));
+    }
+
+    #[test]
+    fn one_disagreement_is_enough_and_is_written_out() {
+        let mut check = Check::new("rates");
+        check.expect(true, || "never".into());
+        check.expect(false, || "heldout: 3 and not 4".into());
+        assert!(!holds(std::slice::from_ref(&check)));
+        assert!(text(&[check]).contains("heldout: 3 and not 4"));
+    }
+}

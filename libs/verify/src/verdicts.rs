@@ -1,0 +1,79 @@
+//! Does every verdict follow from its grader's log, when the official package judges that log again?
+
+use super::grader::{Grader, GraderError};
+use super::{Check, Sources, VerifyError};
+use grpo_records::Outcome;
+use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::store::sha256_hex;
+use std::collections::HashMap;
+
+pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) -> Result<Vec<Check>, VerifyError> {
+    let mut patches = Check::new("patches are the ones whose checksums are recorded");
+    let mut judged = Check::new("verdicts follow from the graders' logs");
+    let mut reused = Check::new("verdicts taken over come from the same patch and task");
+    let mut bare = Check::new("without a log nothing is resolved");
+    let mut voids = Check::new("voids have no reward");
+    let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();
+    let mut grader = sources.grader.start()?;
+    for episode in episodes {
+        let meta = &episode.meta;
+        let path = &episode.path;
+        if !meta.outcome.is_verdict() {
+            voids.expect(meta.reward.is_none(), || {
+                format!("{path} is {} and has reward {:?}", meta.outcome, meta.reward)
+            });
+            continue;
+        }
+        let patch = folder.patch(path).unwrap_or_default();
+        let sum = (!patch.is_empty()).then(|| sha256_hex(&patch));
+        let recorded = meta.patch_sha256.clone().filter(|_| meta.patch_bytes > 0);
+        patches.expect(meta.patch_bytes == patch.len() && recorded == sum, || {
+            format!(
+                "{path}: patch.diff has {} bytes, {} are recorded, or the checksums differ",
+                patch.len(),
+                meta.patch_bytes
+            )
+        });
+        let resolved = meta.outcome == Outcome::Resolved;
+        let source = meta.grade.as_ref().and_then(|g| g.reused_from.as_deref());
+        match (source, folder.grade_log(path)) {
+            (Some(source), _) => {
+                let twin = by_path.get(source);
+                let same = twin.is_some_and(|t| {
+                    t.meta.key.instance == meta.key.instance
+                        && t.meta.patch_sha256 == meta.patch_sha256
+                        && t.meta.outcome == meta.outcome
+                        && t.meta.grade.as_ref().is_some_and(|g| g.reused_from.is_none())
+                });
+                reused.expect(same, || {
+                    format!("{path} takes its verdict from {source}, which has another patch, task or verdict")
+                });
+            }
+            (None, Some(log)) => {
+                let again = judge(&mut grader, sources, episode, &patch, &log)?;
+                judged.expect(again == Ok(resolved), || {
+                    format!("{path} is {}; judged again: {again:?}", meta.outcome)
+                });
+            }
+            (None, None) => {
+                bare.expect(!resolved, || format!("{path} is Resolved and there is no grader's log"));
+            }
+        }
+    }
+    Ok(vec![patches, judged, reused, bare, voids])
+}
+
+/// The verdict again. A log that tells nothing, after which the control was sound, is unresolved.
+fn judge(
+    grader: &mut Grader,
+    sources: &Sources,
+    episode: &EpisodeFolder,
+    patch: &[u8],
+    log: &std::path::Path,
+) -> Result<Result<bool, String>, GraderError> {
+    let instance = &episode.meta.key.instance;
+    let Some(row) = sources.tasks.row(instance) else {
+        return Ok(Err(format!("there is no row for {instance} among --tasks")));
+    };
+    grader.judge(instance, row, &String::from_utf8_lossy(patch), log)
+}
