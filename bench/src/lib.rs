@@ -1,5 +1,6 @@
-//! Benchmarks of processes of ours beside their peers: [`operator_bench`] and [`sandbox_bench`]. Programs write their rows to `bench/results`;
-//! short variants of them are end-to-end tests. The trainer's bench is a crate of its own (`bench/trainer`), because it links libtorch.
+//! Benchmarks of processes of ours beside their peers: [`operator_bench`] and [`sandbox_bench`]. Programs write their
+//! rows to `bench/results`; short variants of them are end-to-end tests. The trainer's bench is a crate of its own
+//! (`bench/trainer`), because it links libtorch.
 
 pub mod operator_bench;
 pub mod sandbox_bench;

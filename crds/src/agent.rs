@@ -9,7 +9,8 @@ use crate::{
     common::{EnvVariable, Period},
 };
 
-/// The agent whose episodes are trained on: at most one kind of agent (modes Train and Evaluate need it), and its limits.
+/// The agent whose episodes are trained on: at most one kind of agent (modes Train and Evaluate need it), and its
+/// limits.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::at_most_one(&["bash", "tools", "cli"]))]
@@ -35,20 +36,23 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BashAgent {
-    /// Template of the system message. Variables: `task` (the task's row), `submitSentinel`, `limits`. Empty: no system message.
+    /// Template of the system message. Variables: `task` (the task's row), `submitSentinel`, `limits`. Empty: no system
+    /// message.
     #[serde(default = "default_system")]
     #[schemars(length(max = 16384))]
     pub system: String,
-    /// Template of the first user message. Variables: `task` (the task's row, for example `task.problem_statement`), `submitSentinel`, `limits`.
+    /// Template of the first user message. Variables: `task` (the task's row, for example `task.problem_statement`),
+    /// `submitSentinel`, `limits`.
     #[serde(default = "default_task")]
     #[schemars(length(min = 1, max = 16384))]
     pub task: String,
-    /// Template of what the policy sees of a command. Variables: `output`, `exitCode` (none when it was killed), `timedOut`, `omittedBytes`,
-    /// `seconds`, `turnsLeft`.
+    /// Template of what the policy sees of a command. Variables: `output`, `exitCode` (none when it was killed),
+    /// `timedOut`, `omittedBytes`, `seconds`, `turnsLeft`.
     #[serde(default = "default_observation")]
     #[schemars(length(min = 1, max = 16384))]
     pub observation: String,
-    /// Template of the answer to a turn without exactly one bash block. Variables: `blocks` (how many there were), `turnsLeft`.
+    /// Template of the answer to a turn without exactly one bash block. Variables: `blocks` (how many there were),
+    /// `turnsLeft`.
     #[serde(default = "default_format_error")]
     #[schemars(length(min = 1, max = 16384))]
     pub format_error: String,
@@ -115,7 +119,8 @@ pub struct ToolsAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16384))]
     pub system: Option<String>,
-    /// Template of the first user message (minijinja). Variables: `task`, `limits`. Default: the task's problem statement.
+    /// Template of the first user message (minijinja). Variables: `task`, `limits`. Default: the task's problem
+    /// statement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384))]
     pub task: Option<String>,
@@ -143,13 +148,15 @@ pub struct CliAgent {
     /// An agent whose command line, environment and events are known. QwenCode: qwen-code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<CliPreset>,
-    /// Image that holds the agent and what it needs to run; it is mounted beside the task's own files, which stay as they are.
+    /// Image that holds the agent and what it needs to run; it is mounted beside the task's own files, which stay as
+    /// they are.
     #[schemars(length(min = 1, max = 512))]
     pub image: String,
     /// Of a preset: the shortest prompt it has (qwen-code: 16 kB for each request, not 78).
     #[serde(default)]
     pub bare: bool,
-    /// Command of an agent that is no preset, as templates (minijinja). Variables: `task`, `baseUrl`, `model`, `limits`.
+    /// Command of an agent that is no preset, as templates (minijinja). Variables: `task`, `baseUrl`, `model`,
+    /// `limits`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 16384)))]
     pub command: Option<Vec<String>>,
@@ -176,15 +183,16 @@ pub enum CliPreset {
     validation = cel::rule("!has(self.trim) || !has(self.rows) || self.rows == 'PerTurn'", "agent.context.rows is {self.rows}, but trim shows turns another history: set rows: PerTurn or leave it out")
 )]
 pub struct Context {
-    /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat template is told to switch
-    /// reasoning off.
+    /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat
+    /// template is told to switch reasoning off.
     #[serde(default)]
     pub thinking: Thinking,
-    /// Leaves out turns in the middle where the history does not fit; the newest turn always stays. Left out: the episode ends there.
+    /// Leaves out turns in the middle where the history does not fit; the newest turn always stays. Left out: the
+    /// episode ends there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trim: Option<Trim>,
-    /// PerEpisode: an episode is one row. PerTurn: every turn is a row of its own, with the history it saw. Default: PerTurn with `trim` or
-    /// `thinking: Strip`, else PerEpisode.
+    /// PerEpisode: an episode is one row. PerTurn: every turn is a row of its own, with the history it saw. Default:
+    /// PerTurn with `trim` or `thinking: Strip`, else PerEpisode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
 }
@@ -248,11 +256,13 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub context_tokens: Option<u32>,
-    /// Tokens of the first prompt. A task whose prompt is longer is left out and counted. Default: no limit but the context's.
+    /// Tokens of the first prompt. A task whose prompt is longer is left out and counted. Default: no limit but the
+    /// context's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000000))]
     pub prompt_tokens: Option<u32>,
-    /// Tokens of one episode after its first prompt, answers and observations together. Default: no limit but the context's.
+    /// Tokens of one episode after its first prompt, answers and observations together. Default: no limit but the
+    /// context's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000000))]
     pub episode_tokens: Option<u32>,

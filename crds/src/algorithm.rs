@@ -29,13 +29,13 @@ pub struct Algorithm {
     /// Advantages of a group's episodes.
     #[serde(default)]
     pub advantage: Advantage,
-    /// What a token's ratio and advantage become. Clipped: the smaller of ratio times advantage with and without the bounds of `clip` (PPO).
-    /// Cispo: the logprob times the advantage, weighed by the ratio within those bounds, which is held constant: every token keeps a
-    /// gradient.
+    /// What a token's ratio and advantage become. Clipped: the smaller of ratio times advantage with and without the
+    /// bounds of `clip` (PPO). Cispo: the logprob times the advantage, weighed by the ratio within those bounds, which
+    /// is held constant: every token keeps a gradient.
     #[serde(default)]
     pub loss: Loss,
-    /// Which ratio of new to old probability. Token: each token's own. Sequence: the geometric mean over the sequence's trained tokens
-    /// (GSPO), whose bounds are to be much narrower. What a sequence is, `denominator` says.
+    /// Which ratio of new to old probability. Token: each token's own. Sequence: the geometric mean over the sequence's
+    /// trained tokens (GSPO), whose bounds are to be much narrower. What a sequence is, `denominator` says.
     #[serde(default)]
     pub ratio: Ratio,
     /// Clipping of the probability ratio.
@@ -51,19 +51,20 @@ pub struct Algorithm {
     /// How token losses are put together.
     #[serde(default)]
     pub aggregation: Aggregation,
-    /// With SequenceSum: each episode's token sum is divided by this number of tokens, the same for all (Dr. GRPO). Left out: 1.
+    /// With SequenceSum: each episode's token sum is divided by this number of tokens, the same for all (Dr. GRPO).
+    /// Left out: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000000))]
     pub aggregation_length: Option<u32>,
-    /// What counts as a sequence where an episode has several rows. Episode: its rows together, so that long episodes weigh no more than
-    /// short ones. Row: every row.
+    /// What counts as a sequence where an episode has several rows. Episode: its rows together, so that long episodes
+    /// weigh no more than short ones. Row: every row.
     #[serde(default)]
     pub denominator: Denominator,
     /// Episodes cut by a limit are not trained on, but stay in their group's baseline.
     #[serde(default)]
     pub mask_overlong: bool,
-    /// The probabilities that new ones are compared with. Engine: those recorded when the tokens were sampled. Recompute: the trainer's own,
-    /// under the version that sampled.
+    /// The probabilities that new ones are compared with. Engine: those recorded when the tokens were sampled.
+    /// Recompute: the trainer's own, under the version that sampled.
     #[serde(default)]
     pub old_logprobs: OldLogprobs,
     /// Weighs or leaves out tokens whose probability differs between engine and trainer. Left out: none.
@@ -96,12 +97,14 @@ pub struct Algorithm {
     /// How the learning rate goes over the run's steps.
     #[serde(default)]
     pub schedule: Schedule,
-    /// Train although the engine cannot take new weights: every iteration then samples from the base. The run says so in a condition.
+    /// Train although the engine cannot take new weights: every iteration then samples from the base. The run says so
+    /// in a condition.
     #[serde(default)]
     pub allow_frozen_sampler: bool,
-    /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. true: a pool described in the run has
-    /// `routedExperts` by itself, one that is referred to needs it. false: the trainer's own router chooses. Left out: as true for such models, but
-    /// that the operator, which does not see the model, does not change the pool.
+    /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. true: a pool
+    /// described in the run has `routedExperts` by itself, one that is referred to needs it. false: the trainer's own
+    /// router chooses. Left out: as true for such models, but that the operator, which does not see the model, does not
+    /// change the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_replay: Option<bool>,
     /// For experiments only: a run that must not learn, to compare one that does with.
@@ -109,8 +112,8 @@ pub struct Algorithm {
     pub control: Option<Control>,
 }
 
-/// ShuffledRewards: before advantages are computed, rewards change places within their group, by the run's seed, the step and the group. Batches keep
-/// the raw rewards where they were.
+/// ShuffledRewards: before advantages are computed, rewards change places within their group, by the run's seed, the
+/// step and the group. Batches keep the raw rewards where they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Control {
     ShuffledRewards,
@@ -179,12 +182,12 @@ pub enum Ratio {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Advantage {
-    /// Group: reward minus the mean of its group. LeaveOneOut: minus the mean of the others. StepWise: rewards of single turns, compared
-    /// within the group's turns of the same number; needs `reward.process`.
+    /// Group: reward minus the mean of its group. LeaveOneOut: minus the mean of the others. StepWise: rewards of
+    /// single turns, compared within the group's turns of the same number; needs `reward.process`.
     #[serde(default)]
     pub estimator: Estimator,
-    /// Which standard deviation divides: None (no division), Population (n) or Unbiased (n - 1) of the group's rewards, or Batch, the
-    /// unbiased one of all rewards of the batch.
+    /// Which standard deviation divides: None (no division), Population (n) or Unbiased (n - 1) of the group's rewards,
+    /// or Batch, the unbiased one of all rewards of the batch.
     #[serde(default)]
     pub std: StandardDeviation,
     /// Is added to the standard deviation before it divides.
@@ -256,8 +259,8 @@ fn default_clip() -> f64 {
     0.2
 }
 
-/// TokenMean: mean over all tokens of the batch. SequenceMean: mean over episodes of their token means. SequenceSum: mean over episodes of
-/// their token sums. TokenSum: sum over all tokens of the batch.
+/// TokenMean: mean over all tokens of the batch. SequenceMean: mean over episodes of their token means. SequenceSum:
+/// mean over episodes of their token sums. TokenSum: sum over all tokens of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Aggregation {
     #[default]
@@ -289,13 +292,14 @@ pub struct Kl {
     #[serde(default = "default_kl")]
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub coefficient: f64,
-    /// K1: x. K2: x squared, halved. K3: exp(-x) - 1 + x. Abs: x without its sign. SquaredRatio: exp(-x) - 1, squared and halved.
+    /// K1: x. K2: x squared, halved. K3: exp(-x) - 1 + x. Abs: x without its sign. SquaredRatio: exp(-x) - 1, squared
+    /// and halved.
     #[serde(default)]
     pub estimator: KlEstimator,
-    /// How a term of the loss is differentiated. Estimator: as written; in expectation this is not the gradient of the KL divergence, and
-    /// for K1 it is none at all. StraightThrough: the value is the estimator's, the gradient K2's, which in expectation is the divergence's
-    /// while samples are the policy's own. ImportanceWeighted: the estimator times the token's ratio of new to old probability,
-    /// differentiated whole.
+    /// How a term of the loss is differentiated. Estimator: as written; in expectation this is not the gradient of the
+    /// KL divergence, and for K1 it is none at all. StraightThrough: the value is the estimator's, the gradient K2's,
+    /// which in expectation is the divergence's while samples are the policy's own. ImportanceWeighted: the estimator
+    /// times the token's ratio of new to old probability, differentiated whole.
     #[serde(default)]
     pub gradient: KlGradient,
     /// Loss: added to the loss. Reward: taken from the reward before advantages are computed.
@@ -332,9 +336,9 @@ pub enum KlPlacement {
     Reward,
 }
 
-/// What is done about the engine's arithmetic and about stale samples. The ratio is the trainer's probability of a token, under the weights
-/// that the batch's first step starts from, over the engine's. What is left out stays in the denominators, so that nothing else weighs more
-/// for it.
+/// What is done about the engine's arithmetic and about stale samples. The ratio is the trainer's probability of a
+/// token, under the weights that the batch's first step starts from, over the engine's. What is left out stays in the
+/// denominators, so that nothing else weighs more for it.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -343,7 +347,8 @@ pub enum KlPlacement {
     validation = Rule::new("self.level == 'Token' || has(self.truncatedImportance) || has(self.icePop)").message("algorithm.correction.level says which ratio truncatedImportance and icePop take, but neither is given: leave level out")
 )]
 pub struct Correction {
-    /// Which ratio truncatedImportance and icePop take. Token: each token's own. Sequence: the product over the sequence's trained tokens.
+    /// Which ratio truncatedImportance and icePop take. Token: each token's own. Sequence: the product over the
+    /// sequence's trained tokens.
     #[serde(default)]
     pub level: Ratio,
     /// TIS: a token's loss is multiplied by the ratio, held in the band.
@@ -352,8 +357,8 @@ pub struct Correction {
     /// IcePop: a token whose ratio lies outside the band is left out, the others' losses are multiplied by their ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ice_pop: Option<Band>,
-    /// A sequence with a negative advantage is left out when the engine found its tokens likelier than the policy now does by more than this: the
-    /// mean over its tokens of the engine's logprob minus the policy's.
+    /// A sequence with a negative advantage is left out when the engine found its tokens likelier than the policy now
+    /// does by more than this: the mean over its tokens of the engine's logprob minus the policy's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub sequence_mask: Option<f64>,

@@ -47,7 +47,8 @@ pub(crate) fn at_most_one(fields: &[&str]) -> Rule {
     Rule::new(format!("{} <= 1", count.join(" + "))).message(format!("give at most one of {}", listed(fields)).as_str())
 }
 
-/// A transition rule: these fields, seen from `self`, stay as they are. A field with a question mark at the end may be left out.
+/// A transition rule: these fields, seen from `self`, stay as they are. A field with a question mark at the end may be
+/// left out.
 pub(crate) fn immutable(fields: &[&str], message: &str) -> Rule {
     Rule::new(unchanged("self", "oldSelf", fields)).message(message)
 }

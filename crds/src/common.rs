@@ -1,4 +1,5 @@
-//! What several kinds share: periods, references, the partial pod overlay. Where files come from is in [`crate::sources`].
+//! What several kinds share: periods, references, the partial pod overlay. Where files come from is in
+//! [`crate::sources`].
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr, time::Duration};
 

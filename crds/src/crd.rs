@@ -67,8 +67,8 @@ fn quoted(yaml: String) -> String {
     yaml.lines().map(one).collect()
 }
 
-/// `uint32` and `uint64` are no formats of the API server's, which warns about them on every apply. What no `u32` holds is refused: an object
-/// that holds it could not be read.
+/// `uint32` and `uint64` are no formats of the API server's, which warns about them on every apply. What no `u32` holds
+/// is refused: an object that holds it could not be read.
 fn without_rust_formats(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(fields) => {

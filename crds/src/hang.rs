@@ -1,7 +1,8 @@
-//! How a trainer's process says why it ended: exit codes of their own, and for a hang a termination message that names who is missing.
+//! How a trainer's process says why it ended: exit codes of their own, and for a hang a termination message that names
+//! who is missing.
 //!
-//! The trainer writes it, the operator reads it. A trainer in another image that says nothing of the kind is started again all the same;
-//! only the node of the rank that hung is then not avoided.
+//! The trainer writes it, the operator reads it. A trainer in another image that says nothing of the kind is started
+//! again all the same; only the node of the rank that hung is then not avoided.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,13 +1,15 @@
-//! The API of grpo-operator: three kinds of the group `grpo.dev`, version `v1alpha1`, and the file a run's processes are started with.
+//! The API of grpo-operator: three kinds of the group `grpo.dev`, version `v1alpha1`, and the file a run's processes
+//! are started with.
 //!
 //! * [`grpo_run::GrpoRun`]: one reinforcement learning run, what people write;
 //! * [`inference_pool::InferencePool`]: engines that serve one model;
 //! * [`sandbox_pool::SandboxPool`]: throw-away sandboxes behind a gateway;
 //! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`.
 //!
-//! The types are the source of everything derived from them: the CRD YAML in the chart ([`crd::documents`]), its descriptions, bounds,
-//! defaults and CEL rules, and the API's reference page. Everything a manifest can get wrong by itself is refused there, with the field's
-//! path. What this version's processes do not execute yet is refused by [`support`] when a run starts: nothing is ignored in silence.
+//! The types are the source of everything derived from them: the CRD YAML in the chart ([`crd::documents`]), its
+//! descriptions, bounds, defaults and CEL rules, and the API's reference page. Everything a manifest can get wrong by
+//! itself is refused there, with the field's path. What this version's processes do not execute yet is refused by
+//! [`support`] when a run starts: nothing is ignored in silence.
 
 pub mod agent;
 pub mod algorithm;

@@ -1,7 +1,8 @@
 //! What may change under a running driver, and taking it over from a newer `run.json`.
 //!
-//! The API server refuses most changes while a run runs; whatever reaches the file is judged here once more, because the file may be
-//! that of a namesake, or a change may have overtaken the run's phase. What is not the driver's business is not named.
+//! The API server refuses most changes while a run runs; whatever reaches the file is judged here once more, because
+//! the file may be that of a namesake, or a change may have overtaken the run's phase. What is not the driver's
+//! business is not named.
 
 use serde_json::Value;
 
@@ -27,8 +28,8 @@ pub struct Foreign {
 }
 
 impl RunConfig {
-    /// This configuration with what may change while a run runs as it is in `newer`: the number of iterations, sampling, checkpoints, and
-    /// when sets are evaluated.
+    /// This configuration with what may change while a run runs as it is in `newer`: the number of iterations,
+    /// sampling, checkpoints, and when sets are evaluated.
     pub fn with_live_changes_of(&self, newer: &Self) -> Result<Taken, Foreign> {
         if newer.uid != self.uid {
             return Err(Foreign {

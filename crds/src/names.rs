@@ -1,4 +1,5 @@
-//! Names and labels that more than one program has to know: what the operator writes on its objects, and how others find them again.
+//! Names and labels that more than one program has to know: what the operator writes on its objects, and how others
+//! find them again.
 
 use crate::grpo_run::GrpoRun;
 

@@ -5,7 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the run is doing now, and how it went so far. Numbers without another word are those of the last finished iteration.
+/// What the run is doing now, and how it went so far. Numbers without another word are those of the last finished
+/// iteration.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {

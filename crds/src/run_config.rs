@@ -1,4 +1,5 @@
-//! `run.json`: what the operator resolves a [`GrpoRun`] to. Driver and trainer are started with it and look at nothing else.
+//! `run.json`: what the operator resolves a [`GrpoRun`] to. Driver and trainer are started with it and look at nothing
+//! else.
 
 use std::path::{Path, PathBuf};
 

@@ -65,12 +65,13 @@ pub struct SandboxPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub allowed_namespaces: Vec<String>,
-    /// Root inside a sandbox is nobody outside (`hostUsers: false`). False where nodes cannot do that: root is then root, within the bounds of
-    /// the baseline Pod Security level.
+    /// Root inside a sandbox is nobody outside (`hostUsers: false`). False where nodes cannot do that: root is then
+    /// root, within the bounds of the baseline Pod Security level.
     #[serde(default = "yes")]
     pub user_namespaces: bool,
-    /// What becomes of a sandbox that is given back. Never: its pod is deleted. ContainerRestart: its container begins anew from the image, in the
-    /// same pod, and may be leased again; needs Kubernetes 1.36, and on an older cluster the pod is deleted.
+    /// What becomes of a sandbox that is given back. Never: its pod is deleted. ContainerRestart: its container begins
+    /// anew from the image, in the same pod, and may be leased again; needs Kubernetes 1.36, and on an older cluster
+    /// the pod is deleted.
     #[serde(default, skip_serializing_if = "Reset::is_never")]
     pub reset: Reset,
     /// Laid over the sandbox pods.
@@ -85,7 +86,8 @@ pub struct SandboxPoolSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Warm {
-    /// Groups of episodes whose sandboxes are started before their turn comes. Default: as many episodes as run at the same time.
+    /// Groups of episodes whose sandboxes are started before their turn comes. Default: as many episodes as run at the
+    /// same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub ahead: Option<u32>,
@@ -97,8 +99,9 @@ pub struct Warm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
-    /// Images that nodes pull and keep for sandboxes to come, while the pool has no room for the sandboxes themselves; at most so many at a time. What
-    /// nobody wants any more is the kubelet's to remove, as its image garbage collection is set. 0: an image is pulled by its first sandbox.
+    /// Images that nodes pull and keep for sandboxes to come, while the pool has no room for the sandboxes themselves;
+    /// at most so many at a time. What nobody wants any more is the kubelet's to remove, as its image garbage
+    /// collection is set. 0: an image is pulled by its first sandbox.
     #[serde(default = "default_images")]
     #[schemars(range(min = 0, max = 1000))]
     pub images: u32,
@@ -142,8 +145,8 @@ pub struct LeaseCaps {
     /// Longest time to live that a lease or a renewal may ask for.
     #[serde(default = "default_max_ttl", rename = "maxTTL")]
     pub max_ttl: Period,
-    /// A leased sandbox in which nothing runs for so long is taken back, renewed or not. Longer than a driver waits for an engine that is
-    /// away.
+    /// A leased sandbox in which nothing runs for so long is taken back, renewed or not. Longer than a driver waits for
+    /// an engine that is away.
     #[serde(default = "default_idle_timeout")]
     pub idle_timeout: Period,
 }

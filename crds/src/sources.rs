@@ -17,7 +17,8 @@ pub struct ImageSource {
     /// Reference of the image, as for a container.
     #[schemars(length(min = 1, max = 512))]
     pub reference: String,
-    /// Path inside the image, without a leading slash. For a model the folder that holds `config.json`; for a dataset the file.
+    /// Path inside the image, without a leading slash. For a model the folder that holds `config.json`; for a dataset
+    /// the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/].*$"))]
     pub path: Option<String>,
@@ -31,7 +32,8 @@ pub struct ClaimSource {
     /// Name of the PersistentVolumeClaim. It is mounted read-only.
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: String,
-    /// Path on the volume, without a leading slash. For a model the folder that holds `config.json`; for a dataset the file.
+    /// Path on the volume, without a leading slash. For a model the folder that holds `config.json`; for a dataset the
+    /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^/].*$"))]
     pub path: Option<String>,
@@ -47,7 +49,8 @@ pub struct HubModel {
         regex(pattern = r"^[A-Za-z0-9._-]{1,96}(/[A-Za-z0-9._-]{1,96})?$")
     )]
     pub repo: String,
-    /// Branch, tag or commit. Default: the newest commit when the run starts; which one it was is recorded in the store.
+    /// Branch, tag or commit. Default: the newest commit when the run starts; which one it was is recorded in the
+    /// store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub revision: Option<String>,
@@ -74,7 +77,8 @@ pub struct HubDataset {
     #[serde(default = "default_split")]
     #[schemars(length(min = 1, max = 96))]
     pub split: String,
-    /// Branch, tag or commit. Default: the newest commit when the run starts; which one it was is recorded in the store.
+    /// Branch, tag or commit. Default: the newest commit when the run starts; which one it was is recorded in the
+    /// store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub revision: Option<String>,
@@ -91,8 +95,8 @@ fn default_split() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectStoreSource {
-    /// Bucket and prefix: `s3://`, `gs://` or `az://`. For a model the folder that holds `config.json`, for a dataset the file, for a store
-    /// the folder.
+    /// Bucket and prefix: `s3://`, `gs://` or `az://`. For a model the folder that holds `config.json`, for a dataset
+    /// the file, for a store the folder.
     #[schemars(
         length(min = 6, max = 1024),
         regex(pattern = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[^\s?#]*)?$")
@@ -143,7 +147,8 @@ impl ModelSource {
     }
 }
 
-/// The policy before the first step: where its weights come from (exactly one of the four places), and what of it is trained.
+/// The policy before the first step: where its weights come from (exactly one of the four places), and what of it is
+/// trained.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::exactly_one(&["image", "persistentVolumeClaim", "hub", "objectStore"]))]
@@ -189,12 +194,14 @@ pub struct Lora {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001, max = 65536.0))]
     pub alpha: Option<f64>,
-    /// Linear layers that get one, by the last part of their name, for example `q_proj`. Default: all of attention and MLP.
+    /// Linear layers that get one, by the last part of their name, for example `q_proj`. Default: all of attention and
+    /// MLP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 64)))]
     pub target_modules: Vec<String>,
-    /// Share of an adapter's inputs that are dropped while it is trained. All passes over a token within a step drop the same, so that ratios are the
-    /// weights' doing; but the engine drops nothing, so its logprobs and the trainer's differ the more, the more is dropped.
+    /// Share of an adapter's inputs that are dropped while it is trained. All passes over a token within a step drop
+    /// the same, so that ratios are the weights' doing; but the engine drops nothing, so its logprobs and the trainer's
+    /// differ the more, the more is dropped.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 0.9))]
     pub dropout: f64,

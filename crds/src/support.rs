@@ -1,7 +1,8 @@
 //! What a GrpoRun may ask for and the driver and trainer of this version do not execute yet.
 //!
-//! Both call [`unsupported`] before anything else and end the run with a fault that names field, value and remedy: a field is executed or
-//! refused, never ignored. Whoever teaches a process one of them removes its line here and its case in the tests.
+//! Both call [`unsupported`] before anything else and end the run with a fault that names field, value and remedy: a
+//! field is executed or refused, never ignored. Whoever teaches a process one of them removes its line here and its
+//! case in the tests.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! The book holds together: every page is in its summary, every link and every include leads somewhere, every example has a page.
+//! The book holds together: every page is in its summary, every link and every include leads somewhere, every example
+//! has a page.
 //!
 //! `make book` builds it; mdBook itself complains of neither a dead link nor a missing anchor.
 

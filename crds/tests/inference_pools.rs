@@ -1,4 +1,5 @@
-//! InferencePools (`grpo.dev`) as people write them: each rule with a manifest that it refuses, and a neighbour that is accepted.
+//! InferencePools (`grpo.dev`) as people write them: each rule with a manifest that it refuses, and a neighbour that is
+//! accepted.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! The chart's values and their schema say the same, and the schema says what every value is. That helm judges by it is tested with helm.
+//! The chart's values and their schema say the same, and the schema says what every value is. That helm judges by it is
+//! tested with helm.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,7 +1,7 @@
 //! Follows a GrpoRun while it runs: stage, iteration, episodes, resolved rate; from a watch, never by polling.
 //!
-//! On a terminal it is two bars; elsewhere a line whenever something worth a line happened. It ends when the run ends, and with the
-//! run's own words when that end is a failure.
+//! On a terminal it is two bars; elsewhere a line whenever something worth a line happened. It ends when the run ends,
+//! and with the run's own words when that end is a failure.
 
 use futures::TryStreamExt;
 use grpo_crds::GrpoRun;

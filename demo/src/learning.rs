@@ -1,7 +1,8 @@
 //! Does it learn: several seeds and two controls, measured on the same fixed tasks with the same sampling seeds.
 //!
-//! In go the stores of the runs; out come the figures of `bench/results/learning.json`. The first evaluation is of the same weights with the same
-//! sampling seeds whatever the run, so it is made once (by the first seed) and compared with by all.
+//! In go the stores of the runs; out come the figures of `bench/results/learning.json`. The first evaluation is of the
+//! same weights with the same sampling seeds whatever the run, so it is made once (by the first seed) and compared with
+//! by all.
 
 use crate::learnt::Evaluation;
 use crate::report::{SetReport, first_and_last, set_report};

@@ -1,9 +1,9 @@
 //! What was learnt, not only how much: which step on the way from a prompt to a resolved task got better.
 //!
-//! Every episode of an evaluation is taken apart into: turns that could be acted on, patches that are not empty, patches that apply,
-//! patches that resolve, edits tried, and whether the first guess was right. An *edit* is a command with `sed -i` in it and a *passing
-//! guess* an edit after which the task's own command said `1 passed`; that is how the demo's agent works, and only the demo is
-//! measured by those two.
+//! Every episode of an evaluation is taken apart into: turns that could be acted on, patches that are not empty,
+//! patches that apply, patches that resolve, edits tried, and whether the first guess was right. An *edit* is a command
+//! with `sed -i` in it and a *passing guess* an edit after which the task's own command said `1 passed`; that is how
+//! the demo's agent works, and only the demo is measured by those two.
 
 use crate::statistics::Tally;
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};

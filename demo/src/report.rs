@@ -1,7 +1,8 @@
-//! The report on a run, computed from its store: what `demo-report.json` holds and what is printed at the end of the demo.
+//! The report on a run, computed from its store: what `demo-report.json` holds and what is printed at the end of the
+//! demo.
 //!
-//! Rates are means over tasks of the share of resolved samples; a void is in no rate. Gains compare the first and the last evaluation
-//! of one set, task by task.
+//! Rates are means over tasks of the share of resolved samples; a void is in no rate. Gains compare the first and the
+//! last evaluation of one set, task by task.
 
 use crate::learnt::{Evaluation, Learnt};
 use crate::statistics::{Clustered, Estimate, estimate};
@@ -74,7 +75,8 @@ pub struct SetReport {
 }
 
 impl Report {
-    /// Everything that the store tells. Phase and durations are as the journal knows them; a caller that watched the run knows better.
+    /// Everything that the store tells. Phase and durations are as the journal knows them; a caller that watched the
+    /// run knows better.
     pub fn of(folder: &RunFolder, tasks: &Tasks) -> Result<Self, FolderError> {
         let facts = folder.facts();
         let mut report = Self {

@@ -1,7 +1,7 @@
 //! Rates over tasks, and how far to trust them: bootstrap intervals over tasks, clustered by function.
 //!
-//! Samples of one task, and tasks about one function, are not independent. So whole functions are drawn with replacement, the mean over
-//! the drawn tasks is taken, and the middle 95 % of many such means is the interval.
+//! Samples of one task, and tasks about one function, are not independent. So whole functions are drawn with
+//! replacement, the mean over the drawn tasks is taken, and the middle 95 % of many such means is the interval.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

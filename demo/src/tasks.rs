@@ -20,7 +20,8 @@ impl Tasks {
         })
     }
 
-    /// What tasks are clustered by: two bugs in one function are not independent. Where a row does not say, a task stands for itself.
+    /// What tasks are clustered by: two bugs in one function are not independent. Where a row does not say, a task
+    /// stands for itself.
     pub fn function<'a>(&'a self, instance: &'a str) -> &'a str {
         self.text(instance, "function").unwrap_or(instance)
     }

@@ -1,4 +1,5 @@
-//! The chart as helm judges and renders it: good values become what they say, wrong ones are refused by the path of the field.
+//! The chart as helm judges and renders it: good values become what they say, wrong ones are refused by the path of the
+//! field.
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 

@@ -1,5 +1,6 @@
-//! The main job on a real cluster: a manifest goes in, a trained policy and records that bear its claims come out; deleting the run
-//! leaves nothing of it and everything of the user's; and what is wrong in a manifest is said in words that name it.
+//! The main job on a real cluster: a manifest goes in, a trained policy and records that bear its claims come out;
+//! deleting the run leaves nothing of it and everything of the user's; and what is wrong in a manifest is said in words
+//! that name it.
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
@@ -23,8 +24,8 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
-/// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones, and the
-/// machine that tests may be busy for one more.
+/// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones,
+/// and the machine that tests may be busy for one more.
 const SHOWN_WITHIN: f64 = 3.0;
 /// Counts are written every five seconds at most; a watch may delay one write more than the next.
 const WRITES_APART: f64 = 4.5;

@@ -1,7 +1,8 @@
-//! Every example on a real API server, with the real operator: accepted, and what comes to exist is exactly what its golden file says.
+//! Every example on a real API server, with the real operator: accepted, and what comes to exist is exactly what its
+//! golden file says.
 //!
-//! At first there are no nodes, so that no run is let in and every object can be looked at as it was made. Then there are enough, with GPUs
-//! in words (KWOK), and every run is placed whole: all its pods on nodes, no GPU given twice.
+//! At first there are no nodes, so that no run is let in and every object can be looked at as it was made. Then there
+//! are enough, with GPUs in words (KWOK), and every run is placed whole: all its pods on nodes, no GPU given twice.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: part of `make test-e2e`.
 

@@ -1,5 +1,6 @@
-//! The sandbox gateway's process on a control plane without nodes, and sandboxd's: what leases cost the API server, what a killed gateway costs
-//! those who wait, how much memory it takes, and that nothing is given twice by gateways that are killed and misled. The short variants of `make bench-sandbox`.
+//! The sandbox gateway's process on a control plane without nodes, and sandboxd's: what leases cost the API server,
+//! what a killed gateway costs those who wait, how much memory it takes, and that nothing is given twice by gateways
+//! that are killed and misled. The short variants of `make bench-sandbox`.
 //!
 //! Needs the programs that `make setup` builds, the gateway's binary and sandboxd's: `make test-operator`.
 

@@ -1,4 +1,5 @@
-//! Two judges of one law: what kube's CEL evaluation says of every rule and bound in `crds/tests`, the real API server says too.
+//! Two judges of one law: what kube's CEL evaluation says of every rule and bound in `crds/tests`, the real API server
+//! says too.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-api`. Without them these tests do not run.
 
@@ -26,7 +27,8 @@ async fn the_api_server_and_kubes_cel_evaluation_agree_on_every_rule_and_every_b
         assert_eq!(ask(client, Verb::Create, &base, true).await.err(), None, "{name}");
     }
 
-    // What is accepted and refused here is what kube's CEL evaluation accepts and refuses: crds/tests/refusals.rs judges the same pairs.
+    // What is accepted and refused here is what kube's CEL evaluation accepts and refuses: crds/tests/refusals.rs
+    // judges the same pairs.
     let mut cases = rules::cases();
     cases.extend(bounds::cases(&Judge::new()));
     let judged = cases

@@ -1,6 +1,7 @@
 //! Every test that crosses processes, in one binary: linking dominates the time of a build.
 //!
-//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator` and `test-e2e` name the modules they run.
+//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator` and `test-e2e` name the
+//! modules they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

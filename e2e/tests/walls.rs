@@ -1,4 +1,5 @@
-//! What stands around sandboxes on a real cluster: a gateway finds out by trying, says so on its pool, and leases accordingly.
+//! What stands around sandboxes on a real cluster: a gateway finds out by trying, says so on its pool, and leases
+//! accordingly.
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
@@ -31,7 +32,8 @@ async fn until_shown(scene: &Scene, type_: &str, status: &str, limit: Duration) 
     Ok(wait::until(pools, wait::named("walls"), limit, &what, found).await?)
 }
 
-/// Lets nothing out of pods that come from now on, as a network plugin would that enforces the pool's NetworkPolicy. Taken away when dropped.
+/// Lets nothing out of pods that come from now on, as a network plugin would that enforces the pool's NetworkPolicy.
+/// Taken away when dropped.
 struct Walls;
 
 const TABLE: &str = "grpo_e2e_walls";

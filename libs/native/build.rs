@@ -1,7 +1,7 @@
 //! Builds the C++ shim against the libtorch that `LIBTORCH` names (the folder that holds `include` and `lib`).
 //!
-//! With `GRPO_CUDA` in the environment, a folder of headers (e2e/setup/cuda-headers.sh), ranks may have GPUs and NCCL between them. The result wants
-//! libtorch's CUDA libraries where it runs.
+//! With `GRPO_CUDA` in the environment, a folder of headers (e2e/setup/cuda-headers.sh), ranks may have GPUs and NCCL
+//! between them. The result wants libtorch's CUDA libraries where it runs.
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");

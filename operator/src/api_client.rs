@@ -1,9 +1,10 @@
-//! The way to the API server: every request is counted, none writes when this replica's term is over, and no answer holds a time that cannot be
-//! read.
+//! The way to the API server: every request is counted, none writes when this replica's term is over, and no answer
+//! holds a time that cannot be read.
 //!
-//! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last two days of the year
-//! 9999, which jiff does not. One such object in a list would make the whole list unreadable, and so blind the operator for everybody.
-//! What is a time by the name of its field is moved by ten days as it passes by, if it is one of these.
+//! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last
+//! two days of the year 9999, which jiff does not. One such object in a list would make the whole list unreadable, and
+//! so blind the operator for everybody. What is a time by the name of its field is moved by ten days as it passes by,
+//! if it is one of these.
 
 use std::{
     pin::Pin,
@@ -134,14 +135,16 @@ fn names_one(path: &str) -> bool {
     parts.len() > 1
 }
 
-/// How a text begins that is no time for jiff, as the API server writes it; the digit that makes it so is the last, and another follows.
+/// How a text begins that is no time for jiff, as the API server writes it; the digit that makes it so is the last, and
+/// another follows.
 const LATE: &[u8] = b"\":\"9999-12-3";
 /// How the names of fields end that hold times.
 const TIMES: [&[u8]; 4] = [b"time", b"Time", b"Timestamp", b"Before"];
 /// The longest of these names, and what separates it from its value.
 const LOOK_BACK: usize = 9;
 
-/// Moves times as they pass by. Pieces of an answer end anywhere, so the end of one that may be a beginning waits for the next.
+/// Moves times as they pass by. Pieces of an answer end anywhere, so the end of one that may be a beginning waits for
+/// the next.
 #[derive(Default)]
 struct Mended {
     /// What waits.

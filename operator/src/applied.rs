@@ -1,7 +1,8 @@
 //! What this process has applied, so that an object that is as wanted costs no request.
 //!
-//! An entry says: this content, and the resource version it has had since. Watches of the children report every other version and every
-//! deletion here, also what is missing from a fresh list; the entry is dropped then, and the next reconcile applies again.
+//! An entry says: this content, and the resource version it has had since. Watches of the children report every other
+//! version and every deletion here, also what is missing from a fresh list; the entry is dropped then, and the next
+//! reconcile applies again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::watches::Parent;
 
-/// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names alone are megabytes.
+/// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names
+/// alone are megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     kind: [u8; 4],
@@ -80,7 +82,8 @@ impl Applied {
         entries.by_key.insert(key, entry);
     }
 
-    /// Drops what was applied of a kind and is not in a fresh list of it: its deletion was missed. Returns the owners, who should look.
+    /// Drops what was applied of a kind and is not in a fresh list of it: its deletion was missed. Returns the owners,
+    /// who should look.
     pub fn missed(&self, kind: &str, listed: &HashSet<Key>) -> HashSet<Parent> {
         let kind = beginning(kind);
         let mut owners = HashSet::new();

@@ -34,7 +34,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// None while the API server has not given the object a name and a uid, which cannot be for one that was read from it.
+    /// None while the API server has not given the object a name and a uid, which cannot be for one that was read from
+    /// it.
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Option<Self> {
         Some(Self {
             namespace: object.namespace()?,

@@ -28,8 +28,8 @@ pub struct Cluster {
     pub applied: Applied,
 }
 
-/// Publishes Events. A recorder remembers each for six minutes, whole, to count repetitions instead of publishing them: when a thousand runs
-/// begin at once, that would be more than everything else that is known of them.
+/// Publishes Events. A recorder remembers each for six minutes, whole, to count repetitions instead of publishing them:
+/// when a thousand runs begin at once, that would be more than everything else that is known of them.
 pub struct Events {
     client: Client,
     reporter: Reporter,

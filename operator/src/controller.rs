@@ -207,7 +207,8 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     }
 }
 
-/// A fault that one object brings about is not to end the reconciles of all others, nor to hold one of their places for ever.
+/// A fault that one object brings about is not to end the reconciles of all others, nor to hold one of their places for
+/// ever.
 async fn contained<T>(reconcile: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let guarded = AssertUnwindSafe(reconcile).catch_unwind();
     match tokio::time::timeout(LONGEST_RECONCILE, guarded).await {
@@ -227,8 +228,8 @@ fn in_words(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// Says of an object that cannot be read what is wrong with it, once: it is left alone until somebody changes it. It was accepted by an
-/// older CRD than this operator's, or written by somebody who may write anything.
+/// Says of an object that cannot be read what is wrong with it, once: it is left alone until somebody changes it. It
+/// was accepted by an older CRD than this operator's, or written by somebody who may write anything.
 async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject, context: &Context) {
     let kind = K::kind(&());
     let meta = &invalid.metadata;

@@ -49,7 +49,8 @@ impl Error {
         }
     }
 
-    /// Whether a person can read about it in a condition: what the API server refused or nobody can read, not that it could not be reached.
+    /// Whether a person can read about it in a condition: what the API server refused or nobody can read, not that it
+    /// could not be reached.
     pub fn is_for_people(&self) -> bool {
         match self {
             Self::Apply { source, .. } | Self::Create { source, .. } | Self::Delete { source, .. } => {

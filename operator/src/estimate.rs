@@ -1,7 +1,8 @@
-//! What a GPU of the trainer has to hold, and whether it can: a run that cannot fit is told so before anything starts, with the sum.
+//! What a GPU of the trainer has to hold, and whether it can: a run that cannot fit is told so before anything starts,
+//! with the sum.
 //!
-//! Only what certainly does not fit is refused. The number of parameters is what the model's name says; a name that says nothing, and nodes
-//! that do not say how large their GPUs are, refuse nothing.
+//! Only what certainly does not fit is refused. The number of parameters is what the model's name says; a name that
+//! says nothing, and nodes that do not say how large their GPUs are, refuse nothing.
 
 use grpo_crds::{
     GrpoRunSpec,
@@ -14,11 +15,13 @@ const WEIGHTS: f64 = 2.0;
 const MASTER: f64 = 4.0;
 const MOMENTS: f64 = 8.0;
 const GRADIENT: f64 = 4.0;
-/// What a rank computes with beside its shard: two gathered blocks and one gradient of a block, of about 2 % of the parameters each.
+/// What a rank computes with beside its shard: two gathered blocks and one gradient of a block, of about 2 % of the
+/// parameters each.
 const WORKING: f64 = 0.02 * (2.0 * WEIGHTS + GRADIENT);
 /// CUDA's context, NCCL's buffers, the output head's.
 const FIXED: f64 = 2.0 * GIB;
-/// The input of every block is kept: bytes a token of a model of a billion parameters, growing with the power of 0.6 (layers x width).
+/// The input of every block is kept: bytes a token of a model of a billion parameters, growing with the power of 0.6
+/// (layers x width).
 const ACTIVATIONS: f64 = 82_000.0;
 /// An adapter of all linear layers, as a share of the parameters for each rank.
 const ADAPTER: f64 = 3.4e-4;
@@ -49,7 +52,8 @@ impl Need {
     }
 }
 
-/// Why the trainer of a run cannot fit into GPUs with so much memory (MiB, as the label `nvidia.com/gpu.memory` has it), and what to do.
+/// Why the trainer of a run cannot fit into GPUs with so much memory (MiB, as the label `nvidia.com/gpu.memory` has
+/// it), and what to do.
 pub fn refusal(spec: &GrpoRunSpec, gpu_memory: Option<u64>) -> Option<String> {
     let trains = matches!(spec.mode, Mode::Train | Mode::Finetune);
     let trainer = spec
@@ -222,7 +226,8 @@ fn joined(place: &str, path: Option<&str>) -> String {
     path.map_or_else(|| place.to_owned(), |path| format!("{place}/{path}"))
 }
 
-/// The size that a name says: `Qwen3-32B`, `Qwen2.5-Coder-7B-Instruct`, `30B-A3B`. The last part of a path that says one is believed.
+/// The size that a name says: `Qwen3-32B`, `Qwen2.5-Coder-7B-Instruct`, `30B-A3B`. The last part of a path that says
+/// one is believed.
 pub fn size(name: &str) -> Option<Size> {
     name.rsplit('/').find_map(|part| {
         let words: Vec<&str> = part.split(['-', '_', ':', '@']).collect();

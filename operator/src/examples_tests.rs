@@ -1,8 +1,8 @@
 //! Every example, and what becomes of it: `docs/examples/golden/<name>.yaml`, which the book's pages include.
 //!
-//! A manifest goes the way it goes in a cluster, without one: it is read with its defaults, a run's decision makes objects, of which the
-//! pools go through their own decisions. `UPDATE_GOLDEN=1` (`make golden`) writes the files; without it they are compared. That a real API
-//! server comes to hold the same objects is an end-to-end test.
+//! A manifest goes the way it goes in a cluster, without one: it is read with its defaults, a run's decision makes
+//! objects, of which the pools go through their own decisions. `UPDATE_GOLDEN=1` (`make golden`) writes the files;
+//! without it they are compared. That a real API server comes to hold the same objects is an end-to-end test.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 

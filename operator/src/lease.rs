@@ -5,10 +5,11 @@
 //!               └─► Term: writes are let through until 10 s after the last renewal began (see api_client)
 //! ```
 //!
-//! As client-go does it: another's lease counts from when *this* process saw it renewed, so clocks need not agree, and every write of the Lease
-//! names the version it replaces. Two things are more than that. Waiting replicas watch the Lease, so one that is given back is taken at once. And
-//! a holder that was frozen, or cut off, cannot write on when it wakes: its term is over before another may take the Lease. When
-//! nobody has taken it meanwhile, the same process goes on with all it knows.
+//! As client-go does it: another's lease counts from when *this* process saw it renewed, so clocks need not agree, and
+//! every write of the Lease names the version it replaces. Two things are more than that. Waiting replicas watch the
+//! Lease, so one that is given back is taken at once. And a holder that was frozen, or cut off, cannot write on when it
+//! wakes: its term is over before another may take the Lease. When nobody has taken it meanwhile, the same process goes
+//! on with all it knows.
 
 use std::{
     fmt::Display,
@@ -39,7 +40,8 @@ use crate::{names, watches::Pauses};
 const DURATION: Duration = Duration::from_secs(15);
 /// The holder renews it this often.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Writes are let through for so long after a renewal began. What is between this and the Lease's time is for requests under way.
+/// Writes are let through for so long after a renewal began. What is between this and the Lease's time is for requests
+/// under way.
 const TERM: Duration = Duration::from_secs(10);
 /// After a request that failed, and for a request that nobody answers.
 const RETRY: Duration = Duration::from_secs(1);
@@ -148,7 +150,8 @@ impl Elector {
     pub async fn hold(&self, mut lease: Lease) -> String {
         loop {
             sleep(RENEWAL).await;
-            // Whatever is in the way, it is tried until it is known whose the Lease is: writes are stopped by the term meanwhile.
+            // Whatever is in the way, it is tried until it is known whose the Lease is: writes are stopped by the term
+            // meanwhile.
             lease = loop {
                 let begun = Instant::now();
                 let wanted = self.held(Some(&lease));
@@ -237,7 +240,8 @@ impl Elector {
         }
     }
 
-    /// When a Lease that does not change any more may be taken: at once if it is nobody's, or this replica's from before it was restarted.
+    /// When a Lease that does not change any more may be taken: at once if it is nobody's, or this replica's from
+    /// before it was restarted.
     fn free_at(&self, lease: Option<&Lease>, since: Instant) -> Instant {
         match lease.and_then(holder) {
             Some(other) if other != self.identity => {

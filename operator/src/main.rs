@@ -4,8 +4,8 @@
 //! watches ─► triggers ─► controller: read ─► decide (pure) ─► apply ─► status
 //! ```
 //!
-//! Every kind has a folder with these four steps; `decide` gets everything it needs as values and returns everything that is to be done as
-//! values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
+//! Every kind has a folder with these four steps; `decide` gets everything it needs as values and returns everything
+//! that is to be done as values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
 
 mod admission;
 mod api_client;
@@ -226,7 +226,8 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         "the watch of ledgers",
         Box::pin(follow_ledgers(api(client, scope), ledgers.clone(), triggers.clone())),
     );
-    // Nodes are the cluster's: an operator of one namespace may not look at them, and leaves it to the scheduler what fits.
+    // Nodes are the cluster's: an operator of one namespace may not look at them, and leaves it to the scheduler what
+    // fits.
     let admission = Arc::new(Admission::new(scope.is_none()));
     if scope.is_none() {
         forever(

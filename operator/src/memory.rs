@@ -1,8 +1,9 @@
-//! What this process knows before its watches do: pods it has just made, and attempts it has just counted; and what no watch shows it, the volumes
-//! of stores.
+//! What this process knows before its watches do: pods it has just made, and attempts it has just counted; and what no
+//! watch shows it, the volumes of stores.
 //!
-//! A reconcile that reads a watch's cache right after a write would see the past. Without this it would take a pod that it has just made for a
-//! lost one. Only the leader reconciles, and its caches are filled before it begins, so nothing has to survive it.
+//! A reconcile that reads a watch's cache right after a write would see the past. Without this it would take a pod that
+//! it has just made for a lost one. Only the leader reconciles, and its caches are filled before it begins, so nothing
+//! has to survive it.
 
 use std::{
     collections::HashMap,
@@ -63,7 +64,8 @@ impl Memory {
         counted.insert(owner.to_owned(), attempts);
     }
 
-    /// What a run's claim was when it was read: pods of the run keep it from being replaced, and its access modes never change.
+    /// What a run's claim was when it was read: pods of the run keep it from being replaced, and its access modes never
+    /// change.
     pub fn store(&self, owner: &str) -> Option<StoreVolume> {
         let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         stores.get(owner).copied()

@@ -5,8 +5,9 @@
 //!            └────► whoever has read the object that changed (or did not exist), once
 //! ```
 //!
-//! A reconcile that reads another object here costs no request, and is triggered when that object is not any more what it has read: also when it
-//! did not exist, and also when its deletion was missed while the watch was interrupted. A reader is told once; it reads again, and is told again.
+//! A reconcile that reads another object here costs no request, and is triggered when that object is not any more what
+//! it has read: also when it did not exist, and also when its deletion was missed while the watch was interrupted. A
+//! reader is told once; it reads again, and is told again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -99,11 +100,13 @@ impl<K: Kind> Mirror<K> {
         self.store.clone()
     }
 
-    /// The object as the watch last showed it. The reader is triggered when it changes. An object that cannot be read counts as none.
+    /// The object as the watch last showed it. The reader is triggered when it changes. An object that cannot be read
+    /// counts as none.
     pub async fn read(&self, namespace: &str, name: &str, reader: &Parent) -> Option<K> {
         self.is_filled().await;
         let key = (namespace.to_owned(), name.to_owned());
-        // The store is written before readers are looked through, and read while they are locked: a change is either seen or told.
+        // The store is written before readers are looked through, and read while they are locked: a change is either
+        // seen or told.
         let mut readers = self.locked();
         let object = self.current(&key);
         let version = object

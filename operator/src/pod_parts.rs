@@ -1,4 +1,5 @@
-//! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may lay over them.
+//! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may
+//! lay over them.
 
 use grpo_crds::common::{EnvVariable, ModelSource, PodOverlay};
 use k8s_openapi::api::core::v1::ResourceRequirements;

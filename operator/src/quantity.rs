@@ -1,6 +1,7 @@
 //! Kubernetes quantities as whole thousandths: `250m` is 250, `2` is 2,000, `1Gi` is 1,073,741,824,000.
 //!
-//! Enough for adding up what pods ask for and what nodes have. What is finer than a thousandth is rounded up, as the scheduler does.
+//! Enough for adding up what pods ask for and what nodes have. What is finer than a thousandth is rounded up, as the
+//! scheduler does.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

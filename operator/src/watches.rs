@@ -6,8 +6,8 @@
 //! children ─► Applied (drops what has changed) ───────┘
 //! ```
 //!
-//! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was triggered by.
-//! Pods are kept as facts, a few hundred bytes each, and a change that changes no fact triggers nobody.
+//! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was
+//! triggered by. Pods are kept as facts, a few hundred bytes each, and a change that changes no fact triggers nobody.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -42,11 +42,12 @@ use crate::{
 /// Triggers of one controller that wait to be taken; a full queue slows the watch down.
 const QUEUE: usize = 1024;
 
-/// Objects of one page of a list. A page is in memory as text and as objects at once, in every watch that begins anew when the API server does.
+/// Objects of one page of a list. A page is in memory as text and as objects at once, in every watch that begins anew
+/// when the API server does.
 const PAGE: u32 = 50;
 
-/// A watch that is interrupted begins anew after kube's pauses, none longer than this: when the API server is back after minutes, it is not to be
-/// waited for half a minute more.
+/// A watch that is interrupted begins anew after kube's pauses, none longer than this: when the API server is back
+/// after minutes, it is not to be waited for half a minute more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The pauses of an interrupted watch.
@@ -309,7 +310,8 @@ fn pod_key(namespace: &str, name: &str) -> Key {
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
     let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
-    // A list is taken into the index as it comes, not kept beside it until it is whole: for ten thousand pods that would be as much again.
+    // A list is taken into the index as it comes, not kept beside it until it is whole: for ten thousand pods that
+    // would be as much again.
     let (mut listed, mut changed) = (HashSet::new(), HashSet::new());
     while let Some(event) = events.next().await {
         let concerned = match event {
@@ -420,7 +422,8 @@ pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers
                 listed = HashSet::new();
                 continue;
             }
-            // A ledger that went while the watch was interrupted is one of the children, and its pool is told as of those.
+            // A ledger that went while the watch was interrupted is one of the children, and its pool is told as of
+            // those.
             Ok(Event::InitDone) => {
                 ledgers.keep_only(&std::mem::take(&mut listed));
                 continue;

@@ -1,4 +1,5 @@
-//! `grpo-bench-operator`: what the operator costs at scale, what outages do to it, and whether it places runs whole. Writes bench/results/operator.json.
+//! `grpo-bench-operator`: what the operator costs at scale, what outages do to it, and whether it places runs whole.
+//! Writes bench/results/operator.json.
 
 use clap::Parser;
 use grpo_bench::operator_bench::{capacity, outages, rest};

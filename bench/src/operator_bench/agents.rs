@@ -1,4 +1,5 @@
-//! Answers in the place of engine agents: every pod of a control plane with KWOK has the same address, and this listens there.
+//! Answers in the place of engine agents: every pod of a control plane with KWOK has the same address, and this listens
+//! there.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

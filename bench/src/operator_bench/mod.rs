@@ -1,4 +1,5 @@
-//! What the operator costs, what outages do to it, and whether it ever places half a run: figures of `make bench-operator`.
+//! What the operator costs, what outages do to it, and whether it ever places half a run: figures of
+//! `make bench-operator`.
 //!
 //! ```text
 //! rig (control plane + chart + operator) ─► fleet (runs, pods) ─► rest: memory, requests, latency      (figure 6)
@@ -6,8 +7,8 @@
 //!                                        scenarios (capacity) ─┴► capacity: whole runs or none         (figure 4)
 //! ```
 //!
-//! The operator is the real binary with the rights of its chart. Nodes and pods are KWOK's: no process of a run runs, so what is
-//! measured is the operator, an API server, and their requests as the API server's audit log has them.
+//! The operator is the real binary with the rights of its chart. Nodes and pods are KWOK's: no process of a run runs,
+//! so what is measured is the operator, an API server, and their requests as the API server's audit log has them.
 
 mod agents;
 pub mod capacity;

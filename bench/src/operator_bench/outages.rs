@@ -1,4 +1,5 @@
-//! Figure 7: the API server goes away, the operator is killed, two operators run at once. Nothing may be made anew, lost or doubled.
+//! Figure 7: the API server goes away, the operator is killed, two operators run at once. Nothing may be made anew,
+//! lost or doubled.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +31,8 @@ pub struct Scale {
     pub kills: usize,
     pub frozen: Duration,
     pub patience: Duration,
-    /// What a takeover may take beyond the lease's time. More than the bar's second where other tests have the machine too.
+    /// What a takeover may take beyond the lease's time. More than the bar's second where other tests have the machine
+    /// too.
     pub slack: f64,
 }
 
@@ -254,7 +256,8 @@ fn created(requests: &[Request], by: &[&str]) -> BTreeMap<String, usize> {
     count
 }
 
-/// Two operators: one waits; it takes over from a killed one, from one that ends well, and from one that is frozen and wakes again.
+/// Two operators: one waits; it takes over from a killed one, from one that ends well, and from one that is frozen and
+/// wakes again.
 async fn two(
     scale: Scale,
     rig: &Rig,
@@ -292,8 +295,8 @@ async fn two(
 
     b.part.again()?;
     serves(rig, &b, scale.patience).await?;
-    // What was let through and is on its way out of the process leaves when it wakes; nobody can take that back, and it changes nothing that was not
-    // decided before. So it is frozen when it has nothing more to say.
+    // What was let through and is on its way out of the process leaves when it wakes; nobody can take that back, and it
+    // changes nothing that was not decided before. So it is frozen when it has nothing more to say.
     says_nothing(&mut audit, &a, scale.patience).await?;
     a.part.send(Signal::SIGSTOP)?;
     holds(rig, &b, scale.patience + scale.frozen).await?;

@@ -1,4 +1,5 @@
-//! Figure 6: what the operator needs at scale, what it asks for while nothing happens, and how soon it answers to what happens.
+//! Figure 6: what the operator needs at scale, what it asks for while nothing happens, and how soon it answers to what
+//! happens.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,8 +33,9 @@ pub struct Scale {
     pub runs: usize,
     pub idle: Duration,
     pub events_for: Duration,
-    /// One rate after the other. Each run has an event only every few seconds: more would be answered together. An API server writes two or
-    /// three times for each, which on few cores is more than it can at the highest rate; the lower ones say what the operator takes where it can.
+    /// One rate after the other. Each run has an event only every few seconds: more would be answered together. An API
+    /// server writes two or three times for each, which on few cores is more than it can at the highest rate; the lower
+    /// ones say what the operator takes where it can.
     pub events_per_second: &'static [u64],
     /// Nobody has written for this long: everything is as it should be.
     pub quiet: Duration,
@@ -226,7 +228,8 @@ struct Happening {
     change: Value,
 }
 
-/// Sandboxes and trainers by turns: one of the pool's counters changes, or the run does not run any more (and does again).
+/// Sandboxes and trainers by turns: one of the pool's counters changes, or the run does not run any more (and does
+/// again).
 fn happening(fleet: &Fleet, number: usize) -> Happening {
     let (run, round) = (&fleet.runs[number % fleet.runs.len()], number / fleet.runs.len());
     let well = round % 2 == 1;
@@ -366,8 +369,8 @@ async fn bring_about(client: &Client, event: &Happening) -> Result<(), RigError>
     Ok(())
 }
 
-/// Milliseconds from the API server's answer to each event to its receipt of the operator's first write about it; and how many events
-/// had none.
+/// Milliseconds from the API server's answer to each event to its receipt of the operator's first write about it; and
+/// how many events had none.
 fn latencies(
     requests: &[Request],
     expected: &HashMap<(String, String), (Place, &'static str)>,

@@ -1,4 +1,5 @@
-//! A control plane with the chart's rights and CRDs installed, nodes in words, and operators as processes on this machine.
+//! A control plane with the chart's rights and CRDs installed, nodes in words, and operators as processes on this
+//! machine.
 
 use std::{
     collections::BTreeMap,

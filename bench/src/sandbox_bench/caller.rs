@@ -1,4 +1,5 @@
-//! A driver's half of the conversation with a gateway: as little work as that can be, for it shares the machine with what is measured.
+//! A driver's half of the conversation with a gateway: as little work as that can be, for it shares the machine with
+//! what is measured.
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{Demand, IDLE_CONNECTION, ImageDemand, Lease, LeaseRequest, PoolState, Priority};
@@ -67,7 +68,8 @@ impl Caller {
             all.body(Full::new(body.clone()))
                 .map_err(|error| failed(error.to_string()))
         };
-        // Whoever is called may close a connection at the moment in which it is used. Every call carries an id, so it is made again, as a driver does.
+        // Whoever is called may close a connection at the moment in which it is used. Every call carries an id, so it
+        // is made again, as a driver does.
         let mut tries = 0;
         let answer = loop {
             tries += 1;

@@ -1,5 +1,5 @@
-//! Figure 6: gateways that are killed and that meet each other, while what they hear of the cluster is late, doubled and out of order. No sandbox may be
-//! given to two, no lease lost, and no pod be too many.
+//! Figure 6: gateways that are killed and that meet each other, while what they hear of the cluster is late, doubled
+//! and out of order. No sandbox may be given to two, no lease lost, and no pod be too many.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -164,7 +164,8 @@ async fn replaced(
     Ok(next)
 }
 
-/// Another is begun beside it, and for a while callers ask both. The ledger tells the first that it is not its own any more.
+/// Another is begun beside it, and for a while callers ask both. The ledger tells the first that it is not its own any
+/// more.
 async fn met(
     mut before: Gateway,
     begin: &impl Fn() -> Result<Gateway, SandboxBenchError>,

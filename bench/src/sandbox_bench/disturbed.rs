@@ -4,8 +4,9 @@
 //! gateway ──plain HTTP──► [`Disturbed`] ──as the gateway's account──► kube-apiserver
 //! ```
 //!
-//! Everything but watches passes as it is. An event of a watch arrives a second late; some arrive again later, when newer ones of the same object have
-//! been told, and some change places with the next one of another object. What a bookmark promises stays true: nothing is moved past one.
+//! Everything but watches passes as it is. An event of a watch arrives a second late; some arrive again later, when
+//! newer ones of the same object have been told, and some change places with the next one of another object. What a
+//! bookmark promises stays true: nothing is moved past one.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,5 @@
-//! Figure 2: commands in a real sandboxd, straight and through the gateway, beside swe-rex's server and a loop that only starts processes.
+//! Figure 2: commands in a real sandboxd, straight and through the gateway, beside swe-rex's server and a loop that
+//! only starts processes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -74,7 +75,8 @@ enum Server {
     },
 }
 
-/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no such thing.
+/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no
+/// such thing.
 pub const OURS: (&str, &str) = ("LD_LIBRARY_PATH", "");
 const TOKEN: &str = "of-the-bench";
 
@@ -166,7 +168,8 @@ struct Found {
 }
 
 impl Found {
-    /// Asks for a while, by so many callers who each wait for their answer. `again` is the id of a command that has run.
+    /// Asks for a while, by so many callers who each wait for their answer. `again` is the id of a command that has
+    /// run.
     async fn add(
         &mut self,
         server: &Server,

@@ -1,4 +1,5 @@
-//! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in writes.
+//! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in
+//! writes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -480,8 +481,8 @@ async fn churn(
     Ok(waits)
 }
 
-/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at a time as the gateway has it
-/// while fewer than 128 leases wait: leases a second.
+/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at
+/// a time as the gateway has it while fewer than 128 leases wait: leases a second.
 async fn bare_churn(
     rig: &Rig,
     batch: usize,

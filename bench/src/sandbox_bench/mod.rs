@@ -1,4 +1,5 @@
-//! What a lease costs, how fast a pool fills, what a gateway's end costs, and how fast commands run: figures of `make bench-sandbox`.
+//! What a lease costs, how fast a pool fills, what a gateway's end costs, and how fast commands run: figures of
+//! `make bench-sandbox`.
 //!
 //! ```text
 //! rig (control plane + KWOK + played sandboxds + the gateway's process) ─┬► leases: leases/s, ledger writes   (figures 3 and 4)
@@ -9,8 +10,9 @@
 //! the real cluster, with the operator ──────────────────────────────────► warm: lease to first output       (figure 1)
 //! ```
 //!
-//! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at a pod's address is this
-//! process, which checks what sandboxd would check of a bind. Peers are measured in turns with the gateway, on the same API server.
+//! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at
+//! a pod's address is this process, which checks what sandboxd would check of a bind. Peers are measured in turns with
+//! the gateway, on the same API server.
 
 pub mod caller;
 pub mod chaos;

@@ -133,7 +133,8 @@ async fn create(rig: &Rig, model: &Pod, round: usize, count: usize) -> Result<()
         .await
 }
 
-/// Waits until every pod runs: what the round before left to do is done. The bare client's pods stay: the next round of both has as many beside it.
+/// Waits until every pod runs: what the round before left to do is done. The bare client's pods stay: the next round of
+/// both has as many beside it.
 async fn quiet(rig: &Rig) -> Result<(), SandboxBenchError> {
     let pods = rig.pods(&rig.admin);
     let pending = ListParams::default().fields("status.phase=Pending").limit(1);

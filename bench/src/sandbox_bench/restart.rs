@@ -1,4 +1,5 @@
-//! Figure 7: a gateway with a large pool, killed and started again at once: how long until the next lease, and its memory.
+//! Figure 7: a gateway with a large pool, killed and started again at once: how long until the next lease, and its
+//! memory.
 
 use std::time::{Duration, Instant};
 

@@ -101,7 +101,8 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Leaves a report as an earlier gateway would: a probe would take the one sandboxd, which obeys its first lease only.
+    /// Leaves a report as an earlier gateway would: a probe would take the one sandboxd, which obeys its first lease
+    /// only.
     async fn say_probed(&self) -> Result<(), SandboxBenchError> {
         let report = PoolReport {
             egress: Some(EgressReport {

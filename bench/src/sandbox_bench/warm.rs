@@ -104,7 +104,8 @@ async fn in_a_pool(client: &Client, scale: &Scale) -> Result<Vec<Row>, SandboxBe
     ])
 }
 
-/// Waits until the kubelet has nothing to do for the pool: pods that start and end take this machine's processors from the lease that is measured.
+/// Waits until the kubelet has nothing to do for the pool: pods that start and end take this machine's processors from
+/// the lease that is measured.
 async fn quiet(client: &Client, scale: &Scale) -> Result<(), SandboxBenchError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let sandboxes = ListParams::default().labels("grpo.dev/role=sandbox");

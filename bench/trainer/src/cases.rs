@@ -41,7 +41,8 @@ pub struct Step {
     pub clip: [f64; 2],
 }
 
-/// Geometry B: 23.2 million parameters. The cases of turns have a smaller one, because the trainers beside ours take a row at a time.
+/// Geometry B: 23.2 million parameters. The cases of turns have a smaller one, because the trainers beside ours take a
+/// row at a time.
 pub fn geometry(case: Case, tiny: bool) -> serde_json::Value {
     let (vocabulary, hidden, layers, wide, heads, groups, d) = match (case, tiny) {
         (_, true) => (256, 32, 2, 48, 4, 2, 8),

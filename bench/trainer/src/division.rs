@@ -67,8 +67,8 @@ fn families() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Figure 5: gradients of every division beside those of one rank, over packed turns of all families. In small, three divisions, and each family
-/// in one of the schedules.
+/// Figure 5: gradients of every division beside those of one rank, over packed turns of all families. In small, three
+/// divisions, and each family in one of the schedules.
 pub fn equivalence(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let divisions = if short { &DIVISIONS[1..4] } else { &DIVISIONS[..] };

@@ -13,7 +13,8 @@ use crate::step::{Said, compare};
 
 #[derive(Args)]
 pub struct Flags {
-    /// 1: one group. 2: turns, append-only and trimmed. 5: several ranks beside one. 6: memory, estimated and counted. 9: what sharding costs.
+    /// 1: one group. 2: turns, append-only and trimmed. 5: several ranks beside one. 6: memory, estimated and counted.
+    /// 9: what sharding costs.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     figures: Vec<u8>,
     /// Of every trainer.

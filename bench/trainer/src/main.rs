@@ -1,7 +1,8 @@
-//! `grpo-bench-trainer`: one GRPO step of ours beside TRL's and a plain packed PyTorch one's. Writes bench/results/trainer.json.
+//! `grpo-bench-trainer`: one GRPO step of ours beside TRL's and a plain packed PyTorch one's. Writes
+//! bench/results/trainer.json.
 //!
-//! Every step runs in a process of its own, so that its peak memory is its own; trainers take turns, and medians are compared. The other
-//! trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
+//! Every step runs in a process of its own, so that its peak memory is its own; trainers take turns, and medians are
+//! compared. The other trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
 
 mod cases;
 mod division;

@@ -229,8 +229,8 @@ fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<T
     })?)
 }
 
-/// Name, shape and values of every gradient, whole, in double precision, as JSON lines: a header and little-endian bytes would be smaller, but these
-/// models are tiny.
+/// Name, shape and values of every gradient, whole, in double precision, as JSON lines: a header and little-endian
+/// bytes would be smaller, but these models are tiny.
 fn write(model: &Sharded, gradients: &[Tensor], path: &Path) -> Result<(), Failure> {
     let mut named: Vec<(String, Vec<f64>)> = Vec::new();
     for (shard, gradient) in model.shards.iter().zip(gradients) {

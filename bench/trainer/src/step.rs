@@ -135,7 +135,8 @@ fn one(
     Ok((loss, norm, packing))
 }
 
-/// Warms up, takes one step, says what it took. Where gradients are asked for, they are those of the folder's weights: there is no warming up.
+/// Warms up, takes one step, says what it took. Where gradients are asked for, they are those of the folder's weights:
+/// there is no warming up.
 pub fn step(folder: &Path, how: How, gradients: Option<&Path>) -> Result<Said, Failure> {
     let config = Config::read(folder)?;
     let group = Group::join(&Rendezvous::alone())?;

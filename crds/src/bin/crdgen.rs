@@ -1,4 +1,5 @@
-//! `grpo-crdgen`: writes the CRDs into the chart and the API's reference page into the book. `grpo-crdgen FOLDER`: only the CRDs, there.
+//! `grpo-crdgen`: writes the CRDs into the chart and the API's reference page into the book. `grpo-crdgen FOLDER`: only
+//! the CRDs, there.
 
 use std::{error::Error, fs, path::Path};
 

@@ -42,12 +42,13 @@ fn default_checkpoint_keep() -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// The driver's or the trainer's pods may fail so many times in a row; what is finished in between resets the count, and pods that were
-    /// preempted or drained do not count.
+    /// The driver's or the trainer's pods may fail so many times in a row; what is finished in between resets the
+    /// count, and pods that were preempted or drained do not count.
     #[serde(default = "default_max_failures")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_consecutive_failures: u32,
-    /// An episode lost to a fault of the infrastructure is tried again so many times; then it is void, which is no reward.
+    /// An episode lost to a fault of the infrastructure is tried again so many times; then it is void, which is no
+    /// reward.
     #[serde(default = "default_void_retries")]
     #[schemars(range(min = 0, max = 100))]
     pub void_retries: u32,

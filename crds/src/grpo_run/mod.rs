@@ -1,11 +1,14 @@
-//! `GrpoRun`: one reinforcement learning run of a coding agent. The spec says what is particular to it, the status where it is.
+//! `GrpoRun`: one reinforcement learning run of a coding agent. The spec says what is particular to it, the status
+//! where it is.
 //!
-//! The status has two writers with separate fields: the operator owns everything but `progress`, the driver owns `progress`.
+//! The status has two writers with separate fields: the operator owns everything but `progress`, the driver owns
+//! `progress`.
 //!
-//! What may change: at any time `suspend`, `ttlSecondsAfterFinished`, `rollout.iterations`, `rollout.sampling`, `checkpoint`, the cadence of
-//! `tasks.evaluate` and the pools described in place; while the run is suspended or Failed also `trainer`, `algorithm.learningRate` and how
-//! its processes run; nothing else, ever. The API server judges all of it ([`rules`]), the phase as its status has it at that moment: the
-//! controller must still cope with a change that overtakes the phase.
+//! What may change: at any time `suspend`, `ttlSecondsAfterFinished`, `rollout.iterations`, `rollout.sampling`,
+//! `checkpoint`, the cadence of `tasks.evaluate` and the pools described in place; while the run is suspended or Failed
+//! also `trainer`, `algorithm.learningRate` and how its processes run; nothing else, ever. The API server judges all of
+//! it ([`rules`]), the phase as its status has it at that moment: the controller must still cope with a change that
+//! overtakes the phase.
 
 mod lifecycle;
 mod reward;
@@ -94,18 +97,21 @@ use crate::{
     validation = cel::immutable(&["reward"], "reward is immutable: make another run")
 )]
 pub struct GrpoRunSpec {
-    /// Train: rollouts, steps, and the evaluations in between. Evaluate: only the sets in `tasks.evaluate`, no trainer. Validate: which tasks are
-    /// fit for training, by their gold patches and the empty patch, no engines. Finetune: supervised training on `finetune.episodes`.
+    /// Train: rollouts, steps, and the evaluations in between. Evaluate: only the sets in `tasks.evaluate`, no trainer.
+    /// Validate: which tasks are fit for training, by their gold patches and the empty patch, no engines. Finetune:
+    /// supervised training on `finetune.episodes`.
     #[serde(default)]
     pub mode: Mode,
     /// True ends the run's pods and frees its GPUs; what is finished stays in the store, and false goes on from there.
     #[serde(default)]
     pub suspend: bool,
-    /// So many seconds after the run has ended it is deleted, and with it a volume of its own that is not retained. Left out: never.
+    /// So many seconds after the run has ended it is deleted, and with it a volume of its own that is not retained.
+    /// Left out: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315360000))]
     pub ttl_seconds_after_finished: Option<u32>,
-    /// LocalQueue of Kueue in the run's namespace: Kueue then decides when the pods start. Left out: the operator starts a run when all of it fits.
+    /// LocalQueue of Kueue in the run's namespace: Kueue then decides when the pods start. Left out: the operator
+    /// starts a run when all of it fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub queue_name: Option<String>,
@@ -113,7 +119,8 @@ pub struct GrpoRunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Secrets with which images are pulled for all pods of the run and of pools of its own, beside those that a `podTemplate` names.
+    /// Secrets with which images are pulled for all pods of the run and of pools of its own, beside those that a
+    /// `podTemplate` names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<ObjectRef>,
@@ -156,7 +163,8 @@ pub struct GrpoRunSpec {
     pub sandboxes: SandboxSource,
     /// Where everything that is finished is kept.
     pub store: Store,
-    /// What a run finds in its store when it starts. Auto: goes on after the last finished thing. Never: refuses a store that is not empty.
+    /// What a run finds in its store when it starts. Auto: goes on after the last finished thing. Never: refuses a
+    /// store that is not empty.
     #[serde(default)]
     pub resume: Resume,
     /// Begin with a checkpoint of another run instead of `model`'s weights. Left out: with the model.
@@ -181,12 +189,14 @@ pub struct InferenceSource {
     /// A pool of the run's own, which serves the run's model and is deleted with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<InferencePoolTemplate>,
-    /// An InferencePool (`grpo.dev`) of the same namespace. The run claims it: it serves this run's weights until the run ends.
+    /// An InferencePool (`grpo.dev`) of the same namespace. The run claims it: it serves this run's weights until the
+    /// run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<ObjectRef>,
 }
 
-/// Sandboxes that the agent and the graders work in: a pool described in place and owned by the run, or one that exists.
+/// Sandboxes that the agent and the graders work in: a pool described in place and owned by the run, or one that
+/// exists.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -197,7 +207,8 @@ pub struct SandboxSource {
     /// A pool of the run's own, deleted with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<SandboxPoolSpec>,
-    /// A SandboxPool (`grpo.dev`) of the same namespace, which several runs may share. One of another namespace must allow this one.
+    /// A SandboxPool (`grpo.dev`) of the same namespace, which several runs may share. One of another namespace must
+    /// allow this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<NamespacedRef>,
 }

@@ -31,12 +31,13 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub concurrency: Option<u32>,
-    /// Steps that the sampling weights may lag behind the trained ones. 0: strictly on-policy. 1: the next rollout overlaps the step.
+    /// Steps that the sampling weights may lag behind the trained ones. 0: strictly on-policy. 1: the next rollout
+    /// overlaps the step.
     #[serde(default)]
     #[schemars(range(min = 0, max = 8))]
     pub max_staleness: u32,
-    /// Episodes still running when new weights come. Drain: they end before the engines are given the weights. Continue: they go on under the
-    /// new ones, and every token is recorded with the version that sampled it.
+    /// Episodes still running when new weights come. Drain: they end before the engines are given the weights.
+    /// Continue: they go on under the new ones, and every token is recorded with the version that sampled it.
     #[serde(default)]
     pub on_sync: OnSync,
     /// Which groups are worth a step. Left out: all.
@@ -88,7 +89,8 @@ pub struct Dynamic {
     #[serde(default = "default_over_sample")]
     #[schemars(range(min = 1.0, max = 16.0))]
     pub over_sample: f64,
-    /// Only tasks whose share of resolved episodes lay in this band when they were last rolled out; tasks that never were count as inside.
+    /// Only tasks whose share of resolved episodes lay in this band when they were last rolled out; tasks that never
+    /// were count as inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_rate_band: Option<PassRateBand>,
     /// Episodes that are left over go into the next iteration instead of being dropped.

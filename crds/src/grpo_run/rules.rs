@@ -1,7 +1,7 @@
 //! What fields of a GrpoRun's spec ask of each other, and what may change when.
 //!
-//! Each function is one CEL rule of [`super::GrpoRunSpec`] or, where it has to know whether the run is at rest, of the whole GrpoRun.
-//! Messages name path, value and remedy.
+//! Each function is one CEL rule of [`super::GrpoRunSpec`] or, where it has to know whether the run is at rest, of the
+//! whole GrpoRun. Messages name path, value and remedy.
 
 use kube::core::Rule;
 

@@ -21,7 +21,8 @@ pub struct GrpoRunStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What is optimised, in one line: estimator, clipping, KL, aggregation, corrections, as presets and defaults resolve. None without training.
+    /// What is optimised, in one line: estimator, clipping, KL, aggregation, corrections, as presets and defaults
+    /// resolve. None without training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub objective: Option<String>,
@@ -105,7 +106,8 @@ pub struct AttemptStatus {
     /// Attempts that failed since something was last finished.
     #[serde(default)]
     pub consecutive_failures: u32,
-    /// What had been finished when an attempt last failed. When it has changed at the next failure, the count begins anew.
+    /// What had been finished when an attempt last failed. When it has changed at the next failure, the count begins
+    /// anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub progress_mark: Option<String>,

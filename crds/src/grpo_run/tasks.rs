@@ -59,8 +59,9 @@ pub struct EvaluationSet {
     pub name: String,
     /// Rows, one task each.
     pub dataset: Dataset,
-    /// What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E, KodCode: as those
-    /// datasets publish them; they are compiled once, and the compiled rows are kept in the store. Auto: told from the columns.
+    /// What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E,
+    /// KodCode: as those datasets publish them; they are compiled once, and the compiled rows are kept in the store.
+    /// Auto: told from the columns.
     #[serde(default)]
     pub format: RowFormat,
     /// Which of the rows.

@@ -42,17 +42,20 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 4096))]
     pub expert_parallel: u32,
-    /// Tokens that a rank computes at a time; rows are packed up to it. Default: what the memory estimate leaves room for.
+    /// Tokens that a rank computes at a time; rows are packed up to it. Default: what the memory estimate leaves room
+    /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub max_tokens_per_gpu: Option<u32>,
     /// What is kept in the pods' memory instead of the GPUs'.
     #[serde(default)]
     pub offload: Offload,
-    /// All: the state is sharded over all ranks. Node: over those of a node, and every node has a copy, which saves network for memory.
+    /// All: the state is sharded over all ranks. Node: over those of a node, and every node has a copy, which saves
+    /// network for memory.
     #[serde(default)]
     pub shard: Shard,
-    /// Trainer and engines take turns on the same GPUs, in one pod: the engine sleeps while the trainer steps. Needs an `inference.pool`.
+    /// Trainer and engines take turns on the same GPUs, in one pod: the engine sleeps while the trainer steps. Needs an
+    /// `inference.pool`.
     #[serde(default)]
     pub colocate: bool,
     /// How ranks of different nodes talk.

@@ -1,7 +1,8 @@
 //! The engines a pool can have, and the flags of theirs that the operator sets itself.
 //!
-//! A field is here when it changes what the operator makes (devices, pods, volumes) or when most pools set it. Everything else goes through
-//! `extraArgs`, but never what the rest of the system rests on: [`OWNED_VLLM_FLAGS`] and [`OWNED_SGLANG_FLAGS`].
+//! A field is here when it changes what the operator makes (devices, pods, volumes) or when most pools set it.
+//! Everything else goes through `extraArgs`, but never what the rest of the system rests on: [`OWNED_VLLM_FLAGS`] and
+//! [`OWNED_SGLANG_FLAGS`].
 
 use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
@@ -137,8 +138,8 @@ fn no_owned_flag(owned: &[(&str, &str)], short: &[&str], engine: &str) -> Rule {
     )
 }
 
-/// What vLLM and SGLang need to report experts: stages of a pipeline do not tell each other theirs, and vLLM keeps them beside the blocks of its
-/// prefix cache.
+/// What vLLM and SGLang need to report experts: stages of a pipeline do not tell each other theirs, and vLLM keeps them
+/// beside the blocks of its prefix cache.
 pub(crate) const WHAT_EXPERTS_NEED: &str =
     "experts are reported by vllm and sglang, with pipelineParallel: 1, and by vllm with enablePrefixCaching";
 
@@ -243,8 +244,8 @@ pub struct VllmEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
-    /// to them yet. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new
+    /// weights cannot be brought to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -263,8 +264,8 @@ pub struct VllmEngine {
     /// Keep the cache of prompts' beginnings: the turns of an episode share theirs. Default: true.
     #[serde(default = "yes")]
     pub enable_prefix_caching: bool,
-    /// A quantization of vLLM's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance between its logprobs and
-    /// the engine's. Default: what the model's `config.json` says.
+    /// A quantization of vLLM's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance between
+    /// its logprobs and the engine's. Default: what the model's `config.json` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9][a-z0-9_-]*$"))]
     pub quantization: Option<String>,
@@ -342,8 +343,8 @@ pub struct SglangEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new weights cannot be brought
-    /// to them yet. Default: 1.
+    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new
+    /// weights cannot be brought to them yet. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -351,7 +352,8 @@ pub struct SglangEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 10000000))]
     pub context_length: Option<u32>,
-    /// Share of each GPU's memory for weights and cache (`--mem-fraction-static`). Default: SGLang's own, from the size of the GPU.
+    /// Share of each GPU's memory for weights and cache (`--mem-fraction-static`). Default: SGLang's own, from the size
+    /// of the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.05, max = 0.99))]
     pub memory_fraction: Option<f64>,
@@ -362,8 +364,8 @@ pub struct SglangEngine {
     /// Keep the cache of prompts' beginnings: the turns of an episode share theirs. Default: true.
     #[serde(default = "yes")]
     pub enable_prefix_caching: bool,
-    /// A quantization of SGLang's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance between its logprobs
-    /// and the engine's. Default: what the model's `config.json` says.
+    /// A quantization of SGLang's, such as `fp8`. The trainer's policy is not quantized: expect a larger distance
+    /// between its logprobs and the engine's. Default: what the model's `config.json` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9][a-z0-9_-]*$"))]
     pub quantization: Option<String>,
@@ -408,8 +410,8 @@ impl SglangEngine {
     }
 }
 
-/// Somebody else's server that speaks OpenAI's completions with vLLM's extensions: prompts as token ids, answers as token ids with
-/// logprobs. The agent asks it for one such answer before the pool is Ready.
+/// Somebody else's server that speaks OpenAI's completions with vLLM's extensions: prompts as token ids, answers as
+/// token ids with logprobs. The agent asks it for one such answer before the pool is Ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalEngine {
@@ -440,7 +442,8 @@ pub enum ExternalWeights {
     /// It always serves what it serves now, as version `base`. A run that trains must allow a frozen sampler by name.
     #[default]
     Frozen,
-    /// At the URL is an engine agent of this operator's, perhaps of another cluster. It is given the orders, and must reach the driver.
+    /// At the URL is an engine agent of this operator's, perhaps of another cluster. It is given the orders, and must
+    /// reach the driver.
     Agent,
 }
 

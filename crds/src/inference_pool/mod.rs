@@ -60,29 +60,32 @@ pub struct InferencePoolSpec {
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 0, max = 1024))]
     pub replicas: u32,
-    /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by itself.
+    /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraLimits>,
-    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool described in such a run has it by
-    /// itself. For mixtures of experts only: a dense model's engine does not start with it.
+    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool
+    /// described in such a run has it by itself. For mixtures of experts only: a dense model's engine does not start
+    /// with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts: Option<bool>,
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
-    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the
-    /// scheduler gives; no memory limit.
+    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
+    /// Default: what the scheduler gives; no memory limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk. It counts
-    /// against the container's memory. Default: 16Gi for vllm and sglang.
+    /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk.
+    /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
-    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume of each pod.
+    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume
+    /// of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
-    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After that it is started
-    /// again. Default: 10m for embedded, 1h for vllm and sglang.
+    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
+    /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
     /// Added to the engines' environment. What the operator sets wins.
@@ -128,29 +131,32 @@ pub struct InferencePoolTemplate {
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: u32,
-    /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by itself.
+    /// LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraLimits>,
-    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool described in such a run has it by
-    /// itself. For mixtures of experts only: a dense model's engine does not start with it.
+    /// The engines report which experts each token went through, for runs with `algorithm.routerReplay`; a pool
+    /// described in such a run has it by itself. For mixtures of experts only: a dense model's engine does not start
+    /// with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts: Option<bool>,
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
-    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the
-    /// scheduler gives; no memory limit.
+    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
+    /// Default: what the scheduler gives; no memory limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk. It counts
-    /// against the container's memory. Default: 16Gi for vllm and sglang.
+    /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk.
+    /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
-    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume of each pod.
+    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume
+    /// of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
-    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After that it is started
-    /// again. Default: 10m for embedded, 1h for vllm and sglang.
+    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
+    /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
     /// Added to the engines' environment. What the operator sets wins.
@@ -242,8 +248,8 @@ fn default_lora_adapters() -> u32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.maxSurge > 0 || self.maxUnavailable > 0").message("maxSurge and maxUnavailable are both 0, so that no replica could ever be replaced: set one of them to 1 or more"))]
 pub struct UpdatePolicy {
-    /// Replicas above `replicas` while the spec's change goes through: they need devices of their own. 0: an old replica goes before
-    /// its successor comes.
+    /// Replicas above `replicas` while the spec's change goes through: they need devices of their own. 0: an old
+    /// replica goes before its successor comes.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1024))]
     pub max_surge: u32,
@@ -251,8 +257,8 @@ pub struct UpdatePolicy {
     #[serde(default = "default_max_unavailable")]
     #[schemars(range(min = 0, max = 1024))]
     pub max_unavailable: u32,
-    /// How long a replica that is taken away may go on answering what it was asked before; new requests are refused meanwhile, and go to
-    /// other replicas. Default: 10s for embedded, 2m for the others.
+    /// How long a replica that is taken away may go on answering what it was asked before; new requests are refused
+    /// meanwhile, and go to other replicas. Default: 10s for embedded, 2m for the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<Period>,
 }
@@ -280,8 +286,8 @@ pub struct ModelCache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
-    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be `privileged`, and
-    /// the folder writable for user 65532.
+    /// A folder of each node, shared by all pods there that name it. The namespace's Pod Security level must be
+    /// `privileged`, and the folder writable for user 65532.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 512), regex(pattern = r"^/[A-Za-z0-9]"))]
     pub host_path: Option<String>,
@@ -297,8 +303,8 @@ pub struct InferencePoolStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted (the spec can be made true), Ready (all replicas serve), Updated (all serve the ordered weights) and, for an external
-    /// engine, Probed (it takes and returns token ids with logprobs).
+    /// Accepted (the spec can be made true), Ready (all replicas serve), Updated (all serve the ordered weights) and,
+    /// for an external engine, Probed (it takes and returns token ids with logprobs).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -340,7 +346,8 @@ pub struct InferencePoolStatus {
     /// Replicas that serve the newest ordered weights.
     #[serde(default)]
     pub updated_replicas: u32,
-    /// How often replicas failed by themselves since all of them were ready, and when last: new ones wait longer each time.
+    /// How often replicas failed by themselves since all of them were ready, and when last: new ones wait longer each
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
     /// Selects the pod of each replica that its agent is in, for the scale subresource.

@@ -1,7 +1,7 @@
 //! A pair for every bound in the schemas, made from them: one value just outside, one just inside.
 //!
-//! A bound is reached from the first of the bases in which the value just inside is accepted. What is missing on the way there is made
-//! from the schema; other members of a union give way.
+//! A bound is reached from the first of the bases in which the value just inside is accepted. What is missing on the
+//! way there is made from the schema; other members of a union give way.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,8 @@ const UNIONS: [&[&str]; 10] = [
 /// Kubernetes' own types bound themselves.
 const FOREIGN: [&str; 3] = ["resources", "tolerations", "imagePullSecrets"];
 
-/// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the letter a.
+/// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the
+/// letter a.
 const PATTERNS: [(&str, &str, &str); 14] = [
     (r"^[^/].*$", "a", ""),
     (r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", "a", ""),
@@ -142,7 +143,8 @@ impl Maker<'_> {
         self.first_accepted(path, &missing, &format!("required {name}"), of);
     }
 
-    /// Keeps the first pair whose neighbour is accepted. The refusal has to name the field that is wrong, by its whole path.
+    /// Keeps the first pair whose neighbour is accepted. The refusal has to name the field that is wrong, by its whole
+    /// path.
     fn first_accepted(
         &mut self,
         path: &[String],
@@ -198,7 +200,8 @@ fn pairs(schema: &Value) -> Vec<(String, Value, Vec<Value>)> {
             } else {
                 json!(limit + sign * 0.5)
             };
-            // Where two fields bound each other without touching, the last value is never accepted, but one half a step before it is.
+            // Where two fields bound each other without touching, the last value is never accepted, but one half a step
+            // before it is.
             let inside = if integer {
                 vec![json!(limit as i64)]
             } else {

@@ -1,4 +1,5 @@
-//! Judges a manifest as the API server does: bounds, then CEL. The bounds are looked at here, the rules by kube's CEL evaluation.
+//! Judges a manifest as the API server does: bounds, then CEL. The bounds are looked at here, the rules by kube's CEL
+//! evaluation.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +53,8 @@ impl Judge {
     }
 }
 
-/// The API server reads a whole number as a float where the schema says `number`; kube's evaluation takes it as it is written.
+/// The API server reads a whole number as a float where the schema says `number`; kube's evaluation takes it as it is
+/// written.
 fn with_floats(schema: &Value, value: &Value) -> Value {
     match value {
         Value::Number(number) if schema["type"] == "number" => number.as_f64().into(),

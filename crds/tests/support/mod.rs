@@ -1,6 +1,6 @@
-//! Manifests that must be refused, each beside a neighbour that must be accepted: one pair for every CEL rule ([`rules`]) and one for every
-//! bound ([`bounds`]) of the three kinds. `tests/refusals.rs` judges them by kube's CEL evaluation; against a real API server the same
-//! pairs are applied with server-side dry run.
+//! Manifests that must be refused, each beside a neighbour that must be accepted: one pair for every CEL rule
+//! ([`rules`]) and one for every bound ([`bounds`]) of the three kinds. `tests/refusals.rs` judges them by kube's CEL
+//! evaluation; against a real API server the same pairs are applied with server-side dry run.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 

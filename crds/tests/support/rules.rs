@@ -1,5 +1,6 @@
-//! A pair for every CEL rule, from `rules.yaml`. An entry has a `base`, an `old` patch where the rule is about a change, patches that make
-//! the `refused` and the `accepted` manifest, and what the refusal `says`. Patches are merged as JSON (RFC 7386): null takes a field away.
+//! A pair for every CEL rule, from `rules.yaml`. An entry has a `base`, an `old` patch where the rule is about a
+//! change, patches that make the `refused` and the `accepted` manifest, and what the refusal `says`. Patches are merged
+//! as JSON (RFC 7386): null takes a field away.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

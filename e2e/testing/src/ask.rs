@@ -1,4 +1,5 @@
-//! One manifest put to an API server as kubectl puts it: strict about unknown fields, with the answer in the server's own words.
+//! One manifest put to an API server as kubectl puts it: strict about unknown fields, with the answer in the server's
+//! own words.
 
 use kube::{
     Client,

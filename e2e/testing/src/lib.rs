@@ -1,8 +1,8 @@
 //! Rigs of the tests that cross processes: a Kubernetes to talk to, and one without nodes to start.
 //!
-//! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`] starts a Kubernetes
-//! without nodes for tests of what the API server decides and of the operator at scale; [`ask`] puts manifests to it, and [`chart`]
-//! installs what the operator needs.
+//! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`]
+//! starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale; [`ask`]
+//! puts manifests to it, and [`chart`] installs what the operator needs.
 
 use std::path::{Path, PathBuf};
 

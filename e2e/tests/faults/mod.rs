@@ -1,9 +1,10 @@
-//! A trainer of two ranks under every fault that a cluster has for it, on a control plane without nodes: how long until all ranks of the next
-//! attempt run once there is room for them, what is counted, and what is left of the attempt before.
+//! A trainer of two ranks under every fault that a cluster has for it, on a control plane without nodes: how long until
+//! all ranks of the next attempt run once there is room for them, what is counted, and what is left of the attempt
+//! before.
 //!
-//! The operator, API server, scheduler with its preemption, and Eviction API are real; nodes and pods are KWOK's, so what is measured is what the
-//! operator adds to the start of a pod. What kubelets, the node controller and taint eviction write is written by the test. One run goes through all
-//! of it, one fault after the other.
+//! The operator, API server, scheduler with its preemption, and Eviction API are real; nodes and pods are KWOK's, so
+//! what is measured is what the operator adds to the start of a pod. What kubelets, the node controller and taint
+//! eviction write is written by the test. One run goes through all of it, one fault after the other.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: `make test-operator`.
 
@@ -75,8 +76,8 @@ impl World {
         self.back("pod killed", since, 2, 0).await
     }
 
-    /// As node controller and taint eviction do it: the node is not ready and tainted, its pods are not ready, then marked and deleted. Nobody is
-    /// there to say that they have ended, so they stay.
+    /// As node controller and taint eviction do it: the node is not ready and tainted, its pods are not ready, then
+    /// marked and deleted. Nobody is there to say that they have ended, so they stay.
     async fn a_node_is_lost(&mut self) -> Result<()> {
         let stuck = self.rank(2, 0).await?;
         let (node, name) = (node_of(&stuck), stuck.name_any());

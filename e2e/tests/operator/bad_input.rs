@@ -1,7 +1,8 @@
-//! Wrong manifests, put to a real API server beside which the real operator runs: each is refused in words that help, or accepted and explained
-//! in a condition, and none of them keeps a good run waiting.
+//! Wrong manifests, put to a real API server beside which the real operator runs: each is refused in words that help,
+//! or accepted and explained in a condition, and none of them keeps a good run waiting.
 //!
-//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. Without them this test does not run.
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. Without them this test does not
+//! run.
 
 mod table;
 
@@ -26,8 +27,8 @@ use table::{Entry, NAMESPACE, RefusedBy, entries};
 
 /// What is explained is explained soon, on two cores that do other things too.
 const SOON: Duration = Duration::from_secs(30);
-/// For so long it is counted what failing objects cost. With pauses of 0.5 s, doubled each time, seven tries fit into it; what happens to
-/// the object itself adds a few.
+/// For so long it is counted what failing objects cost. With pauses of 0.5 s, doubled each time, seven tries fit into
+/// it; what happens to the object itself adds a few.
 const QUIET: Duration = Duration::from_secs(25);
 const MOST_TRIES: usize = 12;
 /// A change that meets a newer version of the object is made again so often.
@@ -124,7 +125,8 @@ async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> R
     println!(
         "a good run has its objects after {usual:?}; right behind all wrong ones {behind:?}; while they are tried again {beside:?}"
     );
-    // Behind so many at once it waits its turn, as behind good ones: how long that is the machine decides, and `good_run` has an end for it.
+    // Behind so many at once it waits its turn, as behind good ones: how long that is the machine decides, and
+    // `good_run` has an end for it.
     assert!(
         beside < usual * 3 + Duration::from_secs(1),
         "a good run took {beside:?} beside wrong ones, usually {usual:?}"
@@ -227,7 +229,8 @@ async fn verdict(client: &Client, number: usize, entry: &Entry) -> std::result::
     }
     for left in (0..TRIES).rev() {
         let Some(changed) = entry.changed(&there) else { break };
-        // The operator writes the status meanwhile, and what is changed is then an older version: that is not what the entry is about.
+        // The operator writes the status meanwhile, and what is changed is then an older version: that is not what the
+        // entry is about.
         match ask(client, Verb::Replace, &changed, false).await {
             Err(refusal) if refusal.code == 409 && left > 0 => there = get(client, &manifest).await?,
             other => return other.map(drop),

@@ -1,5 +1,5 @@
-//! The operator on a control plane without nodes: what it costs, what outages do to it, whether it places runs whole. The short variants of
-//! `make bench-operator`.
+//! The operator on a control plane without nodes: what it costs, what outages do to it, whether it places runs whole.
+//! The short variants of `make bench-operator`.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: `make test-operator`.
 

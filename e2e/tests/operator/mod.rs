@@ -1,4 +1,5 @@
-//! The operator as a process; what its tests share: the operator as a process beside a control plane without nodes, and waiting.
+//! The operator as a process; what its tests share: the operator as a process beside a control plane without nodes, and
+//! waiting.
 
 mod bad_input;
 mod bench;

@@ -1,6 +1,7 @@
 //! The operator at rest, as a process: hardly any processor time, no list, and no write but those that keep its lease.
 //!
-//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. The bench at full scale is `make bench-operator`.
+//! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. The bench at full scale is
+//! `make bench-operator`.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,10 @@
-//! A gateway at work under every fault that befalls leased sandboxes: each holder hears the right cause, and no pod is left over.
+//! A gateway at work under every fault that befalls leased sandboxes: each holder hears the right cause, and no pod is
+//! left over.
 //!
-//! The API server is real, and so is the gateway, which runs in this process. Kubelet, controllers and sandboxd are played: statuses are those in
-//! `sandbox-image/gateway/src/cause/faults.yaml`, as clusters write them. `GRPO_FAULT_ROUNDS` says how often each fault is injected, and
-//! `GRPO_OUTAGE_SECONDS` how long the API server is away.
+//! The API server is real, and so is the gateway, which runs in this process. Kubelet, controllers and sandboxd are
+//! played: statuses are those in `sandbox-image/gateway/src/cause/faults.yaml`, as clusters write them.
+//! `GRPO_FAULT_ROUNDS` says how often each fault is injected, and `GRPO_OUTAGE_SECONDS` how long the API server is
+//! away.
 //!
 //! Needs the programs that `make setup` builds: `make test-operator`, at length `make test-sandbox-faults`.
 

@@ -1,4 +1,5 @@
-//! Images of sandboxes that the pool has no room for: a node has them before, no more than the pool says, and lets them go.
+//! Images of sandboxes that the pool has no room for: a node has them before, no more than the pool says, and lets them
+//! go.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Sandboxes that are taken from their holders, for real: each hears why. `sandbox_faults.rs` has the faults that cannot be made here.
+//! Sandboxes that are taken from their holders, for real: each hears why. `sandbox_faults.rs` has the faults that
+//! cannot be made here.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Sandboxes that are used again: a hostile workload leaves something wherever root in a sandbox can, and whoever has the sandbox next finds
-//! everything as it is in one that was never used.
+//! Sandboxes that are used again: a hostile workload leaves something wherever root in a sandbox can, and whoever has
+//! the sandbox next finds everything as it is in one that was never used.
 //!
 //! `GRPO_RESET_CYCLES` says how often.
 
@@ -17,8 +17,8 @@ const AT_ONCE: usize = 4;
 /// Figure 9.
 const BAR: Duration = Duration::from_millis(1500);
 
-/// Everything that a holder can see of earlier ones: every file with its mode, owner and length, those that matter with their content, what the pod
-/// shares between containers, processes, sockets, System V objects.
+/// Everything that a holder can see of earlier ones: every file with its mode, owner and length, those that matter with
+/// their content, what the pod shares between containers, processes, sockets, System V objects.
 const LOOK: &str = r#"export LC_ALL=C; {
 find / -xdev \( -path /proc -o -path /sys \) -prune -o -printf '%p %m %U %G %s %l\n' | grep -vE '^/(etc/(hosts|hostname|resolv.conf))? ' | sort
 find /etc /root /testbed /opt /usr/local /tmp -xdev -type f -not -path /etc/hosts -not -path /etc/hostname -not -path /etc/resolv.conf -exec sha256sum {} + | sort

@@ -1,4 +1,5 @@
-//! A pool's gateway, called through the API server's proxy: nothing of the cluster's network has to be reachable from here.
+//! A pool's gateway, called through the API server's proxy: nothing of the cluster's network has to be reachable from
+//! here.
 
 use super::{Result, SOON, Scene};
 use kube::Client;

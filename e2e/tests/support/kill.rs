@@ -1,7 +1,7 @@
 //! `kill -9` of a process in a pod, as a crash or the kernel would do it: nothing is asked, nothing is told.
 //!
-//! A process cannot be killed that way from inside its own container when it is the first one there, so the container runtime of the
-//! node is told to.
+//! A process cannot be killed that way from inside its own container when it is the first one there, so the container
+//! runtime of the node is told to.
 
 use super::{Result, SOON, Scene, repository};
 use grpo_testing::cluster::wait;
@@ -68,8 +68,8 @@ impl Victim {
 }
 
 impl Scene {
-    /// Kills a container of the first of these pods that runs it, and waits until that process is gone for certain: its pod is gone or over,
-    /// or the container is another one now.
+    /// Kills a container of the first of these pods that runs it, and waits until that process is gone for certain: its
+    /// pod is gone or over, or the container is another one now.
     pub async fn kill(
         &self,
         what: &str,

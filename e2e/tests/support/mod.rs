@@ -1,7 +1,8 @@
-//! What the end-to-end tests share: a namespace of their own, small runs, states to wait for, and ways to take things away.
+//! What the end-to-end tests share: a namespace of their own, small runs, states to wait for, and ways to take things
+//! away.
 //!
-//! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test that fails leaves
-//! its namespace to be looked at; the next run of the same test clears it away.
+//! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test
+//! that fails leaves its namespace to be looked at; the next run of the same test clears it away.
 
 pub mod gateway;
 pub mod kill;

@@ -1,4 +1,5 @@
-//! `kubectl grpo` on the runs that tests make anyway: through the driver while it runs, through a reader pod afterwards.
+//! `kubectl grpo` on the runs that tests make anyway: through the driver while it runs, through a reader pod
+//! afterwards.
 
 use super::{Result, SOON, Scene};
 use grpo_records::folder::RunFolder;

@@ -1,4 +1,5 @@
-//! Records every version of a run's status that a watch shows, and when: what somebody with `kubectl get grporuns -w` sees.
+//! Records every version of a run's status that a watch shows, and when: what somebody with `kubectl get grporuns -w`
+//! sees.
 
 use super::{Result, Scene};
 use futures::TryStreamExt;

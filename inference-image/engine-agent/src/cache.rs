@@ -1,4 +1,5 @@
-//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next), and those still sampled from.
+//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next), and
+//! those still sampled from.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,7 +1,8 @@
 //! What the agent needs from an engine, whichever it guards.
 //!
-//! The rest of the agent (orders, pulling, status, the door) is the same for every engine. What differs is here, a module each: how an engine
-//! is asked what it serves, how it is given a version, and how a request to sample is put to it.
+//! The rest of the agent (orders, pulling, status, the door) is the same for every engine. What differs is here, a
+//! module each: how an engine is asked what it serves, how it is given a version, and how a request to sample is put to
+//! it.
 //!
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
@@ -93,8 +94,8 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// What it serves right now.
     fn serving(&self) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
-    /// Makes it serve these weights; returns what it says it holds then. Where an engine can check before it switches, wrong weights leave the
-    /// earlier version serving.
+    /// Makes it serve these weights; returns what it says it holds then. Where an engine can check before it switches,
+    /// wrong weights leave the earlier version serving.
     fn load(
         &self,
         weights: Weights<'_>,

@@ -1,10 +1,11 @@
 //! The door of an engine pod: orders and status for the driver, sampling for whoever asks, health for the kubelet.
 //!
-//! Sampling passes through, in whichever words the engine understands. A request that names a version gets an answer sampled from that version
-//! or a 409, checked before the engine is asked and again on what it answered.
+//! Sampling passes through, in whichever words the engine understands. A request that names a version gets an answer
+//! sampled from that version or a 409, checked before the engine is asked and again on what it answered.
 //!
-//! The kubelet asks here too, since it cannot reach the engine: whether the replica serves (`/readyz`), whether the engine's process answers
-//! (`/engine/healthz`), and, before it ends a replica, that requests in progress come to their end first (`/agent/v1/drain`).
+//! The kubelet asks here too, since it cannot reach the engine: whether the replica serves (`/readyz`), whether the
+//! engine's process answers (`/engine/healthz`), and, before it ends a replica, that requests in progress come to their
+//! end first (`/agent/v1/drain`).
 
 use crate::engine::{Engine, Guarded, Page};
 use crate::metrics::Metrics;
@@ -105,7 +106,8 @@ async fn page(door: &Door, page: Page) -> Response {
     }
 }
 
-/// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its successor lets in again.
+/// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its
+/// successor lets in again.
 async fn drain(State(door): State<Arc<Door>>) -> Response {
     door.draining.store(true, Ordering::Relaxed);
     tracing::info!("no new requests; those in progress come to their end");
@@ -233,7 +235,8 @@ impl Door {
         Ok(answer.into_response())
     }
 
-    /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they begin with it.
+    /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they
+    /// begin with it.
     fn names_versions(&self, wanted: &Option<String>) -> bool {
         wanted.is_some() || !matches!(self.engine, Guarded::Embedded(_) | Guarded::Remote(_))
     }

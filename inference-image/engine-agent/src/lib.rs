@@ -1,8 +1,9 @@
 //! The engine agent: the only door of every engine pod.
 //!
-//! Two flows. Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the [`engine`]'s admin API → verified →
-//! status. Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again → answer. The
-//! agent decides nothing: which version, which replica and what to do about a failure are the driver's business.
+//! Two flows. Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the
+//! [`engine`]'s admin API → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the
+//! engine on loopback → checked again → answer. The agent decides nothing: which version, which replica and what to do
+//! about a failure are the driver's business.
 
 pub mod cache;
 pub mod engine;
@@ -56,7 +57,8 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub enum Kind {
     Embedded,
-    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `cpu` that it is the CPU build.
+    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `cpu` that it is the CPU
+    /// build.
     Vllm {
         no_folders: Option<String>,
         cpu: bool,

@@ -1,8 +1,8 @@
 //! Bringing one version to local disk: the manifest, then each file it names, checked byte by byte.
 //!
-//! A file grows under a `.partial` name and is renamed when its length and checksum are right, so whatever has a plain name is whole. A pull that
-//! breaks off, or an agent that restarts, goes on where the partial file ends (HTTP ranges). What is on disk already is checked and
-//! not fetched again.
+//! A file grows under a `.partial` name and is renamed when its length and checksum are right, so whatever has a plain
+//! name is whole. A pull that breaks off, or an agent that restarts, goes on where the partial file ends (HTTP ranges).
+//! What is on disk already is checked and not fetched again.
 
 use crate::cache::{BadName, Cache, PARTIAL, checked_name};
 use crate::engine::wire::causes;

@@ -1,8 +1,9 @@
 //! Making true what was ordered: a level-triggered loop.
 //!
-//! Each turn compares what the engine says it serves with the last order, and brings the engine a step nearer: pull, load, verify. What was
-//! reached earlier is never assumed: an engine that restarted says `base` again, which is simply behind, and the same turn of the
-//! loop mends it. Failures are retried with growing pauses a bounded number of times; a repeated order begins anew.
+//! Each turn compares what the engine says it serves with the last order, and brings the engine a step nearer: pull,
+//! load, verify. What was reached earlier is never assumed: an engine that restarted says `base` again, which is simply
+//! behind, and the same turn of the loop mends it. Failures are retried with growing pauses a bounded number of times;
+//! a repeated order begins anew.
 
 use crate::cache::{BadName, Cache};
 use crate::engine::{Engine, EngineFault, Serving, Weights};

@@ -1,7 +1,8 @@
 //! The agent before vLLM itself, which `e2e/engines/vllm.sh` starts with a tiny random model.
 //!
-//! What is asserted here is what the agent answers: ids with logprobs, of which version. Whether the logprobs are those of that version's weights
-//! transformers decides afterwards (`e2e/engines/tiny_qwen3.py compare`), from the rows that are written down here.
+//! What is asserted here is what the agent answers: ids with logprobs, of which version. Whether the logprobs are those
+//! of that version's weights transformers decides afterwards (`e2e/engines/tiny_qwen3.py compare`), from the rows that
+//! are written down here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +24,8 @@ use tokio::task::JoinHandle;
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 const FULL: [&str; 2] = ["config.json", "model.safetensors"];
 
-/// vLLM compiles parts of its sampler when the first row comes: seconds on an idle machine, more than a minute on a busy one.
+/// vLLM compiles parts of its sampler when the first row comes: seconds on an idle machine, more than a minute on a
+/// busy one.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An agent before it, and what is brought to it.
@@ -76,7 +78,8 @@ impl RealVllm {
         );
     }
 
-    /// Checks what does not need the weights, and writes the rows down for what does. `files` are what the version was made of.
+    /// Checks what does not need the weights, and writes the rows down for what does. `files` are what the version was
+    /// made of.
     fn keep(&self, asked: &CompletionRequest, answer: &CompletionResponse, version: &str, files: &str) {
         let prompts = match &asked.prompt {
             Prompt::Tokens(tokens) => vec![tokens.clone()],
@@ -134,7 +137,8 @@ impl RealVllm {
         running
     }
 
-    /// Tokens of prompts that vLLM has read so far. How many rows it has would not do: it may still count some that have been answered.
+    /// Tokens of prompts that vLLM has read so far. How many rows it has would not do: it may still count some that
+    /// have been answered.
     async fn prompts_read(&self) -> f64 {
         let metrics = self.agent.get("/engine/metrics").await.text().await.unwrap();
         // Until the first row came the page may be without them.

@@ -1,10 +1,13 @@
-//! The embedded inference engine: continuous batching on CPU, for clusters without GPUs, continuous integration and laptops.
+//! The embedded inference engine: continuous batching on CPU, for clusters without GPUs, continuous integration and
+//! laptops.
 //!
-//! It speaks the completion API that vLLM speaks, so the driver cannot tell them apart, and it keeps one promise that those do not: an answer is
-//! a function of the request, its seed and the weights, bit for bit, whatever else runs at the same time.
+//! It speaks the completion API that vLLM speaks, so the driver cannot tell them apart, and it keeps one promise that
+//! those do not: an answer is a function of the request, its seed and the weights, bit for bit, whatever else runs at
+//! the same time.
 //!
-//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] (bounded) → [`scheduler`] (the loop; [`prefix`] reuse, [`sampling`]) → answer.
-//! New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
+//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] (bounded) → [`scheduler`] (the loop; [`prefix`] reuse,
+//! [`sampling`]) → answer. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
+//! inbox → loop.
 
 pub mod http;
 pub mod inbox;

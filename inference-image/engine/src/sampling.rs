@@ -1,11 +1,12 @@
 //! From logits to one token and its logprob.
 //!
-//! The processed distribution is: logits divided by the temperature, the k likeliest, the smallest set of those that reaches `top_p`,
-//! renormalised. It is computed in f64 and its logprob is what is reported, so a trainer that recomputes
-//! `log_softmax(logits / temperature)` finds the same number wherever nothing was cut off.
+//! The processed distribution is: logits divided by the temperature, the k likeliest, the smallest set of those that
+//! reaches `top_p`, renormalised. It is computed in f64 and its logprob is what is reported, so a trainer that
+//! recomputes `log_softmax(logits / temperature)` finds the same number wherever nothing was cut off.
 //!
-//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). A row therefore draws the same numbers whatever else
-//! runs, in whichever order, and a prompt extended by its own sampled tokens goes on exactly as the longer row did.
+//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). A row therefore draws the same
+//! numbers whatever else runs, in whichever order, and a prompt extended by its own sampled tokens goes on exactly as
+//! the longer row did.
 
 /// How to choose a token. Bounds are checked where requests enter.
 #[derive(Clone, Debug, PartialEq)]

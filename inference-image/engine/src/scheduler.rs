@@ -1,10 +1,12 @@
 //! The engine loop: one thread that owns every running row.
 //!
-//! A turn of the loop takes in what arrived, gives rows that wait a place, lets every running row read its next tokens in one forward pass, and
-//! samples. Rows come and go between passes (continuous batching); a prompt is read in pieces so that it does not hold up those who are
-//! already sampling. Nothing of that shows in an answer: see [`grpo_model::decode`].
+//! A turn of the loop takes in what arrived, gives rows that wait a place, lets every running row read its next tokens
+//! in one forward pass, and samples. Rows come and go between passes (continuous batching); a prompt is read in pieces
+//! so that it does not hold up those who are already sampling. Nothing of that shows in an answer: see
+//! [`grpo_model::decode`].
 //!
-//! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with the last of them.
+//! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with
+//! the last of them.
 
 use crate::inbox::{Answer, AnswerRow, Arrivals, Inbox, Install, Job};
 use crate::metrics::Metrics;

@@ -1,7 +1,7 @@
 //! `POST /v1/completions` and `GET /v1/models`, as OpenAI and vLLM shape them.
 //!
-//! Only what is honoured is in the request type, and unknown fields are refused: a penalty or a mask that an engine ignored
-//! silently would make the recorded logprobs those of another distribution.
+//! Only what is honoured is in the request type, and unknown fields are refused: a penalty or a mask that an engine
+//! ignored silently would make the recorded logprobs those of another distribution.
 
 use crate::RoutedExperts;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,8 @@ pub struct CompletionRequest {
     pub logprobs: Option<u32>,
     #[serde(default)]
     pub return_token_ids: bool,
-    /// Return the experts of every token from this position of its prompt on. Absent: none. An engine that does not report experts refuses.
+    /// Return the experts of every token from this position of its prompt on. Absent: none. An engine that does not
+    /// report experts refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts_from: Option<usize>,
 }

@@ -1,17 +1,19 @@
-//! Which experts of a mixture tokens went through, as an engine reports it and a trainer repeats it (router replay, arXiv 2510.11370).
+//! Which experts of a mixture tokens went through, as an engine reports it and a trainer repeats it (router replay,
+//! arXiv 2510.11370).
 //!
-//! An engine computes every token but the last one that it samples, so an answer has the experts of all tokens before that, from a position on that
-//! the request names: what earlier turns have brought is not sent again.
+//! An engine computes every token but the last one that it samples, so an answer has the experts of all tokens before
+//! that, from a position on that the request names: what earlier turns have brought is not sent again.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// Numbers of more bytes than this are not put into an answer, nor read from one: 300,000 tokens of a model with 48 layers and 8 experts a token.
+/// Numbers of more bytes than this are not put into an answer, nor read from one: 300,000 tokens of a model with 48
+/// layers and 8 experts a token.
 pub const MOST_BYTES: usize = 128 << 20;
 
-/// The experts of the tokens from `from` on, in base64: for each token and each of the model's layers in order, its experts' numbers. Layers
-/// without experts are among them; what stands there means nothing.
+/// The experts of the tokens from `from` on, in base64: for each token and each of the model's layers in order, its
+/// experts' numbers. Layers without experts are among them; what stands there means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoutedExperts {

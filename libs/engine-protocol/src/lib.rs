@@ -2,8 +2,8 @@
 //!
 //! Three conversations, one module each, and what one of them carries:
 //!
-//! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The driver
-//!   speaks it to the agent and the agent passes it on to whichever engine it guards.
+//! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The
+//!   driver speaks it to the agent and the agent passes it on to whichever engine it guards.
 //! * [`experts`]: of each token, the experts of a mixture it went through; a part of sampling.
 //! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
 //! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.

@@ -1,7 +1,8 @@
-//! `config.json` of a Hugging Face model directory, read strictly: what this crate would compute differently is refused by name and field.
+//! `config.json` of a Hugging Face model directory, read strictly: what this crate would compute differently is refused
+//! by name and field.
 //!
-//! Three families are known: Qwen2.5 (`qwen2`), Qwen3 dense (`qwen3`) and Qwen3 mixture-of-experts (`qwen3_moe`), as transformers 4 and 5
-//! write them. What comes out is a [`Config`]: the geometry alone, with every default filled in.
+//! Three families are known: Qwen2.5 (`qwen2`), Qwen3 dense (`qwen3`) and Qwen3 mixture-of-experts (`qwen3_moe`), as
+//! transformers 4 and 5 write them. What comes out is a [`Config`]: the geometry alone, with every default filled in.
 
 mod fields;
 #[cfg(test)]
@@ -279,7 +280,8 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, family: Family) -> Result<()
     refuse_windows(fields, family)
 }
 
-/// A layer is windowed where `use_sliding_window` is on and it is none of the first `max_window_layers` (in a mixture: any layer).
+/// A layer is windowed where `use_sliding_window` is on and it is none of the first `max_window_layers` (in a mixture:
+/// any layer).
 fn refuse_windows(fields: &Fields<'_>, family: Family) -> Result<(), ModelError> {
     let kinds: Option<Vec<String>> = fields.optional("layer_types", "a list of names")?;
     let layers = fields.positive("num_hidden_layers")?;

@@ -1,10 +1,11 @@
 //! Decoding with a key-value cache: what the embedded engine samples with.
 //!
-//! The model is the crate's own, configuration and weights included; only the arithmetic is another one. Training wants large products and
-//! gradients and gets them from libtorch. Decoding wants few rows at a time and, above all, *batch invariance*: a sampled token and its logprob
-//! must not depend on which other rows happened to be in the step. [`kernel`] gives that by construction, so prefill and decode are
-//! one function: some sequences, each with the tokens that come next, and logits for those who ask. Shared prefixes and chunked prefill
-//! then need no care: they give the same bits.
+//! The model is the crate's own, configuration and weights included; only the arithmetic is another one. Training wants
+//! large products and gradients and gets them from libtorch. Decoding wants few rows at a time and, above all, *batch
+//! invariance*: a sampled token and its logprob must not depend on which other rows happened to be in the step.
+//! [`kernel`] gives that by construction, so prefill and decode are one function: some sequences, each with the tokens
+//! that come next, and logits for those who ask. Shared prefixes and chunked prefill then need no care: they give the
+//! same bits.
 
 mod cache;
 mod kernel;
@@ -151,8 +152,8 @@ impl Decoder {
         self.block_len() * size_of::<f32>()
     }
 
-    /// Reads every chunk's tokens into its sequence and computes the logits that are asked for. Work is divided among as many threads
-    /// as there are scratches; how it is divided does not show in the results.
+    /// Reads every chunk's tokens into its sequence and computes the logits that are asked for. Work is divided among
+    /// as many threads as there are scratches; how it is divided does not show in the results.
     ///
     /// Token ids and lengths are the caller's to check: an id outside the vocabulary panics.
     pub fn forward(&self, chunks: &mut [Chunk<'_>], scratches: &mut [Scratch]) {

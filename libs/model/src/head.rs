@@ -1,13 +1,15 @@
-//! The vocabulary head in chunks: logprobs and entropies of chosen tokens, and their gradients, without ever holding more than a chunk's
-//! logits.
+//! The vocabulary head in chunks: logprobs and entropies of chosen tokens, and their gradients, without ever holding
+//! more than a chunk's logits.
 //!
-//! What flows through: normed hidden states `[n, h]`, the head's weight `[v, h]`. Softmax, selected logprob, entropy and gradient are computed
-//! in place in one `[chunk, v]` buffer, in blocks of rows that stay in a core's cache. With z the logits over the temperature, p = softmax(z),
-//! and g, e the gradients of a token's logprob and entropy H, the gradient of z is g (onehot - p) - e p (log p + H).
-//! (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are the same idea.)
+//! What flows through: normed hidden states `[n, h]`, the head's weight `[v, h]`. Softmax, selected logprob, entropy
+//! and gradient are computed in place in one `[chunk, v]` buffer, in blocks of rows that stay in a core's cache. With z
+//! the logits over the temperature, p = softmax(z), and g, e the gradients of a token's logprob and entropy H, the
+//! gradient of z is g (onehot - p) - e p (log p + H). (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are
+//! the same idea.)
 //!
-//! Where hidden states and weight are in bf16, logits, all that follows from them and the weight's gradient are in fp32: the products of two
-//! numbers of 8 bits are exact there. The weight is then passed over in parts of [`ROWS`] rows.
+//! Where hidden states and weight are in bf16, logits, all that follows from them and the weight's gradient are in
+//! fp32: the products of two numbers of 8 bits are exact there. The weight is then passed over in parts of [`ROWS`]
+//! rows.
 
 use tch::{Device, Kind, Tensor};
 
@@ -63,8 +65,9 @@ fn parts(v: i64) -> impl Iterator<Item = (i64, i64)> {
 }
 
 impl Chunk {
-    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds at least `n * v` elements
-    /// and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the entropies `[n]` in nats. No graph is recorded.
+    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds
+    /// at least `n * v` elements and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the
+    /// entropies `[n]` in nats. No graph is recorded.
     pub fn forward(
         weight: &Tensor,
         hidden: &Tensor,
@@ -110,8 +113,9 @@ impl Chunk {
         })
     }
 
-    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden states, `[n, h]`, both in fp32 where they are in bf16, given
-    /// those of the logprobs and of the entropies, `[n]` each (none: the loss does not look at entropies). Consumes the buffer's content.
+    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden
+    /// states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the entropies, `[n]`
+    /// each (none: the loss does not look at entropies). Consumes the buffer's content.
     pub fn backward(
         self,
         weight: &Tensor,
@@ -169,7 +173,8 @@ pub fn buffer(tokens: i64, vocabulary: i64, like: &Tensor) -> Tensor {
 mod tests {
     use super::*;
 
-    /// Numbers between -1.7 and 1.7 of variance 1, the same every time: libtorch's generator is shared with tests that run beside this one.
+    /// Numbers between -1.7 and 1.7 of variance 1, the same every time: libtorch's generator is shared with tests that
+    /// run beside this one.
     struct Drawn(u64);
 
     impl Drawn {

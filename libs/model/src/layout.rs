@@ -1,12 +1,13 @@
-//! Where the tokens of a batch stand: the position of each, and who attends to whom. The one thing by which a batch of rows and a packed tree
-//! differ to the model.
+//! Where the tokens of a batch stand: the position of each, and who attends to whom. The one thing by which a batch of
+//! rows and a packed tree differ to the model.
 //!
-//! Tokens are counted flat over `[b, t]`: a batch of `b` padded rows has one causal piece per row, a packed tree has `b = 1` and the pieces of
-//! its paths.
+//! Tokens are counted flat over `[b, t]`: a batch of `b` padded rows has one causal piece per row, a packed tree has
+//! `b = 1` and the pieces of its paths.
 //!
-//! **A part of a tree.** Ranks that share a sequence (DeepSpeed-Ulysses, arXiv 2309.14509) each hold an equal, contiguous part of its tokens. Norms,
-//! linear layers, rotation and the MLP are of a token alone; around attention the ranks trade tokens for heads: each then has all tokens of its share of
-//! the heads, attends, and trades back. Ranks that are more than there are groups of keys and values have copies of one group.
+//! **A part of a tree.** Ranks that share a sequence (DeepSpeed-Ulysses, arXiv 2309.14509) each hold an equal,
+//! contiguous part of its tokens. Norms, linear layers, rotation and the MLP are of a token alone; around attention the
+//! ranks trade tokens for heads: each then has all tokens of its share of the heads, attends, and trades back. Ranks
+//! that are more than there are groups of keys and values have copies of one group.
 
 use std::rc::Rc;
 
@@ -29,7 +30,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `b` rows of `t` tokens, padded on the right: a token sees its row up to itself, so padding is never seen by a real token.
+    /// `b` rows of `t` tokens, padded on the right: a token sees its row up to itself, so padding is never seen by a
+    /// real token.
     pub fn rows(b: i64, t: i64) -> Self {
         let t = t.max(0) as usize;
         let pieces = (0..b.max(0) as usize)
@@ -60,8 +62,9 @@ impl Layout {
         })
     }
 
-    /// This rank's part of a packed tree, of which every rank of `shared` has an equal one: `positions` and `pieces` are the whole tree's, and its
-    /// tokens a multiple of the ranks. Every pass through a block, and back, then waits for the other ranks.
+    /// This rank's part of a packed tree, of which every rank of `shared` has an equal one: `positions` and `pieces`
+    /// are the whole tree's, and its tokens a multiple of the ranks. Every pass through a block, and back, then waits
+    /// for the other ranks.
     pub fn part(positions: &[usize], pieces: Vec<Piece>, shared: Rc<Exchange>) -> Result<Self, AttentionError> {
         let n = positions.len();
         if !n.is_multiple_of(shared.world()) {
@@ -126,7 +129,8 @@ impl Layout {
         mixed.view([size[0], size[1], heads * d])
     }
 
-    /// The same of a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange there and one back.
+    /// The same of a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange there and
+    /// one back.
     fn attend_with_others(&self, shared: &Exchange, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
         let ranks = shared.world() as i64;
         let (n, heads, d) = (q.size()[0], q.size()[1], q.size()[2]);
@@ -151,7 +155,8 @@ impl Layout {
     }
 }
 
-/// How many ranks may share a sequence of a model with so many heads and groups of keys and values: whether this number may, and if not why.
+/// How many ranks may share a sequence of a model with so many heads and groups of keys and values: whether this number
+/// may, and if not why.
 pub fn check_sharing(ranks: usize, heads: usize, groups: usize) -> Result<(), String> {
     if ranks == 0 || !heads.is_multiple_of(ranks) {
         return Err(format!(

@@ -1,11 +1,13 @@
-//! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): beside a linear layer's frozen weight W, two trained matrices whose product is added
-//! to it, W + alpha / rank * B A. A is `[rank, inputs]`, B `[outputs, rank]` and zero at the start, so that training begins at the base model.
+//! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): beside a linear layer's frozen weight W, two trained matrices
+//! whose product is added to it, W + alpha / rank * B A. A is `[rank, inputs]`, B `[outputs, rank]` and zero at the
+//! start, so that training begins at the base model.
 //!
 //! Names and configuration are PEFT's, so that an adapter is a directory that others read.
 //!
-//! **Dropout** of what an adapter is given: which values are dropped is a function of seed, step, layer, linear layer and token (with all that is
-//! before it in its row), not of a generator's state. So all passes over a token within a step drop alike: their ratio is the weights' doing, not
-//! the mask's. And it does not matter what a token is packed with, which rank computes it, or whether it is computed again.
+//! **Dropout** of what an adapter is given: which values are dropped is a function of seed, step, layer, linear layer
+//! and token (with all that is before it in its row), not of a generator's state. So all passes over a token within a
+//! step drop alike: their ratio is the weights' doing, not the mask's. And it does not matter what a token is packed
+//! with, which rank computes it, or whether it is computed again.
 
 use std::path::Path;
 
@@ -227,7 +229,8 @@ const MUST_BE_EMPTY: [&str; 14] = [
     "use_rslora",
 ];
 
-/// Reads an adapter's directory: `adapter_config.json` and `adapter_model.safetensors`. What would be computed differently is refused by name.
+/// Reads an adapter's directory: `adapter_config.json` and `adapter_model.safetensors`. What would be computed
+/// differently is refused by name.
 pub fn read(dir: &Path, config: &Config) -> Result<(Lora, Weights), ModelError> {
     let file = dir.join("adapter_config.json");
     let path = file.display().to_string();

@@ -1,11 +1,13 @@
-//! The model, top to bottom, as functions of the weights they are given: the trainer gathers a unit, calls one of these, and frees it again.
+//! The model, top to bottom, as functions of the weights they are given: the trainer gathers a unit, calls one of
+//! these, and frees it again.
 //!
-//! One decoder for three families. Embedding; then blocks of { RMSNorm, attention with grouped keys and values and rotary positions; RMSNorm,
-//! SwiGLU }; then RMSNorm and the vocabulary head. Qwen2.5 adds biases to queries, keys and values; Qwen3 instead norms each head of queries and
-//! keys before it is rotated; Qwen3's mixture has experts in place of the one SwiGLU. Any linear layer may have an adapter beside it ([`crate::lora`]).
+//! One decoder for three families. Embedding; then blocks of { RMSNorm, attention with grouped keys and values and
+//! rotary positions; RMSNorm, SwiGLU }; then RMSNorm and the vocabulary head. Qwen2.5 adds biases to queries, keys and
+//! values; Qwen3 instead norms each head of queries and keys before it is rotated; Qwen3's mixture has experts in place
+//! of the one SwiGLU. Any linear layer may have an adapter beside it ([`crate::lora`]).
 //!
-//! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the [`Layout`]'s: padded rows or a packed tree.
-//! Checked against transformers by `tests/reference.rs`.
+//! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the
+//! [`Layout`]'s: padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
 
 use grpo_native::dropout::dropout;
 use grpo_native::{fused, linear};
@@ -26,16 +28,18 @@ pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
 pub struct Block<'a> {
     /// Counted from 0.
     pub layer: usize,
-    /// In the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the order of
+    /// In the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the
+    /// order of
     /// [`crate::lora::units`].
     pub weights: &'a [Tensor],
 }
 
 /// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
 ///
-/// `experts` are those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are some, chosen where there are none or
-/// a token has -1, and left there. That is how a block is recomputed as it was, and how a trainer repeats what an engine has recorded (router
-/// replay, arXiv 2510.11370). A block without experts leaves it alone. An expert that does not exist ends in libtorch's error.
+/// `experts` are those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are
+/// some, chosen where there are none or a token has -1, and left there. That is how a block is recomputed as it was,
+/// and how a trainer repeats what an engine has recorded (router replay, arXiv 2510.11370). A block without experts
+/// leaves it alone. An expert that does not exist ends in libtorch's error.
 pub fn block(
     config: &Config,
     rope: &Rope,
@@ -98,7 +102,8 @@ impl Rope {
         }
     }
 
-    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one angle.
+    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one
+    /// angle.
     pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
         let half = self.cos.size()[1] / 2;
         let at = |table: &Tensor| table.narrow(1, 0, half).index_select(0, positions);
@@ -119,8 +124,8 @@ fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
 
 /// The experts of each token of `x: [b, t, h]`, weighed by the router's softmax over all of them.
 ///
-/// Tokens are put in the order of their experts and back by permutations, and a token's parts are summed along a dimension: nothing is added to
-/// one place from two, so the same bits come out every time, backward as well.
+/// Tokens are put in the order of their experts and back by permutations, and a token's parts are summed along a
+/// dimension: nothing is added to one place from two, so the same bits come out every time, backward as well.
 fn mixture(
     geometry: &Experts,
     router: &Tensor,

@@ -1,10 +1,11 @@
-//! How fast each pair of a head's dimensions turns with the position: rotary embedding (Su et al., arXiv 2104.09864), stretched by YaRN (Peng
-//! et al., arXiv 2309.00071) where a config asks for it. Plain numbers, from which training and decoding make their tables.
+//! How fast each pair of a head's dimensions turns with the position: rotary embedding (Su et al., arXiv 2104.09864),
+//! stretched by YaRN (Peng et al., arXiv 2309.00071) where a config asks for it. Plain numbers, from which training and
+//! decoding make their tables.
 
 use crate::config::Config;
 
-/// YaRN, as Qwen's configs have it: pairs that turn often keep their speed, pairs that do not finish a turn within the positions the model was
-/// trained on are slowed down by `factor`, and those between are mixed.
+/// YaRN, as Qwen's configs have it: pairs that turn often keep their speed, pairs that do not finish a turn within the
+/// positions the model was trained on are slowed down by `factor`, and those between are mixed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yarn {
     pub factor: f64,

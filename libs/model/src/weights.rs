@@ -1,8 +1,10 @@
-//! Weights as files: a model's tensors by their Hugging Face names, read from and written to safetensors, fp32 in memory.
+//! Weights as files: a model's tensors by their Hugging Face names, read from and written to safetensors, fp32 in
+//! memory.
 //!
-//! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of a directory's tensors,
-//! so that a rank takes no more than its shard; [`export`] writes directories that others read. [`checksum`] speaks of names, shapes and values,
-//! not of how they lie in a file: it is what a weights manifest calls `tensorsSha256` and what an engine reports after loading.
+//! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of
+//! a directory's tensors, so that a rank takes no more than its shard; [`export`] writes directories that others read.
+//! [`checksum`] speaks of names, shapes and values, not of how they lie in a file: it is what a weights manifest calls
+//! `tensorsSha256` and what an engine reports after loading.
 
 pub mod export;
 mod source;
@@ -48,7 +50,8 @@ impl Unit {
     }
 }
 
-/// The sharding units of a model, in forward order: embedding with final norm and head (needed first, and again at the end), then blocks.
+/// The sharding units of a model, in forward order: embedding with final norm and head (needed first, and again at the
+/// end), then blocks.
 pub fn units(config: &Config) -> Vec<Unit> {
     let h = config.hidden_size;
     let mut ends = vec![
@@ -137,7 +140,8 @@ pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
     safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))
 }
 
-/// Hex sha256 over every tensor in name order: name, a zero byte, dimensions as little-endian u64, values as little-endian f32.
+/// Hex sha256 over every tensor in name order: name, a zero byte, dimensions as little-endian u64, values as
+/// little-endian f32.
 pub fn checksum(weights: &Weights) -> String {
     let mut sha = Sha256::new();
     let mut buffer = Vec::new();

@@ -1,4 +1,5 @@
-//! The model against transformers and PEFT: logits, loss, gradients and greedy continuations that `golden/make.py` wrote.
+//! The model against transformers and PEFT: logits, loss, gradients and greedy continuations that `golden/make.py`
+//! wrote.
 
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
@@ -146,7 +147,8 @@ impl Case {
             if let Some(wanted) = self.expected.get(&format!("gradient:{name}")) {
                 let grad = leaf.grad();
                 let grad = if grad.defined() { grad } else { leaf.zeros_like() };
-                // What is nothing but rounding beside the other gradients (the router's, where its choice cannot show) is measured by those.
+                // What is nothing but rounding beside the other gradients (the router's, where its choice cannot show)
+                // is measured by those.
                 let size = norm(wanted);
                 let size = if size > 1e-6 * largest { size } else { largest };
                 let distance = norm(&(grad - wanted)) / size;

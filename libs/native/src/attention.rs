@@ -1,9 +1,10 @@
 //! Attention over a packed tree, and rotary positions of its tokens.
 //!
-//! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who attends to whom. No mask
-//! is ever built. Each piece is one call of the flash kernel that libtorch has for the tensors' device; a query's pieces are merged by their logarithms of the sum of
-//! exponentials, forward, and the backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention,
-//! arXiv 2205.14135, as ring attention uses it, arXiv 2310.01889).
+//! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who
+//! attends to whom. No mask is ever built. Each piece is one call of the flash kernel that libtorch has for the
+//! tensors' device; a query's pieces are merged by their logarithms of the sum of exponentials, forward, and the
+//! backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention, arXiv
+//! 2205.14135, as ring attention uses it, arXiv 2310.01889).
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -66,7 +67,8 @@ pub enum AttentionError {
     Torch { shapes: Vec<Vec<i64>>, message: String },
 }
 
-/// Checks that the pieces can be computed over `n` tokens: in bounds, and each token a query of exactly one causal piece, before any other.
+/// Checks that the pieces can be computed over `n` tokens: in bounds, and each token a query of exactly one causal
+/// piece, before any other.
 pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
     let mut begun = vec![false; n];
     for (at, piece) in pieces.iter().enumerate() {
@@ -101,7 +103,8 @@ pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
     }
 }
 
-/// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`. Differentiable. `pieces` as
+/// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`.
+/// Differentiable. `pieces` as
 /// [`check`] wants them. Tensors are in fp64, fp32 or bf16; on CUDA only bf16 has a kernel that builds no scores.
 pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tensor, AttentionError> {
     let (qs, ks, vs) = (q.size(), k.size(), v.size());
@@ -144,8 +147,8 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
     .map_err(failed)
 }
 
-/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in fp32
-/// where `x` is in bf16 and else as `x` is. Differentiable in `x`.
+/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in
+/// fp32 where `x` is in bf16 and else as `x` is. Differentiable in `x`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, AttentionError> {
     let (xs, cs, ss) = (x.size(), cos.size(), sin.size());
     let kinds = match x.kind() {

@@ -1,4 +1,5 @@
-//! Calls into the C++ shim. Each answers 0, or leaves the text of what was thrown there; some leave a pointer to what they made.
+//! Calls into the C++ shim. Each answers 0, or leaves the text of what was thrown there; some leave a pointer to what
+//! they made.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -23,8 +23,8 @@ pub struct CopyError {
     pub message: String,
 }
 
-/// From here on this thread's CUDA calls are for that GPU, counted among those that the process sees. The error says what is missing: the
-/// GPU, or the build's CUDA (see `GRPO_CUDA` in build.rs).
+/// From here on this thread's CUDA calls are for that GPU, counted among those that the process sees. The error says
+/// what is missing: the GPU, or the build's CUDA (see `GRPO_CUDA` in build.rs).
 pub fn use_gpu(index: usize) -> Result<(), String> {
     // SAFETY: takes a number.
     call(|error, room| unsafe { grpo_use_gpu(index as c_int, error, room) })
@@ -39,8 +39,8 @@ pub fn gpu_name(index: usize) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// A copy in pinned memory, written in the order of the device's current stream: whoever reads it through the same stream reads it whole.
-/// A tensor on the host is answered as it is.
+/// A copy in pinned memory, written in the order of the device's current stream: whoever reads it through the same
+/// stream reads it whole. A tensor on the host is answered as it is.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
     made_tensor(|out, error, room| {

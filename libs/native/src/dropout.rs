@@ -1,7 +1,8 @@
-//! Dropout (Srivastava et al., JMLR 2014) whose mask is a function of keys: each row's, a salt, and the column. Differentiable.
+//! Dropout (Srivastava et al., JMLR 2014) whose mask is a function of keys: each row's, a salt, and the column.
+//! Differentiable.
 //!
-//! Nothing is drawn from a generator, so what is computed again, in another order, on another rank or device, is dropped alike; and nothing is
-//! kept for backward but the keys.
+//! Nothing is drawn from a generator, so what is computed again, in another order, on another rank or device, is
+//! dropped alike; and nothing is kept for backward but the keys.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -25,7 +26,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// `x: [.., columns]` with the share `rate` of its values at zero and the others divided by `1 - rate`; `keys: [rows of x]` int64.
+/// `x: [.., columns]` with the share `rate` of its values at zero and the others divided by `1 - rate`;
+/// `keys: [rows of x]` int64.
 pub fn dropout(x: &Tensor, keys: &Tensor, salt: u64, rate: f64) -> Result<Tensor, FusedError> {
     let shapes = vec![x.size(), keys.size()];
     let failed = |message: String| FusedError {

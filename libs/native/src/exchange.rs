@@ -1,7 +1,9 @@
-//! An all-to-all that gradients flow through: how ranks that share a sequence trade tokens for heads and back (DeepSpeed-Ulysses, arXiv 2309.14509).
+//! An all-to-all that gradients flow through: how ranks that share a sequence trade tokens for heads and back
+//! (DeepSpeed-Ulysses, arXiv 2309.14509).
 //!
-//! Forward and backward call it from the middle of a graph, where there is nobody to return an error to. So a failure is noted: from then on
-//! nothing is exchanged, zeros take the place of what would have come, and [`Exchange::check`] says what happened.
+//! Forward and backward call it from the middle of a graph, where there is nobody to return an error to. So a failure
+//! is noted: from then on nothing is exchanged, zeros take the place of what would have come, and [`Exchange::check`]
+//! says what happened.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +62,8 @@ impl Exchange {
         }
     }
 
-    /// Over the ranks of `group`, which other ranks may call more or less often than this one: see [`Group::part`]'s `within`.
+    /// Over the ranks of `group`, which other ranks may call more or less often than this one: see [`Group::part`]'s
+    /// `within`.
     pub fn new(group: Group) -> Result<Self, CollectiveError> {
         let mut exchange = Self {
             raw: None,
@@ -95,8 +98,9 @@ impl Exchange {
         self.group.world as usize
     }
 
-    /// `x: [world, ..]`: block j goes to rank j, and what rank j sent here is block j of the answer. Differentiable. Every rank of the group
-    /// calls it in the same order with the same shape, and so do their backward passes. Alone, `x` itself.
+    /// `x: [world, ..]`: block j goes to rank j, and what rank j sent here is block j of the answer. Differentiable.
+    /// Every rank of the group calls it in the same order with the same shape, and so do their backward passes. Alone,
+    /// `x` itself.
     pub fn all_to_all(&self, x: &Tensor) -> Tensor {
         let Some(exchange) = self.raw else {
             return x.shallow_clone();

@@ -10,7 +10,8 @@ use crate::collectives::{
 };
 use crate::{CollectiveError, Group};
 
-/// A tensor that a collective is about to fill. Waits for it when dropped, for what others have sent must arrive somewhere.
+/// A tensor that a collective is about to fill. Waits for it when dropped, for what others have sent must arrive
+/// somewhere.
 #[must_use = "a collective is waited for"]
 pub struct Flight<'a> {
     group: &'a Group,
@@ -56,15 +57,16 @@ impl Drop for Flight<'_> {
 }
 
 impl Group {
-    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no copy of it. Returns at
-    /// once; `shard` must stay as it is until it is waited for.
+    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no
+    /// copy of it. Returns at once; `shard` must stay as it is until it is waited for.
     pub fn start_all_gather(&self, shard: &Tensor) -> Result<Flight<'_>, CollectiveError> {
         let n = shard.numel() as i64 * i64::from(self.world);
         self.start("all-gather", shard, n, grpo_start_all_gather)
     }
 
-    /// Sums over the ranks and gives each its part: `[world * n]`, which the caller pads to, on each rank becomes `[n]`. Alone, `whole` itself and
-    /// no copy of it. Returns at once; `whole` must stay as it is until it is waited for.
+    /// Sums over the ranks and gives each its part: `[world * n]`, which the caller pads to, on each rank becomes
+    /// `[n]`. Alone, `whole` itself and no copy of it. Returns at once; `whole` must stay as it is until it is waited
+    /// for.
     pub fn start_reduce_scatter_sum(&self, whole: &Tensor) -> Result<Flight<'_>, CollectiveError> {
         let n = whole.numel() as i64 / i64::from(self.world);
         self.start("reduce-scatter", whole, n, grpo_start_reduce_scatter_sum)
@@ -78,7 +80,8 @@ impl Group {
         let mut input = input.shallow_clone();
         flight.result = Tensor::empty([n], (input.kind(), input.device()));
         let (input, output) = (input.as_mut_ptr(), flight.result.as_mut_ptr());
-        // SAFETY: all pointers are live for the call, the tensors are contiguous, and C++ holds them until the flight is freed.
+        // SAFETY: all pointers are live for the call, the tensors are contiguous, and C++ holds them until the flight
+        // is freed.
         flight.raw = self.collective(doing, || {
             made(|out, e, n| unsafe { begin(group, output.cast(), input.cast(), out, e, n) }).map(Some)
         })?;

@@ -1,4 +1,5 @@
-//! Parts of a block in one pass each, which keep less for backward than the same written in single operations. Differentiable.
+//! Parts of a block in one pass each, which keep less for backward than the same written in single operations.
+//! Differentiable.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -30,7 +31,8 @@ pub struct FusedError {
     pub message: String,
 }
 
-/// RMSNorm (arXiv 1910.07467) over the last dimension: `x: [.., h]`, `weight: [h]`. Sums are in fp32 where both are in bf16.
+/// RMSNorm (arXiv 1910.07467) over the last dimension: `x: [.., h]`, `weight: [h]`. Sums are in fp32 where both are in
+/// bf16.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor, FusedError> {
     let shapes = vec![x.size(), weight.size()];
     let failed = |message: String| FusedError {

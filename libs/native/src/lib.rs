@@ -1,8 +1,10 @@
-//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`; [`attention`] over packed
-//! trees, [`fused`] parts of a block, [`linear`] layers, [`dropout`] and the [`optimizer`]'s fused step are in it for that reason.
+//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`;
+//! [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`dropout`] and the [`optimizer`]'s
+//! fused step are in it for that reason.
 //!
-//! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call blocks until it is
-//! done or has failed; a rank that died makes the others' next call fail at once (its sockets close). One that hangs is found through
+//! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
+//! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
+//! close). One that hangs is found through
 //! [`meeting`], where every rank says how far it is.
 
 #![allow(unsafe_code)]
@@ -111,7 +113,8 @@ impl Arrived {
         })
     }
 
-    /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all ranks are there.
+    /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all
+    /// ranks are there.
     pub fn join(self, beside: impl FnOnce(Watch)) -> Result<Group, CollectiveError> {
         let at = self.at;
         let mut group = Group {
@@ -148,8 +151,8 @@ pub struct Group {
     within: bool,
 }
 
-// SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time because each takes
-// `&self` from the owner's single training thread, and c10d itself locks.
+// SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time
+// because each takes `&self` from the owner's single training thread, and c10d itself locks.
 unsafe impl Send for Group {}
 
 impl Group {
@@ -171,9 +174,9 @@ impl Group {
         Arrived::reach(at)?.join(|_| ())
     }
 
-    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and in the same order, each with
-    /// its own group's members; groups that are made by the same call have no rank in common. `within`: ranks of other groups may enter more
-    /// or fewer of its collectives than this one does.
+    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and
+    /// in the same order, each with its own group's members; groups that are made by the same call have no rank in
+    /// common. `within`: ranks of other groups may enter more or fewer of its collectives than this one does.
     pub fn part(&self, name: &str, members: &[u32], within: bool) -> Result<Self, CollectiveError> {
         let joining = "joining a part of the group";
         let place = members.iter().position(|member| *member == self.at.rank);
@@ -323,9 +326,9 @@ thread_local! {
     static GENERIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their merging, rotation and
-/// norms. A device other than the CPU always computes so, but for the pieces, for which it may have a kernel. What was computed so is
-/// differentiated so.
+/// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their
+/// merging, rotation and norms. A device other than the CPU always computes so, but for the pieces, for which it may
+/// have a kernel. What was computed so is differentiated so.
 pub fn generic<T>(work: impl FnOnce() -> T) -> T {
     let before = GENERIC.replace(true);
     let done = work();

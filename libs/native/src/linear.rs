@@ -1,7 +1,7 @@
 //! Linear layers, and the SwiGLU with the linear layer behind it. Differentiable, in either precision.
 //!
-//! What flows through: `x: [.., inputs]` and a weight `[outputs, inputs]`, to `[.., outputs]`. A weight's gradient is contiguous, as the weight
-//! is; of the SwiGLU, only its two inputs are kept for backward.
+//! What flows through: `x: [.., inputs]` and a weight `[outputs, inputs]`, to `[.., outputs]`. A weight's gradient is
+//! contiguous, as the weight is; of the SwiGLU, only its two inputs are kept for backward.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,7 +1,7 @@
 //! Where ranks find each other and say how far they are: c10d's key-value store, kept by rank 0.
 //!
-//! Every rank writes the number of the collective it enters, so that whoever waits too long can tell who did not come. [`Progress`] is
-//! this rank's own part of it, [`Watch`] what another thread of the same process sees of all.
+//! Every rank writes the number of the collective it enters, so that whoever waits too long can tell who did not come.
+//! [`Progress`] is this rank's own part of it, [`Watch`] what another thread of the same process sees of all.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -271,7 +271,8 @@ impl Watch {
         locked(&self.progress.doing).clone()
     }
 
-    /// Does something long outside of any collective: the others, who wait in the next one, are told not to take it for a hang.
+    /// Does something long outside of any collective: the others, who wait in the next one, are told not to take it for
+    /// a hang.
     pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
         match &self.meeting {
             Some(meeting) => self.progress.busy(meeting, with, work),

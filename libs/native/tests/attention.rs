@@ -8,14 +8,15 @@ use grpo_native::optimizer::{AdamStep, adamw};
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
 
-/// Relative to the wanted, but where that is next to nothing: what cancels in exact arithmetic is rounding alone, as one token's gradient is.
+/// Relative to the wanted, but where that is next to nothing: what cancels in exact arithmetic is rounding alone, as
+/// one token's gradient is.
 fn apart(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
     (a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1.0)
 }
 
-/// Half of bf16's last place is 2^-9 of a value. Gradients of scores are differences of sums over a head, one of them of rounded outputs:
-/// where they cancel, a few times as much.
+/// Half of bf16's last place is 2^-9 of a value. Gradients of scores are differences of sums over a head, one of them
+/// of rounded outputs: where they cancel, a few times as much.
 const BF16: f64 = 3e-2;
 
 /// Values that bf16 has.
@@ -23,14 +24,15 @@ fn rounded(x: &Tensor) -> Tensor {
     x.to_kind(Kind::BFloat16).to_kind(Kind::Double)
 }
 
-/// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among them.
+/// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among
+/// them.
 struct Tree {
     pieces: Vec<Piece>,
     sees: Vec<Vec<usize>>,
 }
 
-/// A tree of paths: each path hangs on a place of an earlier one, and what hangs there is contiguous. `shape`: for each path its length,
-/// and of each path that hangs on it the place.
+/// A tree of paths: each path hangs on a place of an earlier one, and what hangs there is contiguous. `shape`: for each
+/// path its length, and of each path that hangs on it the place.
 fn tree(lengths: &[usize], hangs: &[usize]) -> Tree {
     fn path(at: usize, above: &[usize], lengths: &[usize], hangs: &[usize], tree: &mut Tree) {
         let begin = tree.sees.len();

@@ -52,8 +52,8 @@ pub struct GroupRecord {
     pub voids: u32,
 }
 
-/// One training sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and 0
-/// elsewhere.
+/// One training sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and
+/// 0 elsewhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -89,9 +89,10 @@ pub struct WeightsSpan {
     pub version: String,
 }
 
-/// Tokens `from..to` went through the experts that `file` lists, a path below the store: `[to - from, layers with experts, experts per token]`
-/// numbers of experts, one byte each where a layer has at most 256 of them, else two, the lower one first. A trainer sends the tokens through the
-/// same ones (router replay, arXiv 2510.11370); tokens in no span, such as the last one sampled, go where its own router sends them.
+/// Tokens `from..to` went through the experts that `file` lists, a path below the store:
+/// `[to - from, layers with experts, experts per token]` numbers of experts, one byte each where a layer has at most
+/// 256 of them, else two, the lower one first. A trainer sends the tokens through the same ones (router replay, arXiv
+/// 2510.11370); tokens in no span, such as the last one sampled, go where its own router sends them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExpertsSpan {

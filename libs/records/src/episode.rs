@@ -40,7 +40,8 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
-    /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of its own.
+    /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of
+    /// its own.
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.home, &self.name(), attempt)
     }
@@ -123,7 +124,8 @@ impl Record for EpisodeRecord {
 }
 
 impl EpisodeRecord {
-    /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and said.
+    /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and
+    /// said.
     pub fn row(&self, outcome: Outcome, reward: f32) -> Row {
         Row {
             group: self.key.group,

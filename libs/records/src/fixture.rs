@@ -101,8 +101,8 @@ pub fn edit_turn(number: u32, verdict: &str) -> TurnRecord {
     turn(number, "sed -i '1,9s/a/b/' $F; sh t", verdict)
 }
 
-/// Writes a store: iteration 1 with a resolved episode of two turns, an unresolved one, a void one and one without a verdict, and an
-/// evaluation with one episode.
+/// Writes a store: iteration 1 with a resolved episode of two turns, an unresolved one, a void one and one without a
+/// verdict, and an evaluation with one episode.
 pub fn write_store(dir: &Path) {
     let outcomes = [
         Outcome::Resolved,

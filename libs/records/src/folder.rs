@@ -1,7 +1,8 @@
-//! A run's store as a folder on disk, opened for reading only: a mounted one, or one that was copied out of the cluster.
+//! A run's store as a folder on disk, opened for reading only: a mounted one, or one that was copied out of the
+//! cluster.
 //!
-//! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records that the
-//! driver and the trainer wrote. Nothing here judges what it reads.
+//! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records
+//! that the driver and the trainer wrote. Nothing here judges what it reads.
 
 use crate::journal::{Event, JournalEntry};
 use crate::{Batch, EpisodeHome, EpisodeMeta, EpisodeRecord, RunState, TurnRecord, paths};

@@ -42,7 +42,8 @@ pub enum Event {
         tasks_sha256: String,
         tasks: u32,
     },
-    /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held when it started.
+    /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held
+    /// when it started.
     SettingsTaken { settings: LiveSettings },
     /// The groups of an iteration are fixed.
     IterationStarted {
@@ -127,8 +128,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads everything and folds it. A torn entry (cut off in the middle of its JSON, as a broken disk leaves it) was never
-    /// acknowledged and is passed over; any other unreadable entry is an error.
+    /// Reads everything and folds it. A torn entry (cut off in the middle of its JSON, as a broken disk leaves it) was
+    /// never acknowledged and is passed over; any other unreadable entry is an error.
     pub async fn open(store: RunStore, writer: Writer) -> Result<(Self, RunState), JournalError> {
         let mut state = RunState::default();
         let (mut names, _) = store.names_in(paths::JOURNAL).await?;

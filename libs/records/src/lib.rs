@@ -1,15 +1,17 @@
 //! The records of a run: everything finished is one of these, in the run's store, before anybody is told about it.
 //!
-//! The driver and the trainer meet only here and through [`trainer`]'s small HTTP interface. A record is a JSON file that is
-//! created once and never changed; it carries its schema number and who wrote it. What flows through:
+//! The driver and the trainer meet only here and through [`trainer`]'s small HTTP interface. A record is a JSON file
+//! that is created once and never changed; it carries its schema number and who wrote it. What flows through:
 //!
-//! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its verdict;
+//! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its
+//!   verdict;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
-//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays. Who only reads opens a
+//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays. Who only reads
+//! opens a
 //! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;

@@ -1,8 +1,9 @@
-//! Looking into a run's records from outside, one page after the other: what the driver answers `kubectl grpo`, and what that
-//! reads from a copied store by itself.
+//! Looking into a run's records from outside, one page after the other: what the driver answers `kubectl grpo`, and
+//! what that reads from a copied store by itself.
 //!
-//! In go the path of a home or of an episode and where to go on; out come records without their token ids where those would only
-//! be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still be read. A path that
+//! In go the path of a home or of an episode and where to go on; out come records without their token ids where those
+//! would only be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still
+//! be read. A path that
 //! [`paths`] would not write is refused before any file is touched.
 
 use crate::folder::{FolderError, names_in, read_json};

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Only the first two have a reward. A void is a fault of the infrastructure: it leaves the group, and nobody is punished.
+/// Only the first two have a reward. A void is a fault of the infrastructure: it leaves the group, and nobody is
+/// punished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Resolved,

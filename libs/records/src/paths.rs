@@ -36,7 +36,8 @@ pub fn episode(of: &EpisodeHome, name: &str, attempt: u32) -> String {
     }
 }
 
-/// The part of a run whose folder this is. Only what [`home`] writes is one, so nothing that climbs or strays gets through.
+/// The part of a run whose folder this is. Only what [`home`] writes is one, so nothing that climbs or strays gets
+/// through.
 pub fn parse_home(path: &str) -> Option<EpisodeHome> {
     let parts: Vec<&str> = path.split('/').collect();
     let found = match parts.as_slice() {

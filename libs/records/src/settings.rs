@@ -1,5 +1,5 @@
-//! What may change while a run runs, as the driver took it over. It is in the journal, so that a driver that comes back goes on sampling what
-//! was begun as the one before it did.
+//! What may change while a run runs, as the driver took it over. It is in the journal, so that a driver that comes back
+//! goes on sampling what was begun as the one before it did.
 
 use serde::{Deserialize, Serialize};
 

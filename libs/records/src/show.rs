@@ -1,5 +1,5 @@
-//! One episode for a person: what the policy was asked, what it said, which of it was sampled, what was run, what came back, and
-//! how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
+//! One episode for a person: what the policy was asked, what it said, which of it was sampled, what was run, what came
+//! back, and how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
 
 use crate::look::EpisodeView;
 use crate::{GradeRecord, TurnAction, TurnRecord, paths};

@@ -1,7 +1,8 @@
 //! The run's store: created once, on disk before it is acknowledged, behind [`object_store`].
 //!
-//! A record is written to a staging file, synced, put in place by a hard link that fails if the name is taken, and its folder
-//! is synced. So a name either holds everything or does not exist, and two writers of one name cannot both believe they won.
+//! A record is written to a staging file, synced, put in place by a hard link that fails if the name is taken, and its
+//! folder is synced. So a name either holds everything or does not exist, and two writers of one name cannot both
+//! believe they won.
 
 use bytes::Bytes;
 use futures::TryStreamExt;

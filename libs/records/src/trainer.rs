@@ -162,7 +162,8 @@ pub struct StepMetrics {
     pub gradient_seconds: f64,
     /// The optimizer's.
     pub update_seconds: f64,
-    /// Operations that the model's arithmetic asks of the step, over all ranks: what is computed a second time to save memory is not among them.
+    /// Operations that the model's arithmetic asks of the step, over all ranks: what is computed a second time to save
+    /// memory is not among them.
     pub model_flops: f64,
     /// Share of all devices' peak that they were over the step's seconds. Left out where no peak is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +171,8 @@ pub struct StepMetrics {
 }
 
 impl StepMetrics {
-    /// Every number of the step under the name that Prometheus and TensorBoard show it by: the field's, in snake case. What is derived is here too.
+    /// Every number of the step under the name that Prometheus and TensorBoard show it by: the field's, in snake case.
+    /// What is derived is here too.
     pub fn numbers(&self) -> Vec<(String, f64)> {
         let fields = match serde_json::to_value(self) {
             Ok(serde_json::Value::Object(fields)) => fields,

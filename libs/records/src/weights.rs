@@ -1,4 +1,5 @@
-//! A published version of the weights: `weights/<version>/manifest.json`, written last, names every file and its checksum.
+//! A published version of the weights: `weights/<version>/manifest.json`, written last, names every file and its
+//! checksum.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,8 @@ pub struct WeightsManifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     pub files: Vec<WeightsFile>,
-    /// Checksum of names, shapes and values, independent of how they lie in files: what an engine reports after loading.
+    /// Checksum of names, shapes and values, independent of how they lie in files: what an engine reports after
+    /// loading.
     pub tensors_sha256: String,
 }
 

@@ -28,11 +28,12 @@ pub struct ExecRequest {
     /// Added to the container's own environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Name or number of the user to run as, optionally with `:group`; default: that of the image. Needs an image whose user is root.
+    /// Name or number of the user to run as, optionally with `:group`; default: that of the image. Needs an image whose
+    /// user is root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// A shell script whose environment the command gets, such as `. /opt/miniconda3/bin/activate testbed`. It is run once in the
-    /// sandbox, however many commands name it; its last command must succeed.
+    /// A shell script whose environment the command gets, such as `. /opt/miniconda3/bin/activate testbed`. It is run
+    /// once in the sandbox, however many commands name it; its last command must succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,7 +96,8 @@ pub struct ExecState {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KillRequest {
     pub id: String,
-    /// For the command's process group. Default: the whole process tree is killed, what an ended command left running too.
+    /// For the command's process group. Default: the whole process tree is killed, what an ended command left running
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 31)))]
     pub signal: Option<i32>,

@@ -55,8 +55,9 @@ pub struct Lease {
     pub expires_at: i64,
 }
 
-/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway that restarts gives each
-/// lease whose sandbox lives the whole of its time again, so that a holder that renews in time loses nothing.
+/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway
+/// that restarts gives each lease whose sandbox lives the whole of its time again, so that a holder that renews in time
+/// loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

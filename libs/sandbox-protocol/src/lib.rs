@@ -1,9 +1,9 @@
 //! What driver, gateway and sandboxd say to each other about sandboxes.
 //!
-//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`], [`exec`], [`session`], [`relay`]); the gateway
-//! passes the work on to sandboxd, signed ([`signature`]); the gateway keeps its leases in the pool's ledger ([`lease::LedgerEntry`]), and tells there how the pool
-//! is ([`report`]).
-//! Every error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
+//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`],
+//! [`exec`], [`session`], [`relay`]); the gateway passes the work on to sandboxd, signed ([`signature`]); the gateway
+//! keeps its leases in the pool's ledger ([`lease::LedgerEntry`]), and tells there how the pool is ([`report`]). Every
+//! error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
 //! episode is void or lost.
 
 use std::time::Duration;
@@ -32,12 +32,13 @@ pub use trouble::ImageTrouble;
 
 /// Port sandboxd listens on.
 pub const SANDBOXD_PORT: u16 = 7070;
-/// sandboxd closes a connection on which no whole request head has arrived for so long. The gateway forgets idle ones earlier, so that it never
-/// sends into one that is being closed.
+/// sandboxd closes a connection on which no whole request head has arrived for so long. The gateway forgets idle ones
+/// earlier, so that it never sends into one that is being closed.
 pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
-/// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may begin anew.
+/// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may
+/// begin anew.
 pub const RESET_EXIT: u8 = 75;
 /// Longest id of a command, a session or an input, bytes.
 pub const MAX_ID_BYTES: usize = 256;

@@ -1,4 +1,5 @@
-//! What a gateway asks of sandboxd for its own sake: what the sandbox can reach and use, and whether something runs in it.
+//! What a gateway asks of sandboxd for its own sake: what the sandbox can reach and use, and whether something runs in
+//! it.
 
 use std::net::SocketAddr;
 
@@ -45,6 +46,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
-    /// Commands that run, and sessions in which another program than their first has the terminal or an answer is waited for.
+    /// Commands that run, and sessions in which another program than their first has the terminal or an answer is
+    /// waited for.
     pub running: u32,
 }

@@ -1,8 +1,10 @@
-//! A way out of a sandbox that has none: a loopback port in it, carried over the connection that the gateway holds to one service.
+//! A way out of a sandbox that has none: a loopback port in it, carried over the connection that the gateway holds to
+//! one service.
 //!
-//! Whoever connects to the port gets a connection of its own: the gateway always has a `POST /relay` waiting at sandboxd, which is answered when
-//! somebody has connected, and then the HTTP connection itself carries the bytes. The gateway reads HTTP on it and passes requests on, with the lease's
-//! name in a header: the sandbox needs no token, because nobody else has this connection.
+//! Whoever connects to the port gets a connection of its own: the gateway always has a `POST /relay` waiting at
+//! sandboxd, which is answered when somebody has connected, and then the HTTP connection itself carries the bytes. The
+//! gateway reads HTTP on it and passes requests on, with the lease's name in a header: the sandbox needs no token,
+//! because nobody else has this connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +13,8 @@ pub const RELAY_PROTOCOL: &str = "grpo-relay";
 /// In every request that is passed on: which lease it comes from. What the sandbox sends under this name is taken out.
 pub const RELAY_LEASE_HEADER: &str = "x-grpo-lease";
 
-/// Open a port of the sandbox to a service. Said again it changes nothing, or where the port leads; a gateway that was restarted has to be told again.
+/// Open a port of the sandbox to a service. Said again it changes nothing, or where the port leads; a gateway that was
+/// restarted has to be told again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

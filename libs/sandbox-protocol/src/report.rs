@@ -1,4 +1,5 @@
-//! What a gateway tells about its pool to whoever shows it: kept with the ledger, so that it outlives the gateway and costs no write of its own.
+//! What a gateway tells about its pool to whoever shows it: kept with the ledger, so that it outlives the gateway and
+//! costs no write of its own.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! How much memory the bodies of all calls may take together, at sandboxd and at the gateway.
 //!
-//! A body has its share before it is read, and gives it back when its last byte is dropped. Small ones need none, so that a command does not wait for
-//! files to arrive.
+//! A body has its share before it is read, and gives it back when its last byte is dropped. Small ones need none, so
+//! that a command does not wait for files to arrive.
 
 use std::sync::Arc;
 

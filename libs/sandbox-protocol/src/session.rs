@@ -1,6 +1,7 @@
 //! Programs that are talked to: a shell, a debugger, behind a terminal.
 //!
-//! Nothing tells for certain that a program waits for input. Two things show it: a prompt that the caller describes, and silence.
+//! Nothing tells for certain that a program waits for input. Two things show it: a prompt that the caller describes,
+//! and silence.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! How sandboxd knows that a request comes from its gateway: an ed25519 signature over what the request is and for whom.
+//! How sandboxd knows that a request comes from its gateway: an ed25519 signature over what the request is and for
+//! whom.
 //!
-//! The sandbox holds only the public key, so nothing that runs in it can make a request that another sandbox obeys. Lease and epoch are signed,
-//! so a request for an earlier holder is refused; the time is signed, so a recorded request cannot be replayed much later.
+//! The sandbox holds only the public key, so nothing that runs in it can make a request that another sandbox obeys.
+//! Lease and epoch are signed, so a request for an earlier holder is refused; the time is signed, so a recorded request
+//! cannot be replayed much later.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -84,7 +86,8 @@ impl Verifier {
             .map_err(|_| SignatureError::BadKey)
     }
 
-    /// What can be said before the body is known: whether a request of this time may be believed, and whether that is a signature at all.
+    /// What can be said before the body is known: whether a request of this time may be believed, and whether that is a
+    /// signature at all.
     pub fn precheck(unix_millis: i64, signature: &str, now: i64) -> Result<(), SignatureError> {
         timely(unix_millis, now)?;
         decoded(signature).map(|_| ())

@@ -156,7 +156,8 @@ fn same_words(decoded: &str, recorded: &str) -> bool {
     decoded == recorded || decoded == recorded.replace("<|im_end|>", "").replace("<|endoftext|>", "")
 }
 
-/// Exactly one closed bash block is a command. Written a second time, on purpose: the driver's own reading is what is checked.
+/// Exactly one closed bash block is a command. Written a second time, on purpose: the driver's own reading is what is
+/// checked.
 fn action_of(answer: &str) -> TurnAction {
     let mut commands = Vec::new();
     let mut open: Option<Vec<&str>> = None;

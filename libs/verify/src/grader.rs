@@ -1,5 +1,5 @@
-//! The official grader as a child process, asked about logs: one JSON line in, one out. A log that keeps it busy for too long is one
-//! that it cannot judge, as it was when the run was graded; the child is then replaced.
+//! The official grader as a child process, asked about logs: one JSON line in, one out. A log that keeps it busy for
+//! too long is one that it cannot judge, as it was when the run was graded; the child is then replaced.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

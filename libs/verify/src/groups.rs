@@ -213,7 +213,8 @@ pub enum Divisor {
     Unbiased,
 }
 
-/// Advantages of a group in f64: reward less the mean, over the standard deviation; zero throughout where all rewards are equal.
+/// Advantages of a group in f64: reward less the mean, over the standard deviation; zero throughout where all rewards
+/// are equal.
 pub fn advantages(rewards: &[f32], divisor: Divisor) -> Vec<f64> {
     let n = rewards.len() as f64;
     let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / n;

@@ -1,9 +1,9 @@
 //! Recomputes what a run claims from what cannot lie about it: the sampled token ids and the grader's logs.
 //!
-//! Four questions, each a set of checks that counts what it looked at and names what does not agree:
-//! does every episode consist of the tokens of its turns ([`episodes`]); does every verdict follow from its grader's log, judged again
-//! by the official package ([`verdicts`]); do batches, rewards and advantages follow from the episodes ([`groups`]); does the journal
-//! say of rates, voids and iterations what the episodes say ([`claims`]).
+//! Four questions, each a set of checks that counts what it looked at and names what does not agree: does every episode
+//! consist of the tokens of its turns ([`episodes`]); does every verdict follow from its grader's log, judged again by
+//! the official package ([`verdicts`]); do batches, rewards and advantages follow from the episodes ([`groups`]); does
+//! the journal say of rates, voids and iterations what the episodes say ([`claims`]).
 
 pub mod claims;
 pub mod episodes;

@@ -1,4 +1,5 @@
-//! One container: image, command line, environment, resources, what it sees of the file system, how it is asked whether it lives.
+//! One container: image, command line, environment, resources, what it sees of the file system, how it is asked whether
+//! it lives.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +119,8 @@ fn variable(variable: &EnvVar) -> (String, String) {
     (variable.name.clone(), value)
 }
 
-/// What it is promised and what it may take, by resource. What is limited and not requested is promised as far as the limit: Kubernetes' rule.
+/// What it is promised and what it may take, by resource. What is limited and not requested is promised as far as the
+/// limit: Kubernetes' rule.
 pub fn resources(given: Option<&ResourceRequirements>) -> BTreeMap<String, String> {
     let empty = BTreeMap::new();
     let requests = given.and_then(|given| given.requests.as_ref()).unwrap_or(&empty);

@@ -1,9 +1,10 @@
 //! What a manifest becomes in a cluster, as people read it: objects in, one page of YAML out.
 //!
-//! The operator's tests write it for every example (`docs/examples/golden`), from the objects that its pure code wants; the book's pages
-//! include it, so that they cannot say anything else than what happens. The end-to-end tests write it from the objects that a real API
-//! server holds, and compare. So that the two can be compared, only what somebody decided is read: what the API server adds by itself
-//! (addresses, defaults, its own tokens and tolerations) is left out, uids and the namespace are named instead of shown.
+//! The operator's tests write it for every example (`docs/examples/golden`), from the objects that its pure code wants;
+//! the book's pages include it, so that they cannot say anything else than what happens. The end-to-end tests write it
+//! from the objects that a real API server holds, and compare. So that the two can be compared, only what somebody
+//! decided is read: what the API server adds by itself (addresses, defaults, its own tokens and tolerations) is left
+//! out, uids and the namespace are named instead of shown.
 //!
 //! ```text
 //! objects ─► normal (uids, namespace) ─► sections: summary, not executed, runs, pods, services, policies, rights, files
@@ -32,8 +33,8 @@ pub enum Unreadable {
     },
 }
 
-/// What the objects are, as people read it: the manifests of an example, and everything that they came to own. `namespace` is theirs, a word
-/// that means nothing else in them.
+/// What the objects are, as people read it: the manifests of an example, and everything that they came to own.
+/// `namespace` is theirs, a word that means nothing else in them.
 pub fn digest(example: &str, namespace: &str, objects: &[Value]) -> Result<String, Unreadable> {
     let objects = Objects(normal(namespace, objects)?);
     let pods = pods::pods(&objects)?;
@@ -84,7 +85,8 @@ fn whole_name(object: &Value) -> String {
     format!("{} {}", object["kind"].as_str().unwrap_or("an object"), name(object))
 }
 
-/// The same objects, with every uid as `<uid-of-Kind-name>` and the namespace as `<namespace>`, wherever they are mentioned.
+/// The same objects, with every uid as `<uid-of-Kind-name>` and the namespace as `<namespace>`, wherever they are
+/// mentioned.
 fn normal(namespace: &str, objects: &[Value]) -> Result<Vec<Value>, Unreadable> {
     let unreadable = |source| Unreadable::Object {
         what: "the objects".into(),

@@ -1,4 +1,5 @@
-//! Pods of one group differ in little: one of them is shown, and where they differ the values of all, in the order of their names.
+//! Pods of one group differ in little: one of them is shown, and where they differ the values of all, in the order of
+//! their names.
 
 use serde_yaml_ng::{Mapping, Value};
 

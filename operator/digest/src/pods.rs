@@ -1,6 +1,7 @@
 //! Pods, by what they are for. Those of one group are shown once.
 //!
-//! The gateway's pod is read from its Deployment, since the pod itself comes from Kubernetes' own controllers and only where these run.
+//! The gateway's pod is read from its Deployment, since the pod itself comes from Kubernetes' own controllers and only
+//! where these run.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What is read from our own kinds: where a run keeps and finds things, what its sandboxes are, and what of it no process executes yet.
+//! What is read from our own kinds: where a run keeps and finds things, what its sandboxes are, and what of it no
+//! process executes yet.
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,8 @@ pub struct Listing {
     pub contents: Contents,
 }
 
-/// The homes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or what there is.
+/// The homes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or
+/// what there is.
 pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeHome> {
     let fits = |home: &&EpisodeHome| match (home, part.iteration, &part.set) {
         (EpisodeHome::Iteration { iteration }, Some(wanted), _) => *iteration == wanted,
@@ -204,8 +205,8 @@ fn counts(episodes: &[Episode]) -> String {
     }
 }
 
-/// The folder of the one episode that the words name: by its whole folder, by its name, or by a part of it. The newest part of the run
-/// in which any fits decides.
+/// The folder of the one episode that the words name: by its whole folder, by its name, or by a part of it. The newest
+/// part of the run in which any fits decides.
 pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<String, Error> {
     if paths::parse_episode(words).is_some() {
         return Ok(words.to_owned());

@@ -1,4 +1,5 @@
-//! kubectl-grpo: what kubectl starts for `kubectl grpo …`. Exit status 0: it is shown; 1: it could not be; 2: it was asked wrongly.
+//! kubectl-grpo: what kubectl starts for `kubectl grpo …`. Exit status 0: it is shown; 1: it could not be; 2: it was
+//! asked wrongly.
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
@@ -15,7 +16,8 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = tokio::select! {
         done = act(&arguments) => done,
-        // A pod that reads a store is deleted before this program ends: there the signal is waited for where the pod is known.
+        // A pod that reads a store is deleted before this program ends: there the signal is waited for where the pod is
+        // known.
         _ = tokio::signal::ctrl_c(), if !makes_a_pod(&arguments.what) => Err(Error::Interrupted),
     };
     match done {

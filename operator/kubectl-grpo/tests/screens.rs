@@ -1,5 +1,5 @@
-//! What people see, from statuses as the operator writes them: its own tests wrote the YAML files (`grpo_run/screens_tests.rs`), these the
-//! texts, and the book includes the texts.
+//! What people see, from statuses as the operator writes them: its own tests wrote the YAML files
+//! (`grpo_run/screens_tests.rs`), these the texts, and the book includes the texts.
 //!
 //! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them anew.
 

@@ -1,11 +1,13 @@
 //! Which run's gates are lifted now, which pods go back behind them, and what each run that waits is told. Pure.
 //!
 //! The rules, in the order in which they are asked:
-//! 1. While lifted pods are not bound, nobody else is let in; those that are not bound by the deadline go back, and a run that has just begun goes
-//!    back whole, so that it holds nothing.
-//! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that have none, and none of those
-//!    are let in meanwhile: they would take what it waits for. If it has waited too long while others could go, it goes back whole.
-//! 3. Of the others, by priority and then by age, the first that fits as a whole. One that does not fit holds nobody up.
+//! 1. While lifted pods are not bound, nobody else is let in; those that are not bound by the deadline go back, and a
+//!    run that has just begun goes back whole, so that it holds nothing.
+//! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
+//!    have none, and none of those are let in meanwhile: they would take what it waits for. If it has waited too long
+//!    while others could go, it goes back whole.
+//! 3. Of the others, by priority and then by age, the first that fits as a whole. One that does not fit holds nobody
+//!    up.
 
 use std::{
     cmp::Reverse,
@@ -221,7 +223,8 @@ fn begin(
     words::let_in()
 }
 
-/// A run that lost some of its pods, or gets more engines: each set of pods that belong together, as far as there is room.
+/// A run that lost some of its pods, or gets more engines: each set of pods that belong together, as far as there is
+/// room.
 fn complete_again(
     run: &Standing<'_>,
     room: Option<&Room<'_>>,
@@ -325,7 +328,8 @@ fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>, budge
         let (facts, _) = room.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()
     };
-    // The scheduler spreads where this packs: without the pin, two small pods could take the halves of two nodes that a large one needs.
+    // The scheduler spreads where this packs: without the pin, two small pods could take the halves of two nodes that a
+    // large one needs.
     let pinned = |pod: &PodNeeds| pod.member.as_ref().is_some_and(|member| !member.beyond_us);
     Some(
         pods.iter()

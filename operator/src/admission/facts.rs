@@ -321,7 +321,8 @@ fn interned(resource: &str) -> Arc<str> {
         .unwrap_or_else(|| Arc::from(resource))
 }
 
-/// What many pods have alike, kept once: ten thousand of them ask for a handful of amounts, by a handful of selectors and tolerations.
+/// What many pods have alike, kept once: ten thousand of them ask for a handful of amounts, by a handful of selectors
+/// and tolerations.
 #[derive(Default)]
 pub struct Alike {
     requests: Kept<Amounts>,

@@ -1,8 +1,8 @@
 //! Whether pods fit onto nodes all at once, and where each would go. Pure.
 //!
-//! A search rather than a guess: pods by falling size, each first where it leaves least, with backtracking, so that what fits is found also when
-//! sizes do not divide each other. Nodes that are alike are tried once. The search is bounded; what it has not placed by then counts as not
-//! fitting, which is safe: the run waits.
+//! A search rather than a guess: pods by falling size, each first where it leaves least, with backtracking, so that
+//! what fits is found also when sizes do not divide each other. Nodes that are alike are tried once. The search is
+//! bounded; what it has not placed by then counts as not fitting, which is safe: the run waits.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -40,7 +40,8 @@ struct Item<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is put there would wait in vain.
+    /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is
+    /// put there would wait in vain.
     pub fn left(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
         let mut room = Self::empty(nodes);
         for pod in pods {
@@ -67,7 +68,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to be.
+/// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to
+/// be.
 pub fn place(
     room: &Room<'_>,
     pods: &[&PodNeeds],

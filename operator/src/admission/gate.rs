@@ -1,6 +1,7 @@
 //! What keeps a pod from being scheduled before its run is admitted: our scheduling gate, or Kueue's labels.
 //!
-//! Kueue's webhook puts a gate of its own on pods with its queue label and lifts it when the quota allows all pods of the group.
+//! Kueue's webhook puts a gate of its own on pods with its queue label and lifts it when the quota allows all pods of
+//! the group.
 
 use grpo_crds::{GrpoRun, InferencePool};
 use kube::{Resource, ResourceExt};

@@ -1,13 +1,14 @@
-//! A run is admitted whole: its pods carry our scheduling gate, and the leading operator lifts the gates of one run at a time, only when all of it
-//! fits, so that two runs never hold half a cluster each and wait for the other half.
+//! A run is admitted whole: its pods carry our scheduling gate, and the leading operator lifts the gates of one run at
+//! a time, only when all of it fits, so that two runs never hold half a cluster each and wait for the other half.
 //!
 //! ```text
 //! nodes, all pods (watches) ─► Admission (facts in memory) ─► decide (pure) ─► gates lifted, pods put back
 //! GrpoRun controller: which pods make a run whole ──┘               └─► verdicts ─► the run's condition Admitted
 //! ```
 //!
-//! Gates are on driver, trainer and the engines of pools described in a run. A run with `queueName` has Kueue's label instead and is not looked at
-//! here. A lifted gate cannot be put back: pods that are not bound by a deadline are deleted, and their controllers make them again, gated.
+//! Gates are on driver, trainer and the engines of pools described in a run. A run with `queueName` has Kueue's label
+//! instead and is not looked at here. A lifted gate cannot be put back: pods that are not bound by a deadline are
+//! deleted, and their controllers make them again, gated.
 
 mod decide;
 mod facts;
@@ -53,7 +54,8 @@ use crate::{
 
 /// Changes within this time are decided on together.
 const GATHER: Duration = Duration::from_millis(20);
-/// A run that goes on waiting for the same reason is told new numbers this often: every pod that comes or goes changes them, and each telling is a write.
+/// A run that goes on waiting for the same reason is told new numbers this often: every pod that comes or goes changes
+/// them, and each telling is a write.
 const RETELL: SignedDuration = SignedDuration::from_secs(30);
 /// A step that the API server refused is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);

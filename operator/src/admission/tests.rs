@@ -1,4 +1,5 @@
-//! Admission as a game: decisions are carried out against a model of the scheduler, and nobody may end up with half of what they need.
+//! Admission as a game: decisions are carried out against a model of the scheduler, and nobody may end up with half of
+//! what they need.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -207,7 +208,8 @@ impl World {
     }
 }
 
-/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three nodes.
+/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three
+/// nodes.
 pub fn waits_for_gpus(run: &str, trainers: (u32, u32), engines: (u32, u32)) -> Verdict {
     let mut world = World::new(vec![node("node-a", 8), node("node-b", 8), node("node-c", 8)]);
     world.add("other", 60, (2, 8), (1, 5));
@@ -495,7 +497,8 @@ fn sizes() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// After admission has come to rest, every run is whole or holds nothing, and if nobody runs then nobody could alone.
+    /// After admission has come to rest, every run is whole or holds nothing, and if nobody runs then nobody could
+    /// alone.
     #[test]
     fn there_is_neither_a_half_placed_run_nor_a_deadlock(
         nodes in prop::collection::vec(sizes(), 1..6),

@@ -1,4 +1,5 @@
-//! The controller of `GrpoRun`: [`read`] what there is, [`decide`] what is to be done, [`apply`] it, write the [`status`].
+//! The controller of `GrpoRun`: [`read`] what there is, [`decide`] what is to be done, [`apply`] it, write the
+//! [`status`].
 
 mod apply;
 mod decide;

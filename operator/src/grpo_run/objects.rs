@@ -1,4 +1,5 @@
-//! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools described in place.
+//! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools
+//! described in place.
 
 use grpo_crds::{
     GrpoRun, GrpoRunSpec, InferencePool, RunConfig, SandboxPool,
@@ -167,7 +168,8 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
     inference.into_iter().chain(sandboxes).collect()
 }
 
-/// What is laid over the pods of a pool of the run's own: what the pool says, and the run's priority and pull secrets beside it.
+/// What is laid over the pods of a pool of the run's own: what the pool says, and the run's priority and pull secrets
+/// beside it.
 fn of_run(run: &GrpoRunSpec, given: Option<PodOverlay>) -> Option<PodOverlay> {
     if run.priority_class_name.is_none() && run.image_pull_secrets.is_empty() {
         return given;

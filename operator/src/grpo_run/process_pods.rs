@@ -1,7 +1,7 @@
 //! The pods of a run's two groups: the driver, and the ranks of the trainer.
 //!
-//! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs, RDMA, locked and shared
-//! memory, a network interface) is asked for here and nowhere else.
+//! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
+//! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
 use grpo_crds::{
     RunConfig,
@@ -31,7 +31,8 @@ const CONFIG_FOLDER: &str = "/etc/grpo";
 const SHARED_MEMORY: &str = "16Gi";
 /// How often it is asked whether a rank is where all ranks meet.
 const START_PERIOD: u64 = 2;
-/// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no operator.
+/// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no
+/// operator.
 const START_MARGIN: u64 = 600;
 
 /// The driver of an attempt.
@@ -155,7 +156,8 @@ fn give_rdma(container: &mut Value, trainer: &Trainer) {
     }
 }
 
-/// Keeps a pod off nodes, by their names. The terms of a required node affinity are alternatives: each of them has to say it.
+/// Keeps a pod off nodes, by their names. The terms of a required node affinity are alternatives: each of them has to
+/// say it.
 fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
     if nodes.is_empty() {
         return;
@@ -195,7 +197,8 @@ fn common_volumes(seen: &Seen, settings: &Settings) -> (Vec<Value>, Vec<Value>) 
     (volumes, mounts)
 }
 
-/// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to start and say so.
+/// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to
+/// start and say so.
 fn store_volume(seen: &Seen) -> Value {
     match store_claim_of(&seen.run) {
         Some(claim) => claim_volume("store", &claim, false),

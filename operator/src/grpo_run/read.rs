@@ -144,7 +144,8 @@ async fn store(read: &Seen, context: &Context) -> Result<(StoreVolume, Option<St
     let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
     let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
         (Some(existing), _) => {
-            // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has let the run in.
+            // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has
+            // let the run in.
             if admitted && let Some(known) = context.memory.store(&read.owner.uid) {
                 return Ok((known, None));
             }

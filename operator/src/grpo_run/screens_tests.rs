@@ -1,5 +1,5 @@
-//! Statuses of runs that wait, run and failed, as this controller writes them: what the tests of `kubectl grpo` turn into the screens of
-//! the book. `UPDATE_SCREENS=1 cargo test -p grpo-operator screens` writes them anew.
+//! Statuses of runs that wait, run and failed, as this controller writes them: what the tests of `kubectl grpo` turn
+//! into the screens of the book. `UPDATE_SCREENS=1 cargo test -p grpo-operator screens` writes them anew.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,5 @@
-//! Writes the operator's part of a run's status, and only when it says something new; `progress` is the driver's and never in it.
+//! Writes the operator's part of a run's status, and only when it says something new; `progress` is the driver's and
+//! never in it.
 
 use grpo_crds::{GrpoRun, GrpoRunStatus, grpo_run::Phase};
 use jiff::Timestamp;

@@ -149,7 +149,8 @@ fn inference_unusable(seen: &Seen) -> Option<Wait> {
             ),
         ));
     }
-    // The agent that probes for a pool of the run's own starts with the run: waiting for it here, neither would ever begin.
+    // The agent that probes for a pool of the run's own starts with the run: waiting for it here, neither would ever
+    // begin.
     if spec.inference.pool.is_some() {
         return None;
     }
@@ -197,7 +198,8 @@ fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Stri
     }
 }
 
-/// Why a run that refers to a pool cannot replay its experts. A pool of the run's own is made for it; of an external engine nothing is seen here.
+/// Why a run that refers to a pool cannot replay its experts. A pool of the run's own is made for it; of an external
+/// engine nothing is seen here.
 fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
     let wanted = run.mode == Mode::Train && run.algorithm.router_replay == Some(true);
     let external = pool.engine.external.is_some();

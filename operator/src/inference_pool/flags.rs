@@ -1,5 +1,5 @@
-//! Flags of an engine that a manifest may not give. The CRD refuses their full spellings; what Python's parsers take besides (a beginning that
-//! fits one flag only, underscores) is refused here.
+//! Flags of an engine that a manifest may not give. The CRD refuses their full spellings; what Python's parsers take
+//! besides (a beginning that fits one flag only, underscores) is refused here.
 
 use grpo_crds::inference_pool::{
     Engine,

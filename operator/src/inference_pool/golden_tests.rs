@@ -1,4 +1,5 @@
-//! Pools as people write them, and exactly what is made of them: `golden/<name>/pool.yaml` and `golden/<name>/objects.yaml`.
+//! Pools as people write them, and exactly what is made of them: `golden/<name>/pool.yaml` and
+//! `golden/<name>/objects.yaml`.
 //!
 //! `make golden` writes the latter; without it they are compared.
 

@@ -1,6 +1,8 @@
-//! What a command line is made from, whichever the engine: where the model is, which part of the replica this is, which adapters are held.
+//! What a command line is made from, whichever the engine: where the model is, which part of the replica this is, which
+//! adapters are held.
 //!
-//! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the spec.
+//! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the
+//! spec.
 
 use grpo_crds::{
     InferencePoolSpec,
@@ -14,7 +16,8 @@ pub const ENGINE_PORT: u16 = 8001;
 /// Where the first pod of a replica takes the others' processes, open to the pods of the pool only.
 pub const RENDEZVOUS_PORT: u16 = 29500;
 
-/// Under this name the engine serves the model it booted with. Requests say `policy` whatever the version; the agent knows which.
+/// Under this name the engine serves the model it booted with. Requests say `policy` whatever the version; the agent
+/// knows which.
 pub const SERVED_NAME: &str = "policy";
 
 /// Where an engine finds the model.

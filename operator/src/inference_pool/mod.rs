@@ -1,6 +1,8 @@
-//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`], [`apply`], write the [`status`].
+//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`], [`apply`],
+//! write the [`status`].
 //!
-//! Which replicas come and go is [`plan`]; what they are made of is [`replica_pods`], with the command lines of [`vllm`] and [`sglang`].
+//! Which replicas come and go is [`plan`]; what they are made of is [`replica_pods`], with the command lines of
+//! [`vllm`] and [`sglang`].
 
 pub mod agents;
 mod apply;
@@ -43,7 +45,8 @@ use crate::{
     watches::{Parent, Pauses, every_object},
 };
 
-/// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was interrupted.
+/// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was
+/// interrupted.
 const CLAIM_CHECK: Duration = Duration::from_secs(300);
 
 /// Runs the controller until the process ends.
@@ -56,7 +59,8 @@ pub async fn control(
 ) {
     let controller = controller::controller(&context.mirrors.inference_pools, shown, triggers);
     let pools = controller.store();
-    // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there itself.
+    // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there
+    // itself.
     let runs = watcher(api::<PartialObjectMeta<GrpoRun>>(client, namespace), every_object())
         .backoff(Pauses::default())
         .filter_map(|event| {

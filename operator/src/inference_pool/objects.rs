@@ -42,8 +42,8 @@ fn service(seen: &Seen) -> Child {
     )
 }
 
-/// Agents are asked by drivers, by other pools' agents and by the operator; the pods of a pool reach each other, since a replica may be
-/// several. Nobody else comes in, sandboxes least of all.
+/// Agents are asked by drivers, by other pools' agents and by the operator; the pods of a pool reach each other, since
+/// a replica may be several. Nobody else comes in, sandboxes least of all.
 fn policy(seen: &Seen) -> Child {
     let port = json!([{"protocol": "TCP", "port": RunConfig::AGENT_PORT}]);
     seen.owner.child::<NetworkPolicy>(

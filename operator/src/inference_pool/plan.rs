@@ -1,8 +1,9 @@
 //! Which replicas come and which go. Pure, and about counts only: what a replica's pods look like is decided elsewhere.
 //!
-//! A replica that is broken (a pod of it ended, or is missing) goes whole and at once. Others go so that at least `replicas - maxUnavailable`
-//! ready ones stay; new ones come so that at most `replicas + maxSurge` exist, those that still end included, because they still hold their
-//! devices. A pod that should have ended long ago is on a lost node and holds nothing.
+//! A replica that is broken (a pod of it ended, or is missing) goes whole and at once. Others go so that at least
+//! `replicas - maxUnavailable` ready ones stay; new ones come so that at most `replicas + maxSurge` exist, those that
+//! still end included, because they still hold their devices. A pod that should have ended long ago is on a lost node
+//! and holds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,8 +6,9 @@
 //! | vllm, sglang | `nodes` | engine; the agent as a sidecar that ends after it |
 //! | external | 1 | agent |
 //!
-//! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An engine of one pod is
-//! restarted in place. Of several pods none can go on without the others: none is restarted, and the replica is made again.
+//! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An
+//! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
+//! the replica is made again.
 
 use grpo_crds::{
     RunConfig,
@@ -94,7 +95,8 @@ fn pod(seen: &Seen, settings: &Settings, replica: u32, node: u32, attempt: u32) 
             spec["containers"] = json!([container]);
             if node == 0 {
                 let mut agent = agent(settings, attempt, &flags_of_served(seen), Vec::new());
-                // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while it drains.
+                // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while
+                // it drains.
                 agent["restartPolicy"] = json!("Always");
                 spec["initContainers"] = json!([agent]);
             }

@@ -17,10 +17,11 @@
 //! | `--enable-return-routed-experts` | the pool's `routedExperts`; requests that want experts say so |
 //! | `--nnodes --node-rank --dist-init-addr` | several pods: each starts the same command |
 //!
-//! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to `0`.
+//! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change
+//! that and is set to `0`.
 //!
-//! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed is honoured only where
-//! `extraArgs` has `--enable-deterministic-inference`.
+//! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed
+//! is honoured only where `extraArgs` has `--enable-deterministic-inference`.
 
 use grpo_crds::inference_pool::SglangEngine;
 

@@ -19,11 +19,13 @@
 //! | `--enable-return-routed-experts` | the pool's `routedExperts`; vLLM refuses it for a dense model |
 //! | `--distributed-executor-backend mp --nnodes --node-rank --master-addr --master-port`, `--headless` | several pods, without Ray: each starts the same command, all but the first without a server |
 //!
-//! The environment: `VLLM_SERVER_DEV_MODE` opens the routes with which weights are brought and checked, `VLLM_ALLOW_RUNTIME_LORA_UPDATING`
-//! those for adapters; `VLLM_HOST_IP` is the pod's address, since a pod's name may resolve to loopback; caches lie on the model cache's
-//! volume; `USER` is named because the image's user table does not know ours and PyTorch asks for it; nothing is told to vLLM's makers.
+//! The environment: `VLLM_SERVER_DEV_MODE` opens the routes with which weights are brought and checked,
+//! `VLLM_ALLOW_RUNTIME_LORA_UPDATING` those for adapters; `VLLM_HOST_IP` is the pod's address, since a pod's name may
+//! resolve to loopback; caches lie on the model cache's volume; `USER` is named because the image's user table does not
+//! know ours and PyTorch asks for it; nothing is told to vLLM's makers.
 //!
-//! Every command line in the golden files is read by vLLM 0.32's own parser (`make check-vllm`), the newest that installs without a GPU.
+//! Every command line in the golden files is read by vLLM 0.32's own parser (`make check-vllm`), the newest that
+//! installs without a GPU.
 
 use grpo_crds::inference_pool::{Device, VllmEngine};
 
@@ -35,7 +37,8 @@ pub const VERSION: &str = "0.33.0";
 /// Ranks that `--max-lora-rank` takes.
 const LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 
-/// Of an engine on CPUs, for the cache of keys and values, in bytes. `extraArgs` may name another number: the last one counts.
+/// Of an engine on CPUs, for the cache of keys and values, in bytes. `extraArgs` may name another number: the last one
+/// counts.
 const CPU_CACHE_BYTES: u64 = 4 << 30;
 
 pub const COMMAND: [&str; 2] = ["vllm", "serve"];

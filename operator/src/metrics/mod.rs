@@ -1,7 +1,8 @@
-//! The operator's own numbers, and the port they are read from. Labels are kinds, roles, states and reasons, never names of objects.
+//! The operator's own numbers, and the port they are read from. Labels are kinds, roles, states and reasons, never
+//! names of objects.
 //!
-//! What happens is counted when it happens; how things are is looked up when somebody asks ([`Metrics::at_each_look`]). All of them are in
-//! `docs/src/metrics.md`, which a test compares with what is served.
+//! What happens is counted when it happens; how things are is looked up when somebody asks ([`Metrics::at_each_look`]).
+//! All of them are in `docs/src/metrics.md`, which a test compares with what is served.
 
 mod process;
 mod queue;

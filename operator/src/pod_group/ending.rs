@@ -1,7 +1,8 @@
 //! Why an attempt is over, if it is: of everything that its pods say, the cause rather than its consequences.
 //!
-//! One rank's end ends all others, and watches show them in any order. What the cluster took away explains everything. A rank that waited
-//! too long says who hangs. Whoever ended by itself explains those who say that they lost a peer; for a moment it is waited for.
+//! One rank's end ends all others, and watches show them in any order. What the cluster took away explains everything.
+//! A rank that waited too long says who hangs. Whoever ended by itself explains those who say that they lost a peer;
+//! for a moment it is waited for.
 
 use std::time::Duration;
 

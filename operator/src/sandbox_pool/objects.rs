@@ -1,4 +1,5 @@
-//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the walls around the sandboxes.
+//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the walls
+//! around the sandboxes.
 
 use base64::Engine as _;
 use grpo_crds::RunConfig;
@@ -140,8 +141,8 @@ fn gateway_service(seen: &Seen) -> Child {
     )
 }
 
-/// One gateway at a time: the old one ends before the new one begins. It is replaced when the pool's spec changes; leases survive that
-/// in the ledger.
+/// One gateway at a time: the old one ends before the new one begins. It is replaced when the pool's spec changes;
+/// leases survive that in the ledger.
 fn gateway(seen: &Seen, settings: &Settings) -> Child {
     let owner = &seen.owner;
     let name = names::gateway(&owner.name);

@@ -1,5 +1,5 @@
-//! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing, whether the kernel bounds them,
-//! whether their images are to be had.
+//! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing,
+//! whether the kernel bounds them, whether their images are to be had.
 
 use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport};

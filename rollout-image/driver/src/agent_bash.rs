@@ -1,7 +1,7 @@
 //! The built-in agent: text with exactly one bash block a turn. Pure: text in, decision out.
 //!
-//! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one that
-//! merely mentions the sentinel does not submit.
+//! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
+//! that merely mentions the sentinel does not submit.
 
 use crate::template::ChatMessage;
 use grpo_records::{ExecSummary, TurnAction};
@@ -39,7 +39,8 @@ pub struct BashAgent {
 }
 
 impl BashAgent {
-    /// Compiles the templates; an error names the one that is wrong. `limits` is what prompts may tell the policy of its limits.
+    /// Compiles the templates; an error names the one that is wrong. `limits` is what prompts may tell the policy of
+    /// its limits.
     pub fn new(prompts: &Prompts, limits: Value) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -95,8 +96,8 @@ impl BashAgent {
             .render(context! { blocks, truncated, turnsLeft => turns_left })
     }
 
-    /// Renders what only some commands bring about: killed ones, silent ones, cut off answers. The policy decides which of
-    /// these happen, so none of them may be an error later.
+    /// Renders what only some commands bring about: killed ones, silent ones, cut off answers. The policy decides which
+    /// of these happen, so none of them may be an error later.
     pub fn rehearse(&self) -> Result<(), minijinja::Error> {
         let exec = |exit_code: Option<i32>, timed_out: bool, killed: Option<&str>| ExecSummary {
             exec: "rehearsal".into(),

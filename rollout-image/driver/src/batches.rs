@@ -1,4 +1,5 @@
-//! From finished episodes to the batch of a step: voids leave their group, small groups leave the batch, raw rewards stay raw.
+//! From finished episodes to the batch of a step: voids leave their group, small groups leave the batch, raw rewards
+//! stay raw.
 
 use grpo_records::batch::RowFault;
 use grpo_records::{Batch, EpisodeMeta, EpisodeRecord, Event, GroupRecord, RunStore, StoreError, Writer, paths};

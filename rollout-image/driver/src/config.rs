@@ -1,4 +1,5 @@
-//! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's types.
+//! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
+//! types.
 
 use crate::agent_bash::Prompts;
 use crate::engine::Endpoints;

@@ -1,8 +1,8 @@
 //! Sampling: finds every engine replica, sends each request to the least busy one that serves the wanted weights.
 //!
-//! The replicas are whatever addresses the pool's headless service resolves to, looked up every second. A request carries the
-//! version it wants; a replica that serves another says so and is passed over until it has caught up. Retries end at a
-//! deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
+//! The replicas are whatever addresses the pool's headless service resolves to, looked up every second. A request
+//! carries the version it wants; a replica that serves another says so and is passed over until it has caught up.
+//! Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
 
 mod answer;
 
@@ -283,8 +283,8 @@ impl Engines {
         }
     }
 
-    /// Takes the least busy replica that is not known to serve something else, and counts the request as its own until the
-    /// guard is dropped.
+    /// Takes the least busy replica that is not known to serve something else, and counts the request as its own until
+    /// the guard is dropped.
     fn least_busy(&self, version: &str) -> Option<InFlight> {
         let mut known = self.known();
         let now = Instant::now();

@@ -1,8 +1,8 @@
 //! One episode: lease, talk, patch, verdict.
 //!
-//! Every turn is durable before the next begins, the patch before its sandbox is given back, the verdict (`meta.json`) last.
-//! So a driver that comes back finds one of: a verdict, which stands; a patch, which is graded; turns whose sandbox is still
-//! there, which go on; or a try that is left as it lies and followed by another.
+//! Every turn is durable before the next begins, the patch before its sandbox is given back, the verdict (`meta.json`)
+//! last. So a driver that comes back finds one of: a verdict, which stands; a patch, which is graded; turns whose
+//! sandbox is still there, which go on; or a try that is left as it lies and followed by another.
 
 mod records;
 mod turn;
@@ -140,8 +140,8 @@ struct Left {
 }
 
 impl Episodes {
-    /// One try, up to its `meta.json`. `resume` when an earlier driver began this very try; nothing comes back if it cannot
-    /// go on and another try is due.
+    /// One try, up to its `meta.json`. `resume` when an earlier driver began this very try; nothing comes back if it
+    /// cannot go on and another try is due.
     pub async fn attempt(&self, plan: &Plan, number: u32, resume: bool) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(number);
         let mut transcript = Transcript::opening(&self.opening(plan)?);

@@ -1,8 +1,9 @@
-//! Router replay (arXiv 2510.11370): which experts of a mixture each token of an episode went through, so that the trainer sends it through the
-//! same ones.
+//! Router replay (arXiv 2510.11370): which experts of a mixture each token of an episode went through, so that the
+//! trainer sends it through the same ones.
 //!
-//! An engine is asked, along with every turn, for what no earlier turn has brought. What it reports is checked against the model, stripped of layers
-//! that have no experts, and put into a file of the turn's own, which the turn's record names. [`ExpertsSpan`] says what is in it.
+//! An engine is asked, along with every turn, for what no earlier turn has brought. What it reports is checked against
+//! the model, stripped of layers that have no experts, and put into a file of the turn's own, which the turn's record
+//! names. [`ExpertsSpan`] says what is in it.
 
 use crate::fault::Fault;
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
@@ -78,7 +79,8 @@ impl Mixture {
         }))
     }
 
-    /// What the store keeps of them: of the layers that have experts, a byte for each number, or two where there are more than 256 experts.
+    /// What the store keeps of them: of the layers that have experts, a byte for each number, or two where there are
+    /// more than 256 experts.
     pub fn to_keep(&self, reported: &RoutedExperts) -> Result<Vec<u8>, ReplayFault> {
         let each = self.layers.len() * self.per_token;
         if reported.per_token != each && reported.tokens > 0 {

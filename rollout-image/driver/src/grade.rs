@@ -1,8 +1,9 @@
 //! From a patch to a verdict: a fresh sandbox, the task's evaluation script, the official grader on its log.
 //!
-//! The agent's sandbox is released before a grader is leased. A lost grader means another one; doubt means once more, and then
-//! the empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts). Within
-//! a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its source.
+//! The agent's sandbox is released before a grader is leased. A lost grader means another one; doubt means once more,
+//! and then the empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers
+//! the facts). Within a run a byte-identical patch of the same task takes over the verdict that was recorded first,
+//! naming its source.
 
 use crate::fault::{DriverError, Fault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};

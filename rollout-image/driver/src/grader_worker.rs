@@ -1,6 +1,7 @@
 //! The official grader, as a child process that stays: one JSON line in, one JSON line out.
 //!
-//! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was judged.
+//! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was
+//! judged.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

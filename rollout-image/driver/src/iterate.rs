@@ -1,8 +1,8 @@
 //! The loop of a run: evaluate, roll out, train, promote; and where to go on after a restart.
 //!
-//! Every decision is in the journal before anything follows from it. An iteration that was begun keeps its tasks; a batch that
-//! was written is trained on; weights that were promoted are what engines are made to serve. What changes in the run while it runs is taken
-//! over before something new is begun.
+//! Every decision is in the journal before anything follows from it. An iteration that was begun keeps its tasks; a
+//! batch that was written is trained on; weights that were promoted are what engines are made to serve. What changes in
+//! the run while it runs is taken over before something new is begun.
 
 mod evaluate;
 mod weights;

@@ -1,12 +1,14 @@
 //! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
 //!
-//! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from [`agent_bash`],
-//! ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through [`sandbox`]); its [`patch`] is judged by [`grade`] and
-//! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
-//! engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of decisions,
+//! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from
+//! [`agent_bash`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
+//! [`sandbox`]); its [`patch`] is judged by [`grade`] and
+//! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
+//! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of
+//! decisions,
 //! [`live`] takes over what changes in the run while it runs.
-//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster weights, progress and
-//! numbers; [`records_door`] shows people the records.
+//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster
+//! weights, progress and numbers; [`records_door`] shows people the records.
 
 pub mod agent_bash;
 pub mod batches;

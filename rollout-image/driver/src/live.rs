@@ -1,7 +1,8 @@
-//! Changes of a run that runs. The operator rewrites `run.json`, the kubelet brings it into the pod, and between two pieces of work the driver
-//! takes over what may change; everything else it says and leaves.
+//! Changes of a run that runs. The operator rewrites `run.json`, the kubelet brings it into the pod, and between two
+//! pieces of work the driver takes over what may change; everything else it says and leaves.
 //!
-//! What is in force is in the journal: of an iteration or evaluation that was begun, all episodes are sampled alike, whoever finishes it.
+//! What is in force is in the journal: of an iteration or evaluation that was begun, all episodes are sampled alike,
+//! whoever finishes it.
 
 use crate::config::Settings;
 use crate::fault::{DriverError, Fault};
@@ -86,7 +87,8 @@ impl Live {
         self.with(|state| state.complaint.clone())
     }
 
-    /// Looks at the file. Answers what to take over, if anything is new. What is wrong is said once, and nothing changes then.
+    /// Looks at the file. Answers what to take over, if anything is new. What is wrong is said once, and nothing
+    /// changes then.
     pub async fn look(&self) -> Option<LiveSettings> {
         match self.seen().await {
             Ok(seen) => self.with(|state| {

@@ -1,7 +1,7 @@
 //! grpo-driver: reads `run.json`, takes the run up where the store says it is, and sees it to its end.
 //!
-//! Exit status 0: the run is done. 42: a fault that nobody gets over, named in `status.progress.fault` and in the termination
-//! message. Anything else: this attempt failed, the next goes on.
+//! Exit status 0: the run is done. 42: a fault that nobody gets over, named in `status.progress.fault` and in the
+//! termination message. Anything else: this attempt failed, the next goes on.
 
 use clap::{Parser, Subcommand};
 use grpo_crds::RunConfig;

@@ -1,7 +1,7 @@
 //! Classification: which facts make an outcome. Pure, and a table: everything else only gathers facts.
 //!
-//! The rule behind every line: the policy cannot bring a void about. What runs inside its sandbox, the limits it hits, the log
-//! it produces, the repository it breaks, count against it; only what happened outside is the infrastructure's.
+//! The rule behind every line: the policy cannot bring a void about. What runs inside its sandbox, the limits it hits,
+//! the log it produces, the repository it breaks, count against it; only what happened outside is the infrastructure's.
 
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
 

@@ -1,9 +1,10 @@
 //! Taking a patch from the policy's sandbox and putting it into the grader's.
 //!
-//! The patch is everything between the task's base commit and the working tree: new files, deletions, renames (as a deletion
-//! and a new file), modes, links and binaries. It is taken with a git directory and an index of our own that only borrow the
-//! repository's objects, so nothing the policy did to index, configuration, attributes, hooks or HEAD has a say. What the
-//! image's own exclude file leaves out stays out. The bytes travel as files, never through a shell's quoting or a heredoc.
+//! The patch is everything between the task's base commit and the working tree: new files, deletions, renames (as a
+//! deletion and a new file), modes, links and binaries. It is taken with a git directory and an index of our own that
+//! only borrow the repository's objects, so nothing the policy did to index, configuration, attributes, hooks or HEAD
+//! has a say. What the image's own exclude file leaves out stays out. The bytes travel as files, never through a
+//! shell's quoting or a heredoc.
 
 /// Where the patch lies in either sandbox.
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";

@@ -1,7 +1,7 @@
 //! `status.progress` of the run: what people see. The data path only changes a value in memory; one task writes it.
 //!
-//! A change of stage or a fault is written at once, anything else at most every five seconds. An API server that is away costs
-//! nothing but its own being up to date.
+//! A change of stage or a fault is written at once, anything else at most every five seconds. An API server that is
+//! away costs nothing but its own being up to date.
 
 use grpo_crds::progress::{Evaluation, Progress, Stage};
 use grpo_crds::{GrpoRun, PROGRESS_FIELD_MANAGER};
@@ -134,7 +134,8 @@ fn due(now: &Progress, written: Option<&(Progress, Instant)>) -> bool {
     urgent || (now != last && at.elapsed() >= WRITE_EVERY)
 }
 
-/// Applies `status.progress` and nothing else. The run's uid is in `metadata`, so a namesake of a deleted run refuses it.
+/// Applies `status.progress` and nothing else. The run's uid is in `metadata`, so a namesake of a deleted run refuses
+/// it.
 async fn write(runs: &Api<GrpoRun>, name: &str, progress: &Progress) -> Result<(), kube::Error> {
     let mut shown = progress.clone().displayed();
     shown.updated_at = Some(Time(k8s_openapi::jiff::Timestamp::now()));

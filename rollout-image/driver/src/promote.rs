@@ -141,8 +141,8 @@ async fn look(engines: &Engines, target: &Target, told: &mut HashMap<SocketAddr,
     view
 }
 
-/// Waits until every replica that answers serves `version`, at least one does, and those that do not answer have had their
-/// time. Ends with an error text only if nobody looks any more.
+/// Waits until every replica that answers serves `version`, at least one does, and those that do not answer have had
+/// their time. Ends with an error text only if nobody looks any more.
 pub async fn until_updated(mut view: watch::Receiver<View>, version: &str) -> Result<View, String> {
     let began = Instant::now();
     loop {

@@ -1,8 +1,9 @@
 //! The door through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read only.
 //!
-//! It listens on loopback. Weights are for the cluster; records are not: graders' logs and other episodes must not reach a sandbox
-//! on a network that enforces no policy. Who gets here came by the API server's port-forward, so the cluster's own rights are the
-//! lock. Outside of a run the same door is opened by `grpo-driver records`, in a pod that mounts the store and nothing else.
+//! It listens on loopback. Weights are for the cluster; records are not: graders' logs and other episodes must not
+//! reach a sandbox on a network that enforces no policy. Who gets here came by the API server's port-forward, so the
+//! cluster's own rights are the lock. Outside of a run the same door is opened by `grpo-driver records`, in a pod that
+//! mounts the store and nothing else.
 
 use crate::fault::DriverError;
 use axum::Router;

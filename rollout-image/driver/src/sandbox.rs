@@ -1,8 +1,9 @@
 //! Sandboxes, as the driver sees them: leases from the gateway, commands and files inside them.
 //!
-//! Every call carries an id of the caller's choice, so it may be repeated: a retry gets the same lease, and a command never
-//! runs twice. While the gateway is away calls are repeated with growing pauses until a deadline. A held lease is renewed in
-//! the background; dropping it without a release leaves it to its time to live, which is what a restarted driver relies on.
+//! Every call carries an id of the caller's choice, so it may be repeated: a retry gets the same lease, and a command
+//! never runs twice. While the gateway is away calls are repeated with growing pauses until a deadline. A held lease is
+//! renewed in the background; dropping it without a release leaves it to its time to live, which is what a restarted
+//! driver relies on.
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{

@@ -1,5 +1,5 @@
-//! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give the
-//! same answers, whoever asks again after whatever went wrong.
+//! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give
+//! the same answers, whoever asks again after whatever went wrong.
 
 use grpo_records::EpisodeHome;
 use sha2::{Digest, Sha256};

@@ -1,5 +1,5 @@
-//! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts what runs
-//! in the background.
+//! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts
+//! what runs in the background.
 
 use crate::agent_bash::BashAgent;
 use crate::config::Settings;
@@ -206,8 +206,8 @@ async fn remember_verdicts(store: &RunStore, ledger: &Ledger, grader: &Grader) -
     Ok(())
 }
 
-/// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only some
-/// commands would make fail.
+/// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only
+/// some commands would make fail.
 fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings, tasks: &[Task]) -> Result<(), Fault> {
     for task in tasks {
         let opening = agent.opening(&task.variables()).map_err(|error| {

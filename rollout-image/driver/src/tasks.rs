@@ -1,8 +1,8 @@
 //! Tasks: the rows of a dataset, read once, checked once.
 //!
-//! A dataset is a JSONL file of SWE-bench 5 rows. A row that cannot be used is a fault that names file, line and field; nothing
-//! is skipped in silence. The whole row goes to the official grader; the policy sees only [`Task::variables`], never the gold
-//! patch or the names of the tests.
+//! A dataset is a JSONL file of SWE-bench 5 rows. A row that cannot be used is a fault that names file, line and field;
+//! nothing is skipped in silence. The whole row goes to the official grader; the policy sees only [`Task::variables`],
+//! never the gold patch or the names of the tests.
 
 use crate::fault::Fault;
 use grpo_records::paths::is_plain_name;

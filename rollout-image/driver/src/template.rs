@@ -1,8 +1,8 @@
 //! From messages to token ids, exactly once.
 //!
-//! The model's own chat template and tokenizer render the first prompt. From then on an episode is its token list: what the
-//! engine sampled is appended as it is, then the ids of the template's glue around the observation. Nothing that was
-//! sampled is ever decoded and encoded again.
+//! The model's own chat template and tokenizer render the first prompt. From then on an episode is its token list: what
+//! the engine sampled is appended as it is, then the ids of the template's glue around the observation. Nothing that
+//! was sampled is ever decoded and encoded again.
 
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
@@ -95,8 +95,9 @@ impl ChatTemplate {
         self.encode(&self.render(&shown, true)?, &hostile)
     }
 
-    /// The ids between an answer and the next one: the rest of the answer's turn, the observation, the opening of the next
-    /// turn. `sampled_stop` says whether the answer ended with a stop token; if not (it was cut off), the glue closes the turn.
+    /// The ids between an answer and the next one: the rest of the answer's turn, the observation, the opening of the
+    /// next turn. `sampled_stop` says whether the answer ended with a stop token; if not (it was cut off), the glue
+    /// closes the turn.
     pub fn observation(&self, sampled_stop: Option<u32>, content: &str) -> Result<Vec<u32>, TemplateError> {
         let messages = [
             ChatMessage::new("user", "-"),
@@ -125,8 +126,9 @@ impl ChatTemplate {
             .unwrap_or(glue)
     }
 
-    /// Content that spells a special token would become that token, so that an observation could open a turn of its own.
-    /// Such content is rendered as a mark and comes back beside the messages, to be encoded literally in the mark's place.
+    /// Content that spells a special token would become that token, so that an observation could open a turn of its
+    /// own. Such content is rendered as a mark and comes back beside the messages, to be encoded literally in the
+    /// mark's place.
     fn disarmed<'a>(&self, messages: &'a [ChatMessage]) -> (Vec<ChatMessage>, Vec<(String, &'a str)>) {
         let mut hostile = Vec::new();
         let shown = messages.iter().enumerate().map(|(at, message)| {

@@ -76,8 +76,8 @@ impl TrainerClient {
         }
     }
 
-    /// Has step `k` done on this batch and returns what came of it. Survives any number of restarts of the trainer, also one
-    /// that comes back from before step `k - 1` and replays.
+    /// Has step `k` done on this batch and returns what came of it. Survives any number of restarts of the trainer,
+    /// also one that comes back from before step `k - 1` and replays.
     pub async fn step(
         &self,
         k: u32,

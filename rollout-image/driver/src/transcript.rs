@@ -1,6 +1,7 @@
 //! An episode as it grows: the token list, and the folding of turn records into it.
 //!
-//! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in here.
+//! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in
+//! here.
 
 use crate::template::ChatMessage;
 use grpo_records::{EpisodeEnd, ExpertsSpan, Message, TurnAction, TurnRecord, WeightsSpan};
@@ -70,8 +71,8 @@ impl Transcript {
         }
     }
 
-    /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do not
-    /// match the ids is refused.
+    /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do
+    /// not match the ids is refused.
     pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TranscriptFault> {
         if turn.turn != self.turns {
             return Err(TranscriptFault::Order {
@@ -168,7 +169,8 @@ impl Transcript {
         self.experts.last().map_or(0, |span| span.to)
     }
 
-    /// The experts of what no earlier turn brought, but for the token that was sampled last: no engine has computed it yet.
+    /// The experts of what no earlier turn brought, but for the token that was sampled last: no engine has computed it
+    /// yet.
     fn append_experts(&mut self, turn: &TurnRecord, span: &ExpertsSpan) -> Result<(), TranscriptFault> {
         let (known, computed) = (self.experts_to(), self.tokens.len().saturating_sub(1));
         if (span.from, span.to) != (known, computed) {
@@ -243,7 +245,8 @@ mod tests {
         }
     }
 
-    /// Defects 22 and 23: observations stand between turns, and the mask is on what was sampled, not counted from an end.
+    /// Defects 22 and 23: observations stand between turns, and the mask is on what was sampled, not counted from an
+    /// end.
     #[test]
     fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
         let mut transcript = Transcript::default();

@@ -1,7 +1,7 @@
 //! Recomputes what a store claims, from its smallest parts: token ids of turns, grader logs, rewards.
 //!
-//! Nothing that was summed up by the driver is believed: sequences are folded from turn records again, verdicts judged from
-//! their logs again, rates counted again; whatever does not agree is reported with its path.
+//! Nothing that was summed up by the driver is believed: sequences are folded from turn records again, verdicts judged
+//! from their logs again, rates counted again; whatever does not agree is reported with its path.
 
 use crate::grader_worker::GraderWorker;
 use crate::transcript::Transcript;
@@ -136,7 +136,8 @@ async fn home(
     Ok((rates, rows))
 }
 
-/// Folds the turns of an episode again and compares with its trajectory; also counts commands that wrote something in place.
+/// Folds the turns of an episode again and compares with its trajectory; also counts commands that wrote something in
+/// place.
 async fn sequence(
     store: &RunStore,
     dir: &str,

@@ -117,7 +117,8 @@ fn verdicts(world: &World) -> HashMap<PathBuf, SystemTime> {
     found
 }
 
-/// Starts a driver for each of these numbers, killed when so many verdicts are in, wherever it is then; and one that comes to the end.
+/// Starts a driver for each of these numbers, killed when so many verdicts are in, wherever it is then; and one that
+/// comes to the end.
 async fn killed_and_started_again(world: &World, config: &PathBuf, verdicts_wanted: &[usize]) {
     let mut known: HashMap<PathBuf, SystemTime> = HashMap::new();
     let mut attempt = 0;

@@ -1,7 +1,8 @@
-//! How a gateway begins: it takes the ledger, then reads the pods, and knows from both what is whose before anybody is served.
+//! How a gateway begins: it takes the ledger, then reads the pods, and knows from both what is whose before anybody is
+//! served.
 //!
-//! The order matters. A pod that an earlier gateway made after the list is nobody's; once the ledger is taken it soon makes none, and the watch tells of
-//! those that it still made.
+//! The order matters. A pod that an earlier gateway made after the list is nobody's; once the ledger is taken it soon
+//! makes none, and the watch tells of those that it still made.
 
 use std::sync::Arc;
 

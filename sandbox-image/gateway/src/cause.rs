@@ -1,7 +1,7 @@
 //! Why a sandbox ended, from what the cluster recorded. Facts only: this decides between a verdict and a Void.
 //!
-//! A policy must not be able to bring a Void about, so its own limits are its own fault. It cannot send SIGKILL to process 1 of its own
-//! container, so an unexplained 137 came from outside.
+//! A policy must not be able to bring a Void about, so its own limits are its own fault. It cannot send SIGKILL to
+//! process 1 of its own container, so an unexplained 137 came from outside.
 
 use grpo_sandbox_protocol::{RESET_EXIT, SandboxCause};
 
@@ -56,7 +56,8 @@ pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
         // Only a gateway can bring that about.
         Some(code) if code == i32::from(RESET_EXIT) => SandboxCause::Deleted,
         Some(137 | 143) if deleted => SandboxCause::Deleted,
-        // containerd says so of every container in which anything ever ran out of memory, so that this counts only where nothing else is the reason.
+        // containerd says so of every container in which anything ever ran out of memory, so that this counts only
+        // where nothing else is the reason.
         Some(137) if reason == Some("OOMKilled") => SandboxCause::OutOfMemory,
         Some(137 | 143) => SandboxCause::Unknown,
         Some(_) => SandboxCause::Exited,

@@ -1,8 +1,9 @@
 //! Other systems' HTTP contracts, so that their clients work on a SandboxPool unchanged but for the URL.
 //!
-//! Each is a translation into the gateway's own API ([`own`]) and keeps no books: a lease of theirs is a lease like any other, in the ledger, in the
-//! queue, in the counts. [`pool`] and [`nodes`] are the two servers of a remote container pool, which share their work ([`work`]); [`retries`] tells a
-//! call that is made again from a new one. [`swerex`] is SWE-ReX's server.
+//! Each is a translation into the gateway's own API ([`own`]) and keeps no books: a lease of theirs is a lease like any
+//! other, in the ledger, in the queue, in the counts. [`pool`] and [`nodes`] are the two servers of a remote container
+//! pool, which share their work ([`work`]); [`retries`] tells a call that is made again from a new one. [`swerex`] is
+//! SWE-ReX's server.
 
 mod nodes;
 mod own;

@@ -1,4 +1,5 @@
-//! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who wait.
+//! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who
+//! wait.
 
 mod proof;
 mod release;
@@ -31,11 +32,14 @@ use crate::sandbox::{Holder, SandboxError, Sandboxes};
 use crate::shelf::Shelf;
 use crate::waiters::{Place, Waiters};
 
-/// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index decides.
+/// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
+/// decides.
 const DELETIONS: usize = 8;
-/// Looks at the ledger's mark at one time: whoever asks for leases that do not exist shall not keep the API server busy.
+/// Looks at the ledger's mark at one time: whoever asks for leases that do not exist shall not keep the API server
+/// busy.
 const TESTIMONIES: usize = 2;
-/// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else is answered.
+/// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else
+/// is answered.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// Before a creation is tried again to which there was no answer; it doubles.
@@ -49,7 +53,8 @@ const ACTIVITY_WITHIN: Duration = Duration::from_secs(10);
 const TROUBLES_REPORTED: usize = 8;
 /// Looks are this far apart at most, though nothing happens: a command's end is not announced.
 const LONGEST_SLEEP: i64 = 1_000;
-/// A plan that took longer is followed by a pause as long as itself: the index is locked meanwhile, and whoever came is planned for together.
+/// A plan that took longer is followed by a pause as long as itself: the index is locked meanwhile, and whoever came is
+/// planned for together.
 const QUICK_PLAN: Duration = Duration::from_millis(1);
 
 /// The gateway's working parts. Shared by reference.
@@ -239,7 +244,8 @@ impl Core {
         }
     }
 
-    /// Starts what an action asks for; nothing here waits for it. Answers who tells when the end of a sandbox is certain, if that was asked for.
+    /// Starts what an action asks for; nothing here waits for it. Answers who tells when the end of a sandbox is
+    /// certain, if that was asked for.
     fn act(self: &Arc<Self>, action: Action) -> Option<oneshot::Receiver<()>> {
         let (core, (tell, told)) = (self.clone(), oneshot::channel());
         match action {
@@ -356,8 +362,8 @@ impl Core {
         template
     }
 
-    /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod is asked for again: a second
-    /// one would be one too many. Answers its uid, if that can be had.
+    /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod
+    /// is asked for again: a second one would be one too many. Answers its uid, if that can be had.
     async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
         let mut pause = UNANSWERED_PAUSE;
         loop {
@@ -387,7 +393,8 @@ impl Core {
         }
     }
 
-    /// Once: the index orders it again until the pod is seen to be gone. Answers whether the API server has taken the order.
+    /// Once: the index orders it again until the pod is seen to be gone. Answers whether the API server has taken the
+    /// order.
     async fn delete(self: Arc<Self>, name: String) -> bool {
         let deleting = || self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
         if !deleting().insert(name.clone()) {
@@ -419,7 +426,8 @@ impl Core {
         }
     }
 
-    /// Has a container begin anew; tells when sandboxd has ended what was there. A sandboxd that does not say that it will end is not waited for.
+    /// Has a container begin anew; tells when sandboxd has ended what was there. A sandboxd that does not say that it
+    /// will end is not waited for.
     async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64, ended: oneshot::Sender<()>) {
         match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
             Ok(()) => {

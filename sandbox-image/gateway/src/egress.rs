@@ -1,9 +1,10 @@
 //! Whether sandboxes reach nothing, found out by trying.
 //!
-//! A NetworkPolicy is an object that a cluster may ignore. So the gateway leases two sandboxes of its own, made from the pool's template with sandboxd's
-//! image, and has one of them connect to what must not be reached: the API server, the metadata address of clouds, the cluster's name server,
-//! the gateway, and the other sandbox. All but the metadata address are known to listen, so silence means walls.
-//! Until a probe has shown that, a pool leases nothing unless it says `allowUnenforced`; what was found is in the pool's report.
+//! A NetworkPolicy is an object that a cluster may ignore. So the gateway leases two sandboxes of its own, made from
+//! the pool's template with sandboxd's image, and has one of them connect to what must not be reached: the API server,
+//! the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but the metadata
+//! address are known to listen, so silence means walls. Until a probe has shown that, a pool leases nothing unless it
+//! says `allowUnenforced`; what was found is in the pool's report.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,8 +42,8 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// As an earlier gateway left it. What is old says nothing, nor what was not good, unless nobody waits for better (`unenforced`): a probe takes two
-    /// sandboxes' places.
+    /// As an earlier gateway left it. What is old says nothing, nor what was not good, unless nobody waits for better
+    /// (`unenforced`): a probe takes two sandboxes' places.
     pub fn restored(found: Option<EgressReport>, limits: Option<Limits>, unenforced: bool, now: i64) -> Self {
         let is_fresh = |found: &EgressReport| now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64;
         Self {

@@ -56,8 +56,9 @@ fn own(core: Arc<Core>) -> Router {
         .with_state(core)
 }
 
-/// Counts what is refused, for whatever reason and by whichever call. That there is no such lease only the pool's gateway can say: one that was followed by
-/// another and does not know it yet would have its holder give up a lease that is there.
+/// Counts what is refused, for whatever reason and by whichever call. That there is no such lease only the pool's
+/// gateway can say: one that was followed by another and does not know it yet would have its holder give up a lease
+/// that is there.
 async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let error = response.extensions().get::<ErrorBody>();
@@ -196,7 +197,8 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
         return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());
     };
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
-    // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is there.
+    // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is
+    // there.
     let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
     work::pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
     Ok(Json(lease(&held(&core, &id)?)).into_response())

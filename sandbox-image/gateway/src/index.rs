@@ -1,12 +1,13 @@
 //! The pool's state in memory: pods, leases, waiters, demand. Events go in, actions come out, nothing here does I/O.
 //!
-//! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so late, doubled or reordered
-//! watch events never make the pool create too many. A leased sandbox is never leased again: its release ends the pod, or, where the pool resets
-//! ([`Index::resets`]), its container, and what is leased again is another container with a root file system of its own.
+//! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so
+//! late, doubled or reordered watch events never make the pool create too many. A leased sandbox is never leased again:
+//! its release ends the pod, or, where the pool resets ([`Index::resets`]), its container, and what is leased again is
+//! another container with a root file system of its own.
 //!
-//! Nobody waits for a removal. A pod that is to go counts towards the pool's `max` until the API server has taken the order to delete it, a
-//! moment, and the order is given again and again until the pod is seen to be gone. Only when many hang ([`Bounds::allowance`]) do they keep new
-//! ones from being made.
+//! Nobody waits for a removal. A pod that is to go counts towards the pool's `max` until the API server has taken the
+//! order to delete it, a moment, and the order is given again and again until the pod is seen to be gone. Only when
+//! many hang ([`Bounds::allowance`]) do they keep new ones from being made.
 //!
 //! Those who wait are served in turn ([`turns`]): graders, then the run with the fewest leases.
 
@@ -32,7 +33,8 @@ pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Wa
 const POOL_ITSELF: &str = "";
 /// Ends of leases that are remembered, so that a holder hears why.
 const REMEMBERED: usize = 4096;
-/// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first one, told again, milliseconds.
+/// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first
+/// one, told again, milliseconds.
 const SECOND_PULL: i64 = 5_000;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
 const DELETE_AGAIN: i64 = 1_000;
@@ -104,8 +106,8 @@ impl Index {
         self.leases.insert(held.entry.lease.clone(), held);
     }
 
-    /// Takes up a pod that an earlier gateway made and no lease holds. Should it have been somebody's after all, its sandboxd refuses another
-    /// lease, and the pod goes.
+    /// Takes up a pod that an earlier gateway made and no lease holds. Should it have been somebody's after all, its
+    /// sandboxd refuses another lease, and the pod goes.
     pub fn adopt(&mut self, name: &str, image: &str, slot: Option<u32>, restarts: u32, now: i64) {
         let sandbox = Sandbox {
             created: Some(self.created_now(now)),
@@ -133,8 +135,8 @@ impl Index {
         self.lost.get(lease).copied()
     }
 
-    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue is full, the newest waiter of
-    /// the run that has most of it makes room for a run that has less.
+    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue
+    /// is full, the newest waiter of the run that has most of it makes room for a run that has less.
     pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<Vec<Action>, ErrorBody> {
         let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
         self.heard(&request.run, now);
@@ -177,7 +179,8 @@ impl Index {
         self.has_room() || self.has_ready(&request.image)
     }
 
-    /// Takes out the newest waiter of the run that has most of the queue, if that is clearly more than the newcomer's run has.
+    /// Takes out the newest waiter of the run that has most of the queue, if that is clearly more than the newcomer's
+    /// run has.
     fn displaced_by(&mut self, run: &str) -> Option<Waiter> {
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for waiter in &self.queue {
@@ -215,7 +218,8 @@ impl Index {
         sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
     }
 
-    /// Place in the queue, from 1, and its length. Places are counted in the order of turns, as if there were a sandbox for each.
+    /// Place in the queue, from 1, and its length. Places are counted in the order of turns, as if there were a sandbox
+    /// for each.
     pub fn place(&self, lease: &str) -> (usize, usize) {
         let (mut before, mut place) = (0, 0);
         turns::in_turn(&self.queue, &self.leases, |_, waiter| {
@@ -273,7 +277,8 @@ impl Index {
         Created { at, lists: self.lists }
     }
 
-    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now it can.
+    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now
+    /// it can.
     pub fn answered(&mut self, name: &str, uid: &str, now: i64) -> Vec<Action> {
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
             sandbox.made = uid.to_owned();
@@ -284,7 +289,8 @@ impl Index {
         self.created(name, now)
     }
 
-    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again can make a pod twice.
+    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again
+    /// can make a pod twice.
     pub fn removed(&mut self, name: &str, uid: &str, cause: SandboxCause) -> Vec<Action> {
         let live = self.sandboxes.get(name).map(|sandbox| &sandbox.made);
         let made = live.or_else(|| self.ending.get(name).map(|ending| &ending.made));
@@ -359,8 +365,8 @@ impl Index {
         }
     }
 
-    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is a container that begins anew. Answers its address,
-    /// to be asked whether it is there.
+    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is a container that
+    /// begins anew. Answers its address, to be asked whether it is there.
     pub fn anew(&mut self, name: &str, epoch: u64) -> Option<String> {
         let sandbox = self.sandboxes.get_mut(name)?;
         if sandbox.stage != (Stage::Resetting { epoch }) {
@@ -371,7 +377,8 @@ impl Index {
         Some(sandbox.ip.clone())
     }
 
-    /// The cluster shows how often a pod's container has begun anew. Once more than it was told to: whoever has leased it has lost it.
+    /// The cluster shows how often a pod's container has begun anew. Once more than it was told to: whoever has leased
+    /// it has lost it.
     pub fn restarted(&mut self, name: &str, restarts: u32, cause: SandboxCause, now: i64) -> Vec<Action> {
         let expected = self.sandboxes.get(name).map(|sandbox| match sandbox.stage {
             // The watch may tell of it before sandboxd's answer is here.
@@ -465,8 +472,8 @@ impl Index {
         }]
     }
 
-    /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever waits for it hears so, and it is
-    /// left alone for a while.
+    /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever
+    /// waits for it hears so, and it is left alone for a while.
     pub fn pull_failed(&mut self, name: &str, failure: &PullFailure, now: i64) -> Vec<Action> {
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return Vec::new();
@@ -497,7 +504,8 @@ impl Index {
         actions
     }
 
-    /// The lease is durable and bound. Answers it if it is still the same one: it may have been given back and asked for again meanwhile.
+    /// The lease is durable and bound. Answers it if it is still the same one: it may have been given back and asked
+    /// for again meanwhile.
     pub fn promise(&mut self, lease: &str, epoch: u64) -> Option<Held> {
         let held = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch)?;
         held.promised = true;

@@ -1,14 +1,18 @@
-//! The durable record of leases: ConfigMaps, the shards, a key per lease, each written by compare-and-swap, one update per batch of changes.
+//! The durable record of leases: ConfigMaps, the shards, a key per lease, each written by compare-and-swap, one update
+//! per batch of changes.
 //!
-//! Group commit: whatever has gathered while the last update was under way goes into the next one. All leases of a batch go into one shard,
-//! whichever has room, so a batch is one write however many shards there are; only a long queue is written to several at once. What goes out of the
-//! ledger is in no hurry, for an entry whose pod is gone means nothing: it goes with the next update of its shard, or after [`REMOVED_WITHIN`].
+//! Group commit: whatever has gathered while the last update was under way goes into the next one. All leases of a
+//! batch go into one shard, whichever has room, so a batch is one write however many shards there are; only a long
+//! queue is written to several at once. What goes out of the ledger is in no hurry, for an entry whose pod is gone
+//! means nothing: it goes with the next update of its shard, or after [`REMOVED_WITHIN`].
 //!
-//! Fencing: a gateway that begins takes the first shard, and with it a term, one more than the last; then it marks the other shards with both.
-//! A shard is never taken from a later term. An update that meets another's mark, or entries it did not write, has been replaced, and the
-//! gateway ends. One that has nothing to write looks now and then whether the mark is still its own.
+//! Fencing: a gateway that begins takes the first shard, and with it a term, one more than the last; then it marks the
+//! other shards with both. A shard is never taken from a later term. An update that meets another's mark, or entries it
+//! did not write, has been replaced, and the gateway ends. One that has nothing to write looks now and then whether the
+//! mark is still its own.
 //!
-//! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their holders time to renew them.
+//! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their
+//! holders time to renew them.
 
 mod shard;
 
@@ -111,7 +115,8 @@ struct Removals {
 }
 
 impl Ledger {
-    /// Takes hold of the ledger and answers what it holds. `holder` is this gateway's mark; a gateway that held it before ends when it writes again.
+    /// Takes hold of the ledger and answers what it holds. `holder` is this gateway's mark; a gateway that held it
+    /// before ends when it writes again.
     pub async fn open(
         api: Api<ConfigMap>,
         names: &[String],
@@ -316,7 +321,8 @@ impl Ledger {
             .max_by_key(|number| (going(number), std::cmp::Reverse(*number)))
     }
 
-    /// One update of a shard that is not being written: what goes out of it, and as many of those who wait as there is room for.
+    /// One update of a shard that is not being written: what goes out of it, and as many of those who wait as there is
+    /// room for.
     fn update(&mut self, number: usize) -> Option<BoxFuture<'static, Written>> {
         let mut shard = self.idle.remove(&number)?;
         let room = self.room(number, &shard);

@@ -56,7 +56,8 @@ pub fn rewritten(spec: &SandboxPoolSpec, image: &str) -> String {
     rewrite.unwrap_or_else(|| image.to_owned())
 }
 
-/// Memory is reserved in full, so that a neighbour cannot cause an out-of-memory; CPU asks for little unless the pool says otherwise.
+/// Memory is reserved in full, so that a neighbour cannot cause an out-of-memory; CPU asks for little unless the pool
+/// says otherwise.
 fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
     let mut resources = spec.resources.clone().unwrap_or_default();
     let limits = resources.limits.clone().unwrap_or_default();
@@ -70,8 +71,9 @@ fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
     resources
 }
 
-/// The container begins anew when sandboxd says so by its exit code, and not when it ends in any other way. All containers of the pod, which is
-/// this one, are removed before: one that is only started again would wait longer from time to time.
+/// The container begins anew when sandboxd says so by its exit code, and not when it ends in any other way. All
+/// containers of the pod, which is this one, are removed before: one that is only started again would wait longer from
+/// time to time.
 fn begins_anew(container: &mut Container) {
     container.restart_policy = Some("Never".to_owned());
     container.restart_policy_rules = Some(vec![ContainerRestartRule {
@@ -88,8 +90,8 @@ pub fn is_refused_for_its_rule(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 422 && status.message.contains("restartPolicy"))
 }
 
-/// Keeps the pool's pods of one slot on different nodes, so that a node has no more of them than there are slots. Where a pod will run is not
-/// known when it is made, so this is for the scheduler to keep.
+/// Keeps the pool's pods of one slot on different nodes, so that a node has no more of them than there are slots. Where
+/// a pod will run is not known when it is made, so this is for the scheduler to keep.
 fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
     serde_json::from_value(
         json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
@@ -129,7 +131,8 @@ pub fn image_if_made_from<'a>(pod: &'a impl Resource, template: &str) -> Option<
     annotation(pod, IMAGE_ANNOTATION)
 }
 
-/// Tells pods apart that were made from different specs. It need not be the same in another build of the gateway: then nothing is taken over.
+/// Tells pods apart that were made from different specs. It need not be the same in another build of the gateway: then
+/// nothing is taken over.
 pub fn template_digest(template: &Template) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string(&bare(template, "", "", None)?)?;
     let mut hasher = std::hash::DefaultHasher::new();
@@ -155,8 +158,8 @@ pub fn sandbox(
     Ok(pod)
 }
 
-/// A pod that has a node pull the image and keep it, and does nothing. Its name follows from the image and the template, so that it is made once however
-/// often it is asked for. It is walled in as a sandbox is.
+/// A pod that has a node pull the image and keep it, and does nothing. Its name follows from the image and the
+/// template, so that it is made once however often it is asked for. It is walled in as a sandbox is.
 pub fn holder(template: &Template, image: &str) -> Result<Pod, serde_json::Error> {
     let made_from = template_digest(template)?;
     let mut hasher = std::hash::DefaultHasher::new();

@@ -1,7 +1,7 @@
 //! Images that the kubelet cannot pull, as a pod's status tells.
 //!
-//! A sandbox has two images: the task's, and sandboxd's, which is a volume. The kubelet reports the failure of either at the container, so
-//! which one it was is in the words alone.
+//! A sandbox has two images: the task's, and sandboxd's, which is a volume. The kubelet reports the failure of either
+//! at the container, so which one it was is in the words alone.
 
 use crate::seen::Pod;
 
@@ -61,8 +61,8 @@ fn task_images(pod: &Pod) -> impl Iterator<Item = &str> {
     containers.filter_map(|container| container.image.as_deref())
 }
 
-/// Whether the message names the image, perhaps in full where the image is given in short: `docker.io/library/a:1` is `a:1`, but `ba:1` and
-/// `a:12` are not.
+/// Whether the message names the image, perhaps in full where the image is given in short: `docker.io/library/a:1` is
+/// `a:1`, but `ba:1` and `a:12` are not.
 fn mentions(message: &str, image: &str) -> bool {
     let in_a_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     message.match_indices(image).any(|(at, found)| {

@@ -1,4 +1,5 @@
-//! What a gateway that begins takes over from the one before: the leases of the ledger whose pods still live, and the pods that nobody has leased.
+//! What a gateway that begins takes over from the one before: the leases of the ledger whose pods still live, and the
+//! pods that nobody has leased.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,11 +12,12 @@ use crate::ledger::Change;
 use crate::pod::{image_if_made_from, restarts, slot};
 use crate::seen::Pod;
 
-/// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway first.
+/// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway
+/// first.
 const GRACE: i64 = 60_000;
 
-/// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as `template` says are kept.
-/// Answers what goes out of the ledger.
+/// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as
+/// `template` says are kept. Answers what goes out of the ledger.
 pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], template: &str, now: i64) -> Vec<Change> {
     let by_uid: HashMap<&str, &Pod> = pods
         .iter()

@@ -156,7 +156,8 @@ impl Sandboxes {
         in_time(&doing, holder.ip, timeout, exchange).await
     }
 
-    /// Asks, and answers as soon as sandboxd does; the body is read as it is passed on. The time is that until it begins.
+    /// Asks, and answers as soon as sandboxd does; the body is read as it is passed on. The time is that until it
+    /// begins.
     pub async fn pass(
         &self,
         holder: Holder<'_>,
@@ -180,7 +181,8 @@ impl Sandboxes {
         Ok((head, Body::from_stream(frames)))
     }
 
-    /// Asks for a connection from a port inside. None if nobody has connected there within the time, which sandboxd keeps.
+    /// Asks for a connection from a port inside. None if nobody has connected there within the time, which sandboxd
+    /// keeps.
     pub async fn relayed(
         &self,
         holder: Holder<'_>,

@@ -1,4 +1,5 @@
-//! A sandbox's pod as far as the gateway looks at it. A pool has ten thousand; of what the API server tells of each, most is left unread.
+//! A sandbox's pod as far as the gateway looks at it. A pool has ten thousand; of what the API server tells of each,
+//! most is left unread.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

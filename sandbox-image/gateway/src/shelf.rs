@@ -4,11 +4,13 @@
 //! what runs want next ──► [`Shelf::plan`] ──► a pod for each image, which does nothing ──► its node has the image, and the sandbox is made near it
 //! ```
 //!
-//! A large task image takes minutes to pull. While every place of the pool is taken, nobody has pulled the next ones, and each group of episodes would
-//! begin by waiting. A pod that only holds an image costs 32 MiB and no place. Only the kubelet may remove images from a node, and it removes those that no
-//! pod has; so `warm.images` bounds what is kept from it, and what nobody wants any more is left to it.
+//! A large task image takes minutes to pull. While every place of the pool is taken, nobody has pulled the next ones,
+//! and each group of episodes would begin by waiting. A pod that only holds an image costs 32 MiB and no place. Only
+//! the kubelet may remove images from a node, and it removes those that no pod has; so `warm.images` bounds what is
+//! kept from it, and what nobody wants any more is left to it.
 //!
-//! A holder's name follows from its image, so that late events, another gateway or a lost answer never make a second one.
+//! A holder's name follows from its image, so that late events, another gateway or a lost answer never make a second
+//! one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -28,7 +30,8 @@ use crate::seen::Pod;
 
 /// An image that nobody wants is kept for so long, milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
-/// An image whose holder was ended from outside is left alone for so long, milliseconds: its node may have no room on its disk.
+/// An image whose holder was ended from outside is left alone for so long, milliseconds: its node may have no room on
+/// its disk.
 const ENDED_PAUSE: i64 = 300_000;
 /// A deletion is ordered again after so long, milliseconds, until the holder is seen to be gone.
 const DELETE_AGAIN: i64 = 10_000;
@@ -73,8 +76,8 @@ impl Shelf {
         }
     }
 
-    /// What follows from what is wanted now. `to_come`: images that are wanted and not there, the most urgent first. An image that is wanted is never
-    /// released for another one, which would only trade their places.
+    /// What follows from what is wanted now. `to_come`: images that are wanted and not there, the most urgent first. An
+    /// image that is wanted is never released for another one, which would only trade their places.
     pub fn plan(&mut self, to_come: &[Arc<str>], is_wanted: impl Fn(&str) -> bool, now: i64) -> Vec<Step> {
         self.paused.retain(|_, until| *until > now);
         for (image, held) in &mut self.held {
@@ -164,7 +167,8 @@ impl Shelf {
     }
 }
 
-/// Holds what is wanted next, for ever. Steps are taken one after the other: an image is pulled for minutes, so nobody waits for them.
+/// Holds what is wanted next, for ever. Steps are taken one after the other: an image is pulled for minutes, so nobody
+/// waits for them.
 pub async fn keep_holding(core: Arc<Core>, client: Client) {
     let pods: Api<full::Pod> = Api::namespaced(client.clone(), &core.template.namespace);
     let seen: Api<Pod> = Api::namespaced(client, &core.template.namespace);

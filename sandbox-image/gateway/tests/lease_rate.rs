@@ -1,5 +1,6 @@
-//! How many leases a second the gateway itself gives out: everything that it talks to is played, over loopback. Pods run at once, and sandboxd
-//! believes everybody. Prints figures; `cargo test -p grpo-gateway --release --test lease_rate -- --ignored --nocapture`.
+//! How many leases a second the gateway itself gives out: everything that it talks to is played, over loopback. Pods
+//! run at once, and sandboxd believes everybody. Prints figures;
+//! `cargo test -p grpo-gateway --release --test lease_rate -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used)]
 

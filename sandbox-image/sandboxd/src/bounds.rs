@@ -1,7 +1,8 @@
-//! What keeps a command from taking every process and all processor time, so that sandboxd answers whatever runs beside it.
+//! What keeps a command from taking every process and all processor time, so that sandboxd answers whatever runs beside
+//! it.
 //!
-//! A fork bomb is the policy's doing. If sandboxd fell silent under one, the gateway would have to call that a fault of the infrastructure, and a policy
-//! could have its attempt taken back.
+//! A fork bomb is the policy's doing. If sandboxd fell silent under one, the gateway would have to call that a fault of
+//! the infrastructure, and a policy could have its attempt taken back.
 
 use std::{fs, path::Path};
 
@@ -11,11 +12,12 @@ use rustix::process::{Pid, setpriority_pgrp};
 pub const UIDS: &str = "/proc/self/uid_map";
 /// Processes and threads of one user of the sandbox, sandboxd's own among root's.
 const MAX_PROCESSES: u64 = 2048;
-/// The least weight there is: 15, beside 1024 of sandboxd. 2,048 processes that never rest leave sandboxd a thirtieth of the processors.
+/// The least weight there is: 15, beside 1024 of sandboxd. 2,048 processes that never rest leave sandboxd a thirtieth
+/// of the processors.
 const LEAST: i32 = 19;
 
-/// Bounds the processes of this sandbox's users, for sandboxd and all that it starts. Only in a user namespace of its own: elsewhere the kernel counts a
-/// user's processes in all sandboxes of the node together, and root's not at all.
+/// Bounds the processes of this sandbox's users, for sandboxd and all that it starts. Only in a user namespace of its
+/// own: elsewhere the kernel counts a user's processes in all sandboxes of the node together, and root's not at all.
 pub fn bound_processes() {
     if !is_user_namespace(Path::new(UIDS)) {
         return;
@@ -35,9 +37,9 @@ fn most_processes() -> u64 {
     MAX_PROCESSES.min(own)
 }
 
-/// Lets a process group that has just begun, and all that it will start, run behind sandboxd: the group, for its first process may have started others
-/// before it is heard of here. Between sandboxes it changes nothing: the kernel shares the processors
-/// out among control groups first. Nobody inside can take it back, for that needs a right on the node.
+/// Lets a process group that has just begun, and all that it will start, run behind sandboxd: the group, for its first
+/// process may have started others before it is heard of here. Between sandboxes it changes nothing: the kernel shares
+/// the processors out among control groups first. Nobody inside can take it back, for that needs a right on the node.
 pub fn give_way(group: i32) {
     if let Some(group) = Pid::from_raw(group) {
         let _ = setpriority_pgrp(Some(group), LEAST);

@@ -1,7 +1,8 @@
 //! Who may connect at all.
 //!
-//! Only the gateway's signature is obeyed, but connections are few: what runs in the sandbox could hold every one of them, and the gateway would
-//! find a sandbox that does not answer. It can connect only from the sandbox's own addresses, so callers from those are refused as they come.
+//! Only the gateway's signature is obeyed, but connections are few: what runs in the sandbox could hold every one of
+//! them, and the gateway would find a sandbox that does not answer. It can connect only from the sandbox's own
+//! addresses, so callers from those are refused as they come.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -26,7 +27,8 @@ fn is_of_this_host(peer: SocketAddr, own: IpAddr) -> bool {
     address.is_loopback() || address == own.to_canonical() || can_be_bound(peer)
 }
 
-/// An address that can be bound belongs to an interface of this host: a sandbox may have more than the one that was called.
+/// An address that can be bound belongs to an interface of this host: a sandbox may have more than the one that was
+/// called.
 fn can_be_bound(peer: SocketAddr) -> bool {
     let any_port = match (peer, peer.ip().to_canonical()) {
         (_, IpAddr::V4(address)) => SocketAddr::new(address.into(), 0),

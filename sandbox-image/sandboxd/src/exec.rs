@@ -1,7 +1,7 @@
 //! Commands: each id runs once, whoever asks how often; what it printed and how it ended is remembered for a while.
 //!
-//! A command runs on although the connection that asked for it is gone: the retry with the same id waits for the same result. So nothing but
-//! waiting tells a command in the background from any other.
+//! A command runs on although the connection that asked for it is gone: the retry with the same id waits for the same
+//! result. So nothing but waiting tells a command in the background from any other.
 
 mod activation;
 mod known;
@@ -445,7 +445,8 @@ pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
 /// A process that has just begun.
 pub fn target(id: &str, pid: i32) -> Target {
     bounds::give_way(pid);
-    // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the biggest.
+    // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the
+    // biggest.
     let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
     Target {
         id: id.to_owned(),

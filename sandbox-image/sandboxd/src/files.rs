@@ -1,10 +1,11 @@
 //! Files and whole folders in and out, bounded, by absolute path.
 //!
-//! What runs in the sandbox may put links in the way. A path leads through them as for every program there, unless the caller says that no part of it
-//! may be one ([`Links::Refused`]); a file that is put takes the place of a link, and a tar never leads through one ([`tree`]).
+//! What runs in the sandbox may put links in the way. A path leads through them as for every program there, unless the
+//! caller says that no part of it may be one ([`Links::Refused`]); a file that is put takes the place of a link, and a
+//! tar never leads through one ([`tree`]).
 //!
-//! Work on a file runs to its end on a thread of its own although its caller may have gone, so nothing is left half done. What runs in the sandbox may
-//! put pipes in the way too; none of them may hold such a thread.
+//! Work on a file runs to its end on a thread of its own although its caller may have gone, so nothing is left half
+//! done. What runs in the sandbox may put pipes in the way too; none of them may hold such a thread.
 
 mod folder;
 mod tree;

@@ -1,6 +1,7 @@
 //! The door: HTTP/1.1 over TCP, every call but health signed by the gateway ([`calls`] carries them out).
 //!
-//! Whatever can be refused for its head is refused before its body is read; only then is there a share of the memory and a time for the body.
+//! Whatever can be refused for its head is refused before its body is read; only then is there a share of the memory
+//! and a time for the body.
 
 mod calls;
 

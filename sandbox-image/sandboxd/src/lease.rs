@@ -1,7 +1,8 @@
 //! To whom the sandbox belongs, and until when.
 //!
-//! The first signed bind decides; from then on another lease or epoch is refused, so a gateway that lost its memory cannot give one sandbox to
-//! two holders. Told to end, it obeys nobody any more. When the time to live passes without a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
+//! The first signed bind decides; from then on another lease or epoch is refused, so a gateway that lost its memory
+//! cannot give one sandbox to two holders. Told to end, it obeys nobody any more. When the time to live passes without
+//! a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

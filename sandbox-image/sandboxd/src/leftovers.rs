@@ -1,5 +1,5 @@
-//! What of a pod outlives its container: shared memory, message queues, and the three files in `/etc` that the cluster puts there. Before the
-//! container ends to begin anew, all of it is as it was when sandboxd began.
+//! What of a pod outlives its container: shared memory, message queues, and the three files in `/etc` that the cluster
+//! puts there. Before the container ends to begin anew, all of it is as it was when sandboxd began.
 //!
 //! What cannot be put back is a reason not to begin anew: the pod then ends, and another takes its place.
 
@@ -52,7 +52,8 @@ struct Kept {
 pub struct Surroundings(Vec<Kept>);
 
 impl Surroundings {
-    /// Looks at everything, before anything runs that could change it. What is not there was not put there by the cluster.
+    /// Looks at everything, before anything runs that could change it. What is not there was not put there by the
+    /// cluster.
     pub fn remember() -> Self {
         Self::of(&SHARED_FILES, &SHARED_FOLDERS)
     }
@@ -92,7 +93,8 @@ impl Surroundings {
 impl Kept {
     fn put_back(&self) -> Result<(), Left> {
         let path = &self.path;
-        // What could not be changed need not be put back, and often cannot: it may belong to a user that this user namespace does not have.
+        // What could not be changed need not be put back, and often cannot: it may belong to a user that this user
+        // namespace does not have.
         let now = fs::symlink_metadata(path).map_err(failed("looking at", path))?;
         if (now.uid(), now.gid()) != (self.meta.uid(), self.meta.gid()) {
             chown(path, Some(self.meta.uid()), Some(self.meta.gid())).map_err(failed("changing the owner of", path))?;

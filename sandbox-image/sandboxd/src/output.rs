@@ -1,4 +1,5 @@
-//! What a command printed: all of it, or its head and its tail when it is too much. What lies between is spooled, and can be had in parts.
+//! What a command printed: all of it, or its head and its tail when it is too much. What lies between is spooled, and
+//! can be had in parts.
 
 mod spool;
 

@@ -1,7 +1,8 @@
 //! Who may hold a connection.
 //!
-//! Connections are few, and anybody who reaches the port can open one. One that has carried a call with the gateway's signature keeps its place;
-//! the others give way to whoever comes later: the oldest of the same address first, so that nobody pushes out another's before his own.
+//! Connections are few, and anybody who reaches the port can open one. One that has carried a call with the gateway's
+//! signature keeps its place; the others give way to whoever comes later: the oldest of the same address first, so that
+//! nobody pushes out another's before his own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,7 +40,8 @@ pub struct Place {
 }
 
 impl Places {
-    /// A place for a connection that has come, if it must be at another's cost. None if all are taken by the gateway itself.
+    /// A place for a connection that has come, if it must be at another's cost. None if all are taken by the gateway
+    /// itself.
     pub fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
         let mut taken = self.lock();

@@ -1,7 +1,7 @@
 //! The one place that waits for children: those a command was started as, and every orphan of the sandbox.
 //!
-//! Children are waited for by whoever comes first, so nobody else may wait. A command is started and noted under the lock that
-//! reaping takes too, so one that ends at once is not missed.
+//! Children are waited for by whoever comes first, so nobody else may wait. A command is started and noted under the
+//! lock that reaping takes too, so one that ends at once is not missed.
 
 use std::{
     collections::HashMap,

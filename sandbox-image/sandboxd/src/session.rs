@@ -1,6 +1,7 @@
 //! Sessions: programs behind a terminal that are talked to, such as a shell or a debugger.
 //!
-//! Each input has an id and is typed once: whoever asks again gets the first reply, also when the first asker has gone before it came.
+//! Each input has an id and is typed once: whoever asks again gets the first reply, also when the first asker has gone
+//! before it came.
 
 mod terminal;
 
@@ -262,7 +263,8 @@ impl Session {
         let deadline = began + Duration::from_millis(input.timeout_millis).min(MAX_WAIT);
         let before = self.pending().written();
         let typed = self.terminal.write_all(input.text.as_bytes());
-        // A program that does not read is waited for no longer than one that does not print. One that has ended is told below.
+        // A program that does not read is waited for no longer than one that does not print. One that has ended is told
+        // below.
         if self.end().is_none() && tokio::time::timeout_at(deadline, typed).await.is_err() {
             return Until::Timeout;
         }

@@ -1,15 +1,17 @@
 //! Advantages of a group: how much better each attempt at a task was than the others.
 //!
-//! A_i = (r_i - mean(r)) / (std(r) + epsilon), over the group's *valid* episodes (DeepSeekMath, arXiv 2402.03300, eq. 21; epsilon 1e-6 as in verl and
-//! slime, 1e-4 in TRL). `std: None` leaves the division out (Dr. GRPO, arXiv 2503.20783), `Batch` divides by the unbiased deviation of all
-//! rewards of the batch (as TRL does for `scale_rewards: batch`). LeaveOneOut compares with the mean of the others, r_i - mean(r without r_i) (RLOO,
-//! arXiv 2402.14740).
+//! A_i = (r_i - mean(r)) / (std(r) + epsilon), over the group's *valid* episodes (DeepSeekMath, arXiv 2402.03300, eq.
+//! 21; epsilon 1e-6 as in verl and slime, 1e-4 in TRL). `std: None` leaves the division out (Dr. GRPO, arXiv
+//! 2503.20783), `Batch` divides by the unbiased deviation of all rewards of the batch (as TRL does for
+//! `scale_rewards: batch`). LeaveOneOut compares with the mean of the others, r_i - mean(r without r_i) (RLOO, arXiv
+//! 2402.14740).
 //!
-//! StepWise takes rows of single turns, each with its turn's reward (outcome and process together, as OpenClaw-RL's), and compares the turns of
-//! one number within the group; with fewer than two there is nothing to compare.
+//! StepWise takes rows of single turns, each with its turn's reward (outcome and process together, as OpenClaw-RL's),
+//! and compares the turns of one number within the group; with fewer than two there is nothing to compare.
 //!
-//! A Void has no reward, so it is in neither mean nor deviation; with fewer than two valid episodes there is nothing to compare and the group is
-//! dropped. An episode that a limit cut may be left out of training, but it has a reward and stays in the baseline.
+//! A Void has no reward, so it is in neither mean nor deviation; with fewer than two valid episodes there is nothing to
+//! compare and the group is dropped. An episode that a limit cut may be left out of training, but it has a reward and
+//! stays in the baseline.
 
 use grpo_crds::algorithm::{Advantage, Algorithm, Control, Estimator, StandardDeviation};
 use grpo_records::batch::{Batch, Row};
@@ -49,8 +51,8 @@ pub fn batch_deviation<'a>(groups: impl Iterator<Item = &'a [f64]>) -> f64 {
     (squares(&all).0 / all.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
-/// Advantages of the valid episodes of one group. `batch`: [`batch_deviation`] of the batch. StepWise takes rewards of single turns: here it
-/// is like Group, of the turns of one number.
+/// Advantages of the valid episodes of one group. `batch`: [`batch_deviation`] of the batch. StepWise takes rewards of
+/// single turns: here it is like Group, of the turns of one number.
 pub fn advantages(rewards: &[f64], how: &Advantage, batch: f64) -> GroupAdvantages {
     let n = rewards.len();
     if n < 2 {
@@ -104,13 +106,13 @@ pub struct BatchAdvantages {
     pub zero_variance: u32,
     /// Mean reward over valid episodes.
     pub mean_reward: f64,
-    /// One list a group (StepWise: a group's turns of one number), in the order of the batch's groups and of their episodes; empty where it
-    /// was dropped.
+    /// One list a group (StepWise: a group's turns of one number), in the order of the batch's groups and of their
+    /// episodes; empty where it was dropped.
     pub by_group: Vec<Vec<f64>>,
 }
 
-/// Rewards of a group in other places (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group): what a policy
-/// "learns" from them is what it would learn from chance.
+/// Rewards of a group in other places (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group):
+/// what a policy "learns" from them is what it would learn from chance.
 fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
     let mut state = seed ^ (u64::from(step) << 32 | u64::from(group)).wrapping_mul(STEP);
     let mut draw = || {
@@ -123,8 +125,8 @@ fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
     }
 }
 
-/// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once. `seed` is the
-/// run's.
+/// Advantages of a stored batch. The statistic is over *episodes*, not rows: an episode of many turns counts once.
+/// `seed` is the run's.
 pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Result<BatchAdvantages, AdvantageError> {
     let rewards: Vec<f64> = batch.rows.iter().map(|row| f64::from(row.reward)).collect();
     shaped_advantages(batch, &rewards, algorithm, seed)
@@ -133,7 +135,8 @@ pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Resu
 /// What is compared with what: a group's episodes, or with StepWise its turns of one number.
 type Set = (u32, Option<u32>);
 
-/// The same with other rewards than the batch's, one a row: those from which a KL penalty was taken ([`crate::kl::shaped_reward`]).
+/// The same with other rewards than the batch's, one a row: those from which a KL penalty was taken
+/// ([`crate::kl::shaped_reward`]).
 pub fn shaped_advantages(
     batch: &Batch,
     rewards: &[f64],

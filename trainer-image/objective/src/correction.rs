@@ -1,9 +1,10 @@
 //! What a token's policy loss is multiplied with, because engine and trainer do not compute the same probabilities.
 //!
-//! With r = p(trainer) / p(engine), the trainer's under the weights that the batch's first step starts from: truncated importance sampling weighs by r
-//! held in a band (TIS, as in verl, slime, TRL); IcePop leaves out what lies outside the band and weighs the rest by r (arXiv 2510.18855); at
-//! level Sequence r is the product over the sequence. A geometric mask leaves out sequences whose mean r lies outside a band (verl's
-//! `seq_mean_k1`); the sequence mask leaves out those with a negative advantage that the policy has moved away from (off-policy sequence masking,
+//! With r = p(trainer) / p(engine), the trainer's under the weights that the batch's first step starts from: truncated
+//! importance sampling weighs by r held in a band (TIS, as in verl, slime, TRL); IcePop leaves out what lies outside
+//! the band and weighs the rest by r (arXiv 2510.18855); at level Sequence r is the product over the sequence. A
+//! geometric mask leaves out sequences whose mean r lies outside a band (verl's `seq_mean_k1`); the sequence mask
+//! leaves out those with a negative advantage that the policy has moved away from (off-policy sequence masking,
 //! DeepSeek-V3.2, arXiv 2512.02556).
 //!
 //! Weights are constants to the gradient, and no denominator knows of them.

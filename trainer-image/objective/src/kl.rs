@@ -1,10 +1,11 @@
 //! Distance from a reference policy, per token: five estimators of it, three ways to differentiate them.
 //!
-//! With x = log p(policy) - log p(reference) of a token that the policy sampled (Schulman, "Approximating KL divergence", 2020):
-//! k1 = x, k2 = x^2 / 2, k3 = e^-x - 1 + x; beside them |x| (verl's `abs`) and (e^-x - 1)^2 / 2.
+//! With x = log p(policy) - log p(reference) of a token that the policy sampled (Schulman, "Approximating KL
+//! divergence", 2020): k1 = x, k2 = x^2 / 2, k3 = e^-x - 1 + x; beside them |x| (verl's `abs`) and (e^-x - 1)^2 / 2.
 //!
-//! E[k1] and E[k3] are the divergence, but their derivatives are not its gradient: E[dk1] = 0, and E[dk3] is the gradient of the *forward* KL. E[dk2] is
-//! the gradient of the divergence itself as long as samples are the policy's own. [`KlGradient`] therefore says which one is meant.
+//! E[k1] and E[k3] are the divergence, but their derivatives are not its gradient: E[dk1] = 0, and E[dk3] is the
+//! gradient of the *forward* KL. E[dk2] is the gradient of the divergence itself as long as samples are the policy's
+//! own. [`KlGradient`] therefore says which one is meant.
 
 use grpo_crds::algorithm::{Kl, KlEstimator, KlGradient};
 
@@ -49,8 +50,8 @@ pub fn penalty(kl: &Kl, x: f64, ratio: Bounded) -> Penalty {
     }
 }
 
-/// A reward from which the penalty is taken before advantages are computed. `differences`: x of every trained token of the episode, under the
-/// policy that sampled.
+/// A reward from which the penalty is taken before advantages are computed. `differences`: x of every trained token of
+/// the episode, under the policy that sampled.
 pub fn shaped_reward(reward: f64, kl: &Kl, differences: impl Iterator<Item = f64>) -> f64 {
     reward - kl.coefficient * differences.map(|x| estimate(kl.estimator, x).value).sum::<f64>()
 }
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn only_straight_through_k2_points_where_the_divergence_falls() {
-        // Two tokens, the policy likes the first too well. By enumeration: E[gradient of the estimator x d logp / d logit].
+        // Two tokens, the policy likes the first too well. By enumeration: E[gradient of the estimator x d logp / d
+        // logit].
         let (policy, reference) = ([0.8f64, 0.2], [0.5f64, 0.5]);
         let expected = |gradient: KlGradient, estimator| -> f64 {
             (0..2)

@@ -1,10 +1,12 @@
 //! The whole objective of a batch: what the trainer minimises, from logprobs to one number and its gradient.
 //!
-//! loss = sum over trained tokens of weight x (correction x policy loss + coefficient x KL penalty - coefficient x entropy)
+//! loss = sum over trained tokens of weight x (correction x policy loss + coefficient x KL penalty - coefficient x
+//! entropy)
 //!
-//! Weights come from the aggregation ([`crate::loss::batch_weights`]), corrections are constants ([`crate::correction`]). The gradient is by each
-//! token's logprob and entropy, which is all that a model's backward pass needs: the trainer calls [`term`] for every token it has computed, and
-//! there is no second copy of any formula on tensors.
+//! Weights come from the aggregation ([`crate::loss::batch_weights`]), corrections are constants
+//! ([`crate::correction`]). The gradient is by each token's logprob and entropy, which is all that a model's backward
+//! pass needs: the trainer calls [`term`] for every token it has computed, and there is no second copy of any formula
+//! on tensors.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement, OldLogprobs, Ratio};
 
@@ -128,7 +130,8 @@ pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
     sums
 }
 
-/// One token's part. `weight`: of [`batch_weights`]. `sequence`: sums over the token's sequence; they are read only where the algorithm
+/// One token's part. `weight`: of [`batch_weights`]. `sequence`: sums over the token's sequence; they are read only
+/// where the algorithm
 /// [`looks_at_sequences`]. Of `algorithm` everything between advantages and optimizer is read.
 pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums, token: &Token) -> Term {
     let own = bounded(token.new - token.old(algorithm.old_logprobs));

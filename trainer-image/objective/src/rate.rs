@@ -1,10 +1,10 @@
-//! The learning rate over a run's steps: up from 0 in a line, then constant, or down to a share in a line or half a cosine (SGDR, arXiv 1608.03983,
-//! without its restarts; the shapes are those of transformers' `get_scheduler`).
+//! The learning rate over a run's steps: up from 0 in a line, then constant, or down to a share in a line or half a
+//! cosine (SGDR, arXiv 1608.03983, without its restarts; the shapes are those of transformers' `get_scheduler`).
 
 use grpo_crds::algorithm::{Algorithm, Decay, Schedule};
 
-/// The rate of step `step`, counted from 1, of a run of `steps`. A step after the last has the last one's rate, as has a run that is made
-/// longer while it is there.
+/// The rate of step `step`, counted from 1, of a run of `steps`. A step after the last has the last one's rate, as has
+/// a run that is made longer while it is there.
 pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
     let before = algorithm.schedule.warmup_steps + 1;
     // The first step after the warmup has the whole rate, the last one its share.
@@ -12,8 +12,8 @@ pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
     rate_at(algorithm.learning_rate, &algorithm.schedule, step, progress)
 }
 
-/// The same where it is known how far the run is at that step, `progress` from 0 to 1, but not of how many steps it is. `whole` is the rate
-/// after the warmup.
+/// The same where it is known how far the run is at that step, `progress` from 0 to 1, but not of how many steps it is.
+/// `whole` is the rate after the warmup.
 pub fn rate_at(whole: f64, schedule: &Schedule, step: u32, progress: f64) -> f64 {
     let warmup = schedule.warmup_steps;
     if step <= warmup {

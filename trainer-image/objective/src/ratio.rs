@@ -1,6 +1,7 @@
 //! Ratios of new to old probability: of a token, and of a sequence.
 //!
-//! Everything is computed from log-ratios held within [`MAX_LOG_RATIO`], so that one broken logprob makes neither loss nor gradient infinite.
+//! Everything is computed from log-ratios held within [`MAX_LOG_RATIO`], so that one broken logprob makes neither loss
+//! nor gradient infinite.
 
 /// The log-ratio is held within this (as verl does for tokens).
 pub const MAX_LOG_RATIO: f64 = 20.0;

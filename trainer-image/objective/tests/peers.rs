@@ -1,7 +1,8 @@
 //! What verl 0.9.1 and TRL 1.16.0 answer to random cases, beside what this crate answers.
 //!
-//! `tests/peers.jsonl` was recorded with `make check-objective`, which makes new cases with the peers' own functions and runs this test on all of them
-//! (`GRPO_PEER_CASES`). [`Difference`] and [`Adjusted`] list, with reasons, where an answer may be another.
+//! `tests/peers.jsonl` was recorded with `make check-objective`, which makes new cases with the peers' own functions
+//! and runs this test on all of them (`GRPO_PEER_CASES`). [`Difference`] and [`Adjusted`] list, with reasons, where an
+//! answer may be another.
 
 #![allow(clippy::unwrap_used)]
 
@@ -65,14 +66,16 @@ struct Row {
     cut: bool,
 }
 
-/// Where a peer's answer may be another than ours: these cases are counted and not compared. Names as in `docs/src/objective.md`.
+/// Where a peer's answer may be another than ours: these cases are counted and not compared. Names as in
+/// `docs/src/objective.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     /// TRL bounds no log-ratio. Ours are held within 20, so that one broken logprob cannot make a loss infinite.
     TrlUnboundedRatio,
     /// verl bounds the mean log-ratio of a sequence at 10, ours at 20, as that of a token.
     VerlSequenceBound,
-    /// verl bounds each token's log-ratio at 20 before the mean of its geometric mask; ours is the mean of what was recorded.
+    /// verl bounds each token's log-ratio at 20 before the mean of its geometric mask; ours is the mean of what was
+    /// recorded.
     VerlGeometricBound,
     /// verl bounds k3 at 10, where it has no gradient any more; ours has one as far as the exponent is bounded.
     VerlK3Bound,
@@ -80,7 +83,8 @@ enum Difference {
     VerlNothingTrained,
     /// verl gives an episode without others its reward as its advantage. Ours drops the group.
     VerlGroupOfOne,
-    /// TRL counts the reward of an only valid episode in the deviation of the batch, and has no deviation of its group. Ours drops the group.
+    /// TRL counts the reward of an only valid episode in the deviation of the batch, and has no deviation of its group.
+    /// Ours drops the group.
     TrlGroupOfOne,
 }
 
@@ -89,8 +93,8 @@ enum Difference {
 enum Adjusted {
     /// TRL's means over sequences count those without a trained token. Ours do not, as verl's.
     TrlEmptySequences,
-    /// One ratio for a sequence and a weight for each token: TRL gives every token the sequence's mean weight in the gradient, ours its own, as verl
-    /// does. The loss is the same, and it alone is compared.
+    /// One ratio for a sequence and a weight for each token: TRL gives every token the sequence's mean weight in the
+    /// gradient, ours its own, as verl does. The loss is the same, and it alone is compared.
     TrlSequenceGradient,
 }
 

@@ -1,6 +1,7 @@
 //! How and where a rank computes: its device, the precision of blocks, and what stays in the pod's memory meanwhile.
 //!
-//! One GPU is one rank's. On the CPU device the pod's memory is where everything is already, so nothing is ever taken aside there.
+//! One GPU is one rank's. On the CPU device the pod's memory is where everything is already, so nothing is ever taken
+//! aside there.
 
 use grpo_crds::grpo_run::{Offload, Trainer};
 pub use grpo_model::weights::export::Precision;

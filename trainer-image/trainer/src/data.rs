@@ -1,7 +1,8 @@
 //! Rows on their way into the model: what is computed together, as tensors.
 //!
-//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that as tensors. What the objective knows of a
-//! row's tokens stays in the [`TrainRow`]: a micro-batch says which row and token each of its logprobs belongs to.
+//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that as tensors.
+//! What the objective knows of a row's tokens stays in the [`TrainRow`]: a micro-batch says which row and token each of
+//! its logprobs belongs to.
 
 use std::rc::Rc;
 
@@ -22,7 +23,8 @@ pub struct TrainRow {
     pub weights: Vec<f32>,
     /// Logprob of token i when it was sampled.
     pub engine: Vec<f32>,
-    /// The trainer's, under the weights that the batch's first step starts from. Empty where those are the weights it is at.
+    /// The trainer's, under the weights that the batch's first step starts from. Empty where those are the weights it
+    /// is at.
     pub start: Vec<f64>,
     /// Under the base model. Empty where nobody asks.
     pub reference: Vec<f64>,
@@ -54,8 +56,8 @@ pub struct MicroBatch {
     pub temperatures: Tensor,
     /// Row and index in it of each trained token, by row, then by index.
     pub trained: Vec<(usize, usize)>,
-    /// Of every layer, the experts that each token of `ids` goes through, `[b, t, experts per token]` int64, -1 where the layer's router decides. Empty, or
-    /// none in a layer, where all is left to it.
+    /// Of every layer, the experts that each token of `ids` goes through, `[b, t, experts per token]` int64, -1 where
+    /// the layer's router decides. Empty, or none in a layer, where all is left to it.
     pub experts: Vec<Option<Tensor>>,
 }
 
@@ -143,8 +145,8 @@ impl MicroBatch {
         self.ids.numel()
     }
 
-    /// This rank's part of a packed tree that the ranks of `shared` compute together: equal, contiguous parts of its tokens, after some that nobody sees
-    /// where they do not divide.
+    /// This rank's part of a packed tree that the ranks of `shared` compute together: equal, contiguous parts of its
+    /// tokens, after some that nobody sees where they do not divide.
     pub fn part(pack: &Pack, rows: &[TrainRow], shared: &Rc<Exchange>) -> Result<Self, TrainError> {
         let n = pack.tokens.len();
         let whole = n.next_multiple_of(shared.world());

@@ -26,7 +26,8 @@ pub enum TrainError {
     /// The batch is refused; parameters are as before.
     #[error("batch {path} is refused: {message}")]
     Batch { path: String, message: String },
-    /// Some of the batch's optimizer steps were already taken: the step is not done, and this process cannot go on from where it is.
+    /// Some of the batch's optimizer steps were already taken: the step is not done, and this process cannot go on from
+    /// where it is.
     #[error(
         "step {step} diverged after {updates} of its optimizer steps: {message}; lower algorithm.learningRate, epochs or miniBatches"
     )]

@@ -1,6 +1,8 @@
-//! What is trained, as directories that others read: a Hugging Face model (an adapter merged into it), or the adapter alone as PEFT has it.
+//! What is trained, as directories that others read: a Hugging Face model (an adapter merged into it), or the adapter
+//! alone as PEFT has it.
 //!
-//! Units are gathered one after the other and written by rank 0 as they come, so memory holds one unit beside the shards.
+//! Units are gathered one after the other and written by rank 0 as they come, so memory holds one unit beside the
+//! shards.
 
 use std::path::Path;
 
@@ -33,8 +35,9 @@ pub struct Options {
 }
 
 impl Sharded {
-    /// Writes to `target`, which must not exist and gets its name when everything is there. Every rank must call it, and all hear whether rank 0
-    /// could write. `model_dir` is where the model was read: the source of config and tokenizer, and what an adapter calls its base.
+    /// Writes to `target`, which must not exist and gets its name when everything is there. Every rank must call it,
+    /// and all hear whether rank 0 could write. `model_dir` is where the model was read: the source of config and
+    /// tokenizer, and what an adapter calls its base.
     pub fn export(&self, target: &Path, model_dir: &Path, options: &Options) -> Result<(), TrainError> {
         let first = self.group.rank() == 0;
         let mut writing = first.then(|| self.begin(target, model_dir, options));

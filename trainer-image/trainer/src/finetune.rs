@@ -1,4 +1,5 @@
-//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, a rate that falls in half a cosine as tokens are seen.
+//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, a rate that falls in half a
+//! cosine as tokens are seen.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -95,8 +96,8 @@ pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainR
     Ok(rows)
 }
 
-/// Random weights: normal with the config's range (0.02), norms at one, biases at zero. Each tensor's generator is keyed by its name, so that
-/// the values do not depend on the order of initialisation.
+/// Random weights: normal with the config's range (0.02), norms at one, biases at zero. Each tensor's generator is
+/// keyed by its name, so that the values do not depend on the order of initialisation.
 pub fn initialise(config: &Config, seed: u64) -> Weights {
     let range = config.initializer_range.unwrap_or(0.02) as f32;
     let mut weights = Weights::new();

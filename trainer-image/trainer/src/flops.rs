@@ -1,10 +1,11 @@
-//! Operations that a model's arithmetic asks of a step, and the share of the devices' peak that they are: model FLOPs utilisation (MFU; PaLM,
-//! arXiv 2204.02311, appendix B).
+//! Operations that a model's arithmetic asks of a step, and the share of the devices' peak that they are: model FLOPs
+//! utilisation (MFU; PaLM, arXiv 2204.02311, appendix B).
 //!
-//! A multiplication with its addition is two operations. Counted are matrix products and attention's pairs; of those, only what the rows need:
-//! tokens that are computed once for several rows count once, a query counts the keys that it sees (half of a causal square), and the vocabulary head
-//! counts trained tokens. A backward pass is twice the forward one; beside an adapter the frozen weights' own gradients fall away. What is computed
-//! a second time to save memory is *not* counted: that would be the hardware's utilisation (HFU), which grows by doing more than is needed.
+//! A multiplication with its addition is two operations. Counted are matrix products and attention's pairs; of those,
+//! only what the rows need: tokens that are computed once for several rows count once, a query counts the keys that it
+//! sees (half of a causal square), and the vocabulary head counts trained tokens. A backward pass is twice the forward
+//! one; beside an adapter the frozen weights' own gradients fall away. What is computed a second time to save memory is
+//! *not* counted: that would be the hardware's utilisation (HFU), which grows by doing more than is needed.
 
 use std::ops::AddAssign;
 
@@ -19,8 +20,8 @@ use crate::packing::Packing;
 /// Operations a second of one rank's device, where the table of [`peak_of`] does not have it.
 pub const PEAK_VARIABLE: &str = "GRPO_PEAK_FLOPS";
 
-/// Dense bf16 peaks by words of a GPU's name, from NVIDIA's data sheets of the H100, H200, A100, L40S and Blackwell (those of Hopper and Blackwell give
-/// twice as much, with sparsity). The first line whose words all occur counts.
+/// Dense bf16 peaks by words of a GPU's name, from NVIDIA's data sheets of the H100, H200, A100, L40S and Blackwell
+/// (those of Hopper and Blackwell give twice as much, with sparsity). The first line whose words all occur counts.
 const PEAKS: [(&[&str], f64); 8] = [
     (&["H100", "NVL"], 835e12),
     (&["H100", "PCIe"], 756e12),
@@ -35,7 +36,8 @@ const PEAKS: [(&[&str], f64); 8] = [
 /// Multiplications of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forward {
-    /// Of a token, in the layers' matrices that belong to the model: of a mixture, the router and the experts that the token goes to.
+    /// Of a token, in the layers' matrices that belong to the model: of a mixture, the router and the experts that the
+    /// token goes to.
     pub token: f64,
     /// Of a token, in an adapter's.
     pub adapter: f64,
@@ -158,7 +160,8 @@ fn stated(text: &str) -> Result<f64, TrainError> {
     })
 }
 
-/// Dense bf16 peak of a GPU by the name that its driver gives it; none of what is not in the table, and of a part of a GPU (MIG).
+/// Dense bf16 peak of a GPU by the name that its driver gives it; none of what is not in the table, and of a part of a
+/// GPU (MIG).
 pub fn peak_of(name: &str) -> Option<f64> {
     let words: Vec<&str> = name.split([' ', '-']).collect();
     let has = |wanted: &&str| words.contains(wanted);
@@ -199,7 +202,8 @@ mod tests {
     fn every_matrix_that_a_token_meets_is_counted_once() {
         // A layer: queries and output 8 x 24, keys and values 8 x 12, three of 8 x 20.
         let dense = 2.0 * (2.0 * 192.0 + 2.0 * 96.0 + 3.0 * 160.0);
-        // Five experts, two of them for each token: the router is 8 x 5, an expert three of 8 x 10. The first layer has none.
+        // Five experts, two of them for each token: the router is 8 x 5, an expert three of 8 x 10. The first layer has
+        // none.
         let mixture = serde_json::json!({
             "model_type": "qwen3_moe", "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 10, "mlp_only_layers": [0]
         });
@@ -264,7 +268,8 @@ mod tests {
         };
         let rows = [row(6), row(7)];
         let cost = Cost::of(&config(serde_json::json!({})));
-        // Five tokens, and of each row one more; what is predicted last is not computed. Two of the trained tokens are predicted from the fifth.
+        // Five tokens, and of each row one more; what is predicted last is not computed. Two of the trained tokens are
+        // predicted from the fifth.
         let shared = Work {
             tokens: 7.0,
             pairs: 15.0 + 2.0 * 6.0,

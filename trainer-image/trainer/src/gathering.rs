@@ -1,6 +1,7 @@
 //! Units on their way: whole to every rank before they are computed with, gradients to the ranks that keep their parts.
 //!
-//! What is sent is rounded before it leaves where blocks are computed in bf16, and arrives while something else is computed.
+//! What is sent is rounded before it leaves where blocks are computed in bf16, and arrives while something else is
+//! computed.
 
 use grpo_model::weights::Unit;
 use grpo_native::{Flight, Group};

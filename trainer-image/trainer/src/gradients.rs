@@ -1,15 +1,16 @@
 //! Loss and gradients of a step's micro-batches, by one of two schedules.
 //!
-//! **Streamed**, breadth first: for each block, gather its weights once, pass *all* micro-batches through, keep each input, free the weights.
-//! Backward walks the blocks in reverse: gather again, recompute with graph, and reduce-scatter the block's gradient once. So a step costs
-//! two gathers and one reduce-scatter per unit however many micro-batches there are, and memory holds one unit's weights and the blocks'
-//! inputs.
+//! **Streamed**, breadth first: for each block, gather its weights once, pass *all* micro-batches through, keep each
+//! input, free the weights. Backward walks the blocks in reverse: gather again, recompute with graph, and
+//! reduce-scatter the block's gradient once. So a step costs two gathers and one reduce-scatter per unit however many
+//! micro-batches there are, and memory holds one unit's weights and the blocks' inputs.
 //!
-//! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered once, and each
-//! micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same operations on the same numbers.
+//! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered
+//! once, and each micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same
+//! operations on the same numbers.
 //!
-//! The vocabulary head is computed in chunks (see [`grpo_model::head`]) by both. Gradients are summed over micro-batches in fp32 by both, whatever
-//! a block is computed in.
+//! The vocabulary head is computed in chunks (see [`grpo_model::head`]) by both. Gradients are summed over
+//! micro-batches in fp32 by both, whatever a block is computed in.
 
 use grpo_model::head::{self, Chunk};
 use grpo_model::model::{self, Block};
@@ -46,11 +47,13 @@ impl Slope {
     }
 }
 
-/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in the order of
+/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in
+/// the order of
 /// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> Slope + 'a;
 
-/// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number comes first.
+/// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number
+/// comes first.
 pub type NoteFn<'a> = dyn FnMut(usize, &MicroBatch, &[f64], &[f64]) + 'a;
 
 /// Who is asked for logprobs.
@@ -68,13 +71,13 @@ pub enum LossOver {
     /// A piece of a micro-batch: the loss is a sum over tokens. Logits are computed once.
     #[default]
     Tokens,
-    /// A whole micro-batch: the loss looks at a row's tokens together. Logits are computed a second time for the gradient, where they
-    /// are more than one piece.
+    /// A whole micro-batch: the loss looks at a row's tokens together. Logits are computed a second time for the
+    /// gradient, where they are more than one piece.
     Batches,
 }
 
-/// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the vocabulary per
-/// piece would be written and read again each time.
+/// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the
+/// vocabulary per piece would be written and read again each time.
 struct Ends {
     tensors: Vec<Tensor>,
     /// None where an adapter is trained beside them.
@@ -128,7 +131,8 @@ impl Summed {
         });
     }
 
-    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert without tokens).
+    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert
+    /// without tokens).
     fn gradients(self, frozen: usize) -> Vec<Tensor> {
         let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
         let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);
@@ -137,8 +141,8 @@ impl Summed {
 }
 
 impl Sharded {
-    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss function is called for
-    /// every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
+    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss
+    /// function is called for every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
     pub fn gradients(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         // All ranks gather alike, so one that cannot keep what it computes decides for all.
         let over = f64::from(u8::from(self.kept_bytes(batches) > self.activation_bytes));
@@ -149,7 +153,8 @@ impl Sharded {
         }
     }
 
-    /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see [`crate::memory::Facts::kept_bytes`].
+    /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see
+    /// [`crate::memory::Facts::kept_bytes`].
     pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
         let count = |n: usize| n as u64;
         let load = Load {
@@ -328,8 +333,8 @@ impl Sharded {
         Ok((gradients, total))
     }
 
-    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `ends`; answers what flows into the last block's
-    /// output `x: [b, t, h]`.
+    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `ends`; answers what flows
+    /// into the last block's output `x: [b, t, h]`.
     fn head(
         &self,
         batch: &MicroBatch,
@@ -402,8 +407,8 @@ impl Sharded {
         Ok(grad_of(&x))
     }
 
-    /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is called for every piece of
-    /// every micro-batch, in order. Every rank must call it.
+    /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is
+    /// called for every piece of every micro-batch, in order. Every rank must call it.
     pub fn observe(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
         let _guard = tch::no_grad_guard();
         let config = match model {

@@ -1,9 +1,10 @@
-//! One GRPO step on a stored batch: check it, take what a reference says from rewards or loss, compute advantages, cut it into mini-batches, and of
-//! each make one optimizer step.
+//! One GRPO step on a stored batch: check it, take what a reference says from rewards or loss, compute advantages, cut
+//! it into mini-batches, and of each make one optimizer step.
 //!
-//! What the objective needs beside the logprobs of the moment is computed first, forward only: the base model's logprobs (`kl`), and the policy's under
-//! the weights that the batch's first step starts from (`oldLogprobs: Recompute`, `correction`) where later steps will have left them. A batch of
-//! one step needs no such pass: its own logprobs are they.
+//! What the objective needs beside the logprobs of the moment is computed first, forward only: the base model's
+//! logprobs (`kl`), and the policy's under the weights that the batch's first step starts from
+//! (`oldLogprobs: Recompute`, `correction`) where later steps will have left them. A batch of one step needs no such
+//! pass: its own logprobs are they.
 
 use std::time::Instant;
 
@@ -71,8 +72,8 @@ fn train_row(row: &Row) -> TrainRow {
     }
 }
 
-/// Rows that are trained on, weighed as if they step together, and what is already known of the step. Rewards of `shaped` take the place of the
-/// batch's own.
+/// Rows that are trained on, weighed as if they step together, and what is already known of the step. Rewards of
+/// `shaped` take the place of the batch's own.
 pub fn prepare(
     batch: &Batch,
     path: &str,
@@ -197,8 +198,8 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     })
 }
 
-/// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the first step's own are
-/// they.
+/// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the
+/// first step's own are they.
 fn needs_start(algorithm: &Algorithm, minis: &[Mini]) -> bool {
     let reads = algorithm.old_logprobs == OldLogprobs::Recompute || algorithm.correction.is_some();
     let moves = minis.len() > 1 || algorithm.epochs > 1;
@@ -292,7 +293,8 @@ fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
         .map(|_| mixtures().flatten().filter(|load| **load == 0).count() as u64);
 }
 
-/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini` is one mini-batch.
+/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini` is one
+/// mini-batch.
 fn update(
     model: &mut Sharded,
     mini: &mut [Mini],

@@ -1,8 +1,9 @@
 //! The ranks of a pod that has several GPUs, each a process of its own.
 //!
-//! The operator starts one process in a pod, with torchrun's environment for the pod's first rank: `RANK` is that one's number, and the pod's others follow it.
-//! Where `LOCAL_WORLD_SIZE` is above 1 this process becomes no rank. It starts them all, with `RANK` and `LOCAL_RANK` of each, and says what they say
-//! with the rank in front. None outlives another, nor this process; it ends as the one that ended first, which is what the operator reads.
+//! The operator starts one process in a pod, with torchrun's environment for the pod's first rank: `RANK` is that one's
+//! number, and the pod's others follow it. Where `LOCAL_WORLD_SIZE` is above 1 this process becomes no rank. It starts
+//! them all, with `RANK` and `LOCAL_RANK` of each, and says what they say with the rank in front. None outlives
+//! another, nor this process; it ends as the one that ended first, which is what the operator reads.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,8 +21,8 @@ use crate::error::TrainError;
 
 /// How often it is looked which ranks have ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Where ranks end because of another: how long the pod's others may take to end of themselves. Rank 0 has to stay for the watchdog's last word,
-/// and whoever lost a peer may be ahead of the peer whose end is the cause.
+/// Where ranks end because of another: how long the pod's others may take to end of themselves. Rank 0 has to stay for
+/// the watchdog's last word, and whoever lost a peer may be ahead of the peer whose end is the cause.
 const PARTING: Duration = Duration::from_secs(5);
 /// From SIGTERM to SIGKILL. A rank that hears the first ends at once.
 const GRACE: Duration = Duration::from_secs(5);
@@ -82,7 +83,8 @@ enum Stage {
     Killed,
 }
 
-/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `when_told` is given what to do when this process is told to end.
+/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `when_told` is given
+/// what to do when this process is told to end.
 pub fn launch(
     ranks: Ranks,
     program: &Path,

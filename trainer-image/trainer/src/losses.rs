@@ -1,5 +1,5 @@
-//! From logprobs to a loss and its slope, and to what is told of a step: the objective's words ([`grpo_objective::objective::term`]) for every
-//! trained token of a micro-batch.
+//! From logprobs to a loss and its slope, and to what is told of a step: the objective's words
+//! ([`grpo_objective::objective::term`]) for every trained token of a micro-batch.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement};
 use grpo_objective::Token;
@@ -98,8 +98,8 @@ impl Tally {
 pub struct Losses<'a> {
     pub algorithm: &'a Algorithm,
     pub rows: &'a [TrainRow],
-    /// Of every sequence of `rows`, where they are known beforehand; else they are summed over the tokens of a call, which then holds whole
-    /// sequences.
+    /// Of every sequence of `rows`, where they are known beforehand; else they are summed over the tokens of a call,
+    /// which then holds whole sequences.
     pub sums: Option<Vec<Sums>>,
     /// Whether the weights are those that the batch's first step starts from.
     pub first: bool,

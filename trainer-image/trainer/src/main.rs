@@ -38,7 +38,8 @@ enum Command {
         /// Where the last word goes when a rank hangs.
         #[arg(long, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
-        /// Number of the process that started this one as one of a pod's ranks. Without it, and where LOCAL_WORLD_SIZE is above 1, this process starts them.
+        /// Number of the process that started this one as one of a pod's ranks. Without it, and where LOCAL_WORLD_SIZE
+        /// is above 1, this process starts them.
         #[arg(long, hide = true)]
         launcher: Option<u32>,
     },
@@ -57,7 +58,8 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
-    /// Write a run's newest checkpoint, or a model as it is, as a Hugging Face directory; or merge an adapter into its model.
+    /// Write a run's newest checkpoint, or a model as it is, as a Hugging Face directory; or merge an adapter into its
+    /// model.
     Export {
         /// Directory of the model that the run began with.
         #[arg(long)]

@@ -1,11 +1,12 @@
 //! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated.
 //!
-//! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few moments that may be the fullest, which
-//! differ by schedule ([`crate::gradients`]); the estimate is the largest. What autograd keeps of a block is counted operation by operation
-//! ([`grpo_model::model`]). The bench measures the estimate against what libtorch's allocator has handed out (figure 6).
+//! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few
+//! moments that may be the fullest, which differ by schedule ([`crate::gradients`]); the estimate is the largest. What
+//! autograd keeps of a block is counted operation by operation ([`grpo_model::model`]). The bench measures the estimate
+//! against what libtorch's allocator has handed out (figure 6).
 //!
-//! A run is refused where not even one row of one token would fit, and warned where one row of full length would not: how long rows
-//! become, nobody knows before.
+//! A run is refused where not even one row of one token would fit, and warned where one row of full length would not:
+//! how long rows become, nobody knows before.
 
 use grpo_model::Config;
 use grpo_model::lora;
@@ -146,8 +147,8 @@ impl Facts {
         moments.into_iter().max_by_key(Estimate::total).unwrap_or_default()
     }
 
-    /// What the kept schedule holds at its fullest moment beyond state and head, which are held in either: units whole, their gradients, and
-    /// what autograd keeps of the largest micro-batch.
+    /// What the kept schedule holds at its fullest moment beyond state and head, which are held in either: units whole,
+    /// their gradients, and what autograd keeps of the largest micro-batch.
     pub fn kept_bytes(&self, load: &Load) -> u64 {
         let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations;
         self.kept(load).iter().map(beyond).max().unwrap_or(0)
@@ -218,7 +219,8 @@ impl Facts {
         }
         values
             + match c.experts_of(layer) {
-                // Gate and up; their product is made again, but where an adapter is beside the layer that it goes through.
+                // Gate and up; their product is made again, but where an adapter is beside the layer that it goes
+                // through.
                 None => (2 + u64::from(c.lora.is_some())) * c.intermediate_size as u64,
                 Some(experts) => {
                     let (k, wide) = (experts.per_token as u64, experts.intermediate_size as u64);
@@ -244,7 +246,8 @@ impl Facts {
         MASTER * (self.head_logits / vocabulary).max(1) * vocabulary
     }
 
-    /// Hidden states of the trained tokens, before and after the norm, and their gradients; of a chunk of them over its temperatures.
+    /// Hidden states of the trained tokens, before and after the norm, and their gradients; of a chunk of them over its
+    /// temperatures.
     fn head(&self, load: &Load, tokens: u64) -> u64 {
         let h = self.config.hidden_size as u64;
         let chunk = (self.head_logits / self.config.vocab_size as u64).clamp(1, load.trained.max(1));
@@ -357,7 +360,8 @@ impl Facts {
         ]
     }
 
-    /// Says, and answers, what a step on one row of `context` tokens would take, and refuses what cannot fit into `room` bytes for each rank.
+    /// Says, and answers, what a step on one row of `context` tokens would take, and refuses what cannot fit into
+    /// `room` bytes for each rank.
     pub fn announce(&self, context: u64, room: Option<u64>) -> Result<Estimate, TrainError> {
         let of = |tokens: u64| {
             let tokens = tokens.div_ceil(self.sequence);

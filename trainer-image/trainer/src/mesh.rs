@@ -1,9 +1,10 @@
 //! How ranks divide a step between them.
 //!
-//! Ranks are counted node by node, as torchrun does. Neighbours share sequences (`trainer.sequenceParallel`): each has a part of a micro-batch's tokens, and
-//! they trade tokens for heads around attention ([`grpo_model::layout`]). Such a *line* of ranks counts as one where micro-batches are dealt. Apart
-//! from that, parameters, gradients and optimizer state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a
-//! copy, gradients are scattered within nodes and summed over them, and only that sum crosses the network.
+//! Ranks are counted node by node, as torchrun does. Neighbours share sequences (`trainer.sequenceParallel`): each has
+//! a part of a micro-batch's tokens, and they trade tokens for heads around attention ([`grpo_model::layout`]). Such a
+//! *line* of ranks counts as one where micro-batches are dealt. Apart from that, parameters, gradients and optimizer
+//! state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a copy,
+//! gradients are scattered within nodes and summed over them, and only that sum crosses the network.
 //!
 //! ```text
 //! 2 nodes of 4, sequenceParallel 2, shard Node      rank   0 1 2 3 | 4 5 6 7

@@ -1,7 +1,8 @@
 //! Rows that one optimizer step is computed from: a batch's rows cut into mini-batches, weighed and packed.
 //!
-//! A mini-batch holds whole sequences, in the batch's order, so that groups, whose prompts are computed once, stay together as far as the number
-//! of mini-batches lets them. Denominators are the mini-batch's own, as in verl. All ranks cut and pack alike; each makes tensors of its packs.
+//! A mini-batch holds whole sequences, in the batch's order, so that groups, whose prompts are computed once, stay
+//! together as far as the number of mini-batches lets them. Denominators are the mini-batch's own, as in verl. All
+//! ranks cut and pack alike; each makes tensors of its packs.
 
 use grpo_crds::algorithm::Algorithm;
 use grpo_objective::batch_weights;
@@ -24,8 +25,8 @@ pub struct Mini {
     in_parts: bool,
 }
 
-/// What this rank has read for a step, where every rank could read its own; else all refuse the batch at `path`: those that could would wait for
-/// the others in the step's first exchange. Every rank must call it.
+/// What this rank has read for a step, where every rank could read its own; else all refuse the batch at `path`: those
+/// that could would wait for the others in the step's first exchange. Every rank must call it.
 pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Result<T, TrainError> {
     let refused = model.sum(&[f64::from(u8::from(own.is_err()))])?[0];
     match own {
@@ -121,8 +122,9 @@ impl Mini {
     }
 }
 
-/// What the model says of the trained tokens of all mini-batches: `put` is called for every row with one number a token of it, 0 where it is
-/// not trained on. Answers the operations that this took of the ranks together. Every rank must call it, and every rank hears of all rows.
+/// What the model says of the trained tokens of all mini-batches: `put` is called for every row with one number a token
+/// of it, 0 where it is not trained on. Answers the operations that this took of the ranks together. Every rank must
+/// call it, and every rank hears of all rows.
 pub fn fill(
     model: &Sharded,
     which: Model,

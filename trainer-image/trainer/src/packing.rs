@@ -1,20 +1,23 @@
 //! Rows that begin alike, computed once: a step's rows are merged into tries by their token ids and laid out flat.
 //!
-//! Rows of one group share the prompt; one-row-per-turn rows of an episode share the history. What a position's hidden state is depends on
-//! the tokens up to it alone, so equal prefixes are one run of tokens in the pack. A [`Pack`] is such a layout: unique tokens, the position
-//! of each, the attention's [`Piece`]s, and for each trained token of each row an [`Entry`]: where the hidden state is that predicts it.
+//! Rows of one group share the prompt; one-row-per-turn rows of an episode share the history. What a position's hidden
+//! state is depends on the tokens up to it alone, so equal prefixes are one run of tokens in the pack. A [`Pack`] is
+//! such a layout: unique tokens, the position of each, the attention's [`Piece`]s, and for each trained token of each
+//! row an [`Entry`]: where the hidden state is that predicts it.
 //!
-//! **Layout.** A trie's node is followed by its largest child and so on down: a *heavy path*, whose tokens are one behind the other, so that
-//! one causal call computes it as if it were one row. What branches off follows, nested; all that branches off at one place lies
-//! together, and is one call whose queries see the path up to there. A token is in at most 1 + log2(n) calls (heavy-light decomposition,
-//! Sleator and Tarjan 1983), however many turns an episode has. Sharing prefixes between rows of a trie is AReaL's tree training and
-//! verl's PrefixGrouper; packs, layout and merge here are our own.
+//! **Layout.** A trie's node is followed by its largest child and so on down: a *heavy path*, whose tokens are one
+//! behind the other, so that one causal call computes it as if it were one row. What branches off follows, nested; all
+//! that branches off at one place lies together, and is one call whose queries see the path up to there. A token is in
+//! at most 1 + log2(n) calls (heavy-light decomposition, Sleator and Tarjan 1983), however many turns an episode has.
+//! Sharing prefixes between rows of a trie is AReaL's tree training and verl's PrefixGrouper; packs, layout and merge
+//! here are our own.
 //!
-//! **Cutting.** A pack holds at most `budget` unique tokens, but where one row alone is longer. A trie is cut where the least is shared: a
-//! subtree that fits is never cut. Packs are dealt to ranks by cost (linear part, attention's pairs, vocabulary head); a trie is cut further
-//! only where that makes the slowest rank faster.
+//! **Cutting.** A pack holds at most `budget` unique tokens, but where one row alone is longer. A trie is cut where the
+//! least is shared: a subtree that fits is never cut. Packs are dealt to ranks by cost (linear part, attention's pairs,
+//! vocabulary head); a trie is cut further only where that makes the slowest rank faster.
 //!
-//! Everything depends on the rows alone, never on a clock or a hash map's order, so a replayed batch is computed in the same order.
+//! Everything depends on the rows alone, never on a clock or a hash map's order, so a replayed batch is computed in the
+//! same order.
 
 use std::ops::Range;
 
@@ -60,8 +63,8 @@ pub struct Pack {
     pub entries: Vec<Entry>,
 }
 
-/// Forward work of one token in the linear layers, of one pair of the attention, and of one trained token in the vocabulary head, in any one
-/// unit.
+/// Forward work of one token in the linear layers, of one pair of the attention, and of one trained token in the
+/// vocabulary head, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     pub token: f64,
@@ -101,8 +104,8 @@ pub struct Packing {
     pub row_tokens: usize,
 }
 
-/// Merges rows, cuts what comes of it into packs of at most `budget` tokens, and deals those to `ranks`. Rows without a trained token, and
-/// what follows a row's last trained token, are not computed.
+/// Merges rows, cuts what comes of it into packs of at most `budget` tokens, and deals those to `ranks`. Rows without a
+/// trained token, and what follows a row's last trained token, are not computed.
 pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Packing {
     let rows: Vec<Used<'_>> = rows
         .iter()
@@ -112,7 +115,8 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
     let ranks = ranks.max(1);
     let whole = trie(&rows, (0..rows.len()).collect());
     let total: usize = whole.iter().map(|node| node.range.len()).sum();
-    // With more ranks than whole tries, a smaller budget may spread the work. What is shared is in several packs then, so together they are larger.
+    // With more ranks than whole tries, a smaller budget may spread the work. What is shared is in several packs then,
+    // so together they are larger.
     let mut budgets = vec![budget.max(1)];
     if ranks > 1 {
         let sizes =

@@ -1,11 +1,13 @@
-//! Router replay (R3, arXiv 2510.11370): a mixture's tokens go through the experts that the engine has sent them through when they were sampled.
+//! Router replay (R3, arXiv 2510.11370): a mixture's tokens go through the experts that the engine has sent them
+//! through when they were sampled.
 //!
-//! Engine and trainer round differently, and where two experts are nearly as good a rounding chooses: the trainer would differentiate by other experts than
-//! have computed the logprobs that were sampled with. What an engine has recorded is in files of the run's store; rows name them by spans
-//! ([`ExpertsSpan`]). A rank reads those of the packs that it computes, just before, so that a step's are never in memory at once.
+//! Engine and trainer round differently, and where two experts are nearly as good a rounding chooses: the trainer would
+//! differentiate by other experts than have computed the logprobs that were sampled with. What an engine has recorded
+//! is in files of the run's store; rows name them by spans ([`ExpertsSpan`]). A rank reads those of the packs that it
+//! computes, just before, so that a step's are never in memory at once.
 //!
-//! A prefix that rows share is computed once, by the experts of one of these rows. Tokens without a record go where the trainer's router sends them, and
-//! so does the base model, which was never sampled from.
+//! A prefix that rows share is computed once, by the experts of one of these rows. Tokens without a record go where the
+//! trainer's router sends them, and so does the base model, which was never sampled from.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,7 +26,8 @@ use crate::state::{Store, sha256};
 /// Left to the router.
 const UNKNOWN: i64 = -1;
 
-/// Experts of `tokens` tokens, or why they cannot be used. `file`'s layout is [`ExpertsSpan`]'s; answers `[tokens, layers, per token]`.
+/// Experts of `tokens` tokens, or why they cannot be used. `file`'s layout is [`ExpertsSpan`]'s; answers
+/// `[tokens, layers, per token]`.
 fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<u16>, TrainError> {
     let refuse = |message: String| TrainError::Batch {
         path: span.file.clone(),
@@ -74,7 +77,8 @@ fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<
     Ok(numbers)
 }
 
-/// Experts of a pack's tokens, `[1, tokens, experts per token]` int64 of every layer, -1 where they are not known; none in a layer without experts.
+/// Experts of a pack's tokens, `[1, tokens, experts per token]` int64 of every layer, -1 where they are not known; none
+/// in a layer without experts.
 pub(crate) fn experts_of(
     pack: &Pack,
     rows: &[TrainRow],

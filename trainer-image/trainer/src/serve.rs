@@ -1,8 +1,9 @@
 //! A run's trainer: rank 0 answers the driver over HTTP, every rank follows rank 0's orders.
 //!
-//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the last published step are replayed. Where a
-//! replayed step comes out with other bits than were published, a new lineage begins. Orders go from rank 0 to the others as broadcasts; an
-//! idle order every few seconds lets every rank notice that another one is gone, and end. One that hangs is found by the [`watchdog`].
+//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the last published
+//! step are replayed. Where a replayed step comes out with other bits than were published, a new lineage begins. Orders
+//! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
+//! is gone, and end. One that hangs is found by the [`watchdog`].
 
 mod checkpoints;
 mod http;

@@ -1,13 +1,14 @@
 //! Fully sharded training without autograd hooks: what a rank holds, and the optimizer's step.
 //!
-//! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32 shard of every unit, and AdamW's two
-//! moments of it. [`crate::gradients`] streams the units through the model.
+//! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32
+//! shard of every unit, and AdamW's two moments of it. [`crate::gradients`] streams the units through the model.
 //!
-//! Where blocks are computed in bf16, those shards stay the masters: a part is rounded before it is gathered, which halves the bytes on the way,
-//! and gradients are summed over micro-batches and ranks in fp32. What is published and stored is always the masters.
+//! Where blocks are computed in bf16, those shards stay the masters: a part is rounded before it is gathered, which
+//! halves the bytes on the way, and gradients are summed over micro-batches and ranks in fp32. What is published and
+//! stored is always the masters.
 //!
-//! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and are gathered with the
-//! adapter's. They are held in the precision that is computed in.
+//! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and
+//! are gathered with the adapter's. They are held in the precision that is computed in.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -87,13 +88,15 @@ pub struct Sharded {
     pub updates: u64,
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
     pub head_logits: usize,
-    /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in backward.
+    /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in
+    /// backward.
     pub activation_bytes: usize,
     /// Unique tokens of one micro-batch, but where one row alone is longer.
     pub micro_batch_tokens: usize,
     /// What one call of the loss function is given.
     pub loss_over: LossOver,
-    /// Where the experts are that engines have recorded, if a mixture's tokens are to go through them ([`crate::replay`]).
+    /// Where the experts are that engines have recorded, if a mixture's tokens are to go through them
+    /// ([`crate::replay`]).
     pub replays: Option<Store>,
     /// Of seed and step: which values an adapter's dropout drops.
     pub(crate) drops_by: u64,
@@ -156,8 +159,8 @@ impl Sharded {
         })
     }
 
-    /// Blocks, and the head's operands, are computed in this precision from here on. A frozen model is held in it and does not get back what
-    /// bf16 has lost.
+    /// Blocks, and the head's operands, are computed in this precision from here on. A frozen model is held in it and
+    /// does not get back what bf16 has lost.
     pub fn compute_in(self, precision: Precision) -> Self {
         let compute = Compute {
             precision,
@@ -191,8 +194,8 @@ impl Sharded {
         self.compute.kind()
     }
 
-    /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B at zero, so that the
-    /// model is at first what it was.
+    /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B
+    /// at zero, so that the model is at first what it was.
     pub fn with_adapter(self, lora: Lora, seed: u64) -> Result<Self, TrainError> {
         let adapter = finetune::initialise_adapter(&self.config, &lora, seed);
         self.with_adapter_of(lora, &adapter)
@@ -232,8 +235,9 @@ impl Sharded {
         self
     }
 
-    /// What sharding costs is measured against this: the same shards and steps, but units are gathered from a copy that every rank has, and of a
-    /// gradient each rank takes its part unsummed. The copy does not follow the steps, and an adapter has none: this is for measuring.
+    /// What sharding costs is measured against this: the same shards and steps, but units are gathered from a copy that
+    /// every rank has, and of a gradient each rank takes its part unsummed. The copy does not follow the steps, and an
+    /// adapter has none: this is for measuring.
     pub fn without_collectives(mut self) -> Result<Self, TrainError> {
         let whole = self
             .shards
@@ -266,7 +270,8 @@ impl Sharded {
         self.parts.node.as_ref().map_or(0, |(_, copies)| copies.rank())
     }
 
-    /// How many parts micro-batches are dealt to, and which of them is this rank's: ranks that share sequences count as one.
+    /// How many parts micro-batches are dealt to, and which of them is this rank's: ranks that share sequences count as
+    /// one.
     pub fn lines(&self) -> (usize, usize) {
         let line = self.parts.line.world();
         (self.group.world() as usize / line, self.group.rank() as usize / line)
@@ -285,8 +290,8 @@ impl Sharded {
         };
         let (ranks, rank) = (self.parts.line.world() as i64, self.parts.line.rank() as i64);
         let tokens = batch.ids.numel() as i64;
-        // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some that make the pack divisible
-        // and that nobody sees.
+        // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some
+        // that make the pack divisible and that nobody sees.
         let here = |all: Tensor, dim: usize| {
             let mut behind = vec![0; 2 * (all.dim() - 1 - dim)];
             behind.extend([0, tokens * ranks - all.size()[dim]]);
@@ -310,7 +315,8 @@ impl Sharded {
         self.drops_by = mixed(mixed(seed) ^ u64::from(step));
     }
 
-    /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is that already.
+    /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is
+    /// that already.
     pub fn hold_base(&mut self, source: &Source) -> Result<(), TrainError> {
         if self.frozen.is_empty() {
             let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
@@ -343,7 +349,8 @@ impl Sharded {
         tensors.iter().enumerate().map(leaf).collect()
     }
 
-    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank must call it.
+    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank
+    /// must call it.
     pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
         let mut tensors = self.gather_masters(index)?;
         let Some(lora) = &self.config.lora else {
@@ -377,7 +384,8 @@ impl Sharded {
         self.collected(true, |index| self.adapter(index))
     }
 
-    /// What is published, the adapter's weights or all: whole on rank 0. The other ranks hold a unit of it at a time, and answer nothing.
+    /// What is published, the adapter's weights or all: whole on rank 0. The other ranks hold a unit of it at a time,
+    /// and answer nothing.
     pub fn published(&self, adapter: bool) -> Result<Weights, TrainError> {
         let kept = self.group.rank() == 0;
         match adapter {
@@ -405,8 +413,9 @@ impl Sharded {
         Ok(weights)
     }
 
-    /// Tokens that each expert of each layer computed in the forward passes of all gradients since [`Sharded::begin_step`], over all ranks, padding
-    /// included: `[layer][expert]`, empty for a layer without experts. Every rank must call it.
+    /// Tokens that each expert of each layer computed in the forward passes of all gradients since
+    /// [`Sharded::begin_step`], over all ranks, padding included: `[layer][expert]`, empty for a layer without experts.
+    /// Every rank must call it.
     pub fn expert_loads(&self) -> Result<Vec<Vec<u64>>, TrainError> {
         let own = self.loads.borrow().clone();
         let flat: Vec<f64> = own.iter().flatten().map(|count| *count as f64).collect();
@@ -449,8 +458,8 @@ impl Sharded {
         Ok(sum.double_value(&[0]).sqrt())
     }
 
-    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one such step
-    /// would be in every parameter and moment for good.
+    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one
+    /// such step would be in every parameter and moment for good.
     pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {
         let norm = self.norm(gradients)?;
         if !norm.is_finite() {

@@ -1,10 +1,11 @@
 //! What survives: checkpoints to go on from, and weights versions that engines pull.
 //!
-//! Both are written into a folder without a name of theirs, synced, and renamed, the manifest last: a name either holds everything or does
-//! not exist. A checkpoint's shards are flat, so they are read back at another world size by putting them behind each other.
+//! Both are written into a folder without a name of theirs, synced, and renamed, the manifest last: a name either holds
+//! everything or does not exist. A checkpoint's shards are flat, so they are read back at another world size by putting
+//! them behind each other.
 //!
-//! An attempt begins by removing the folders in which those before it write: a rank of an earlier one that is still alive somewhere finds
-//! nothing left to rename, and ends.
+//! An attempt begins by removing the folders in which those before it write: a rank of an earlier one that is still
+//! alive somewhere finds nothing left to rename, and ends.
 
 mod checkpoints;
 
@@ -188,8 +189,8 @@ impl Store {
         written
     }
 
-    /// Removes a published folder. Its name goes first: whoever ended in between would leave a manifest of files that are not there. What is left
-    /// then is removed with what else has no name.
+    /// Removes a published folder. Its name goes first: whoever ended in between would leave a manifest of files that
+    /// are not there. What is left then is removed with what else has no name.
     pub(crate) fn take_away(&self, folder: &Path) -> Result<(), TrainError> {
         self.still_ours("removing what is old")?;
         let staged = self.staged(folder)?;
@@ -270,8 +271,9 @@ impl Store {
         Ok(found)
     }
 
-    /// Publishes `weights`, in the form that engines load, and answers the manifest with its checksum. Publishing the same version again is a no-op; other weights
-    /// under a published name are refused, because tokens were sampled from what the name meant.
+    /// Publishes `weights`, in the form that engines load, and answers the manifest with its checksum. Publishing the
+    /// same version again is a no-op; other weights under a published name are refused, because tokens were sampled
+    /// from what the name meant.
     pub fn publish(
         &self,
         weights: &Weights,

@@ -1,8 +1,9 @@
 //! Ends a rank that waits too long for others, and says for whom.
 //!
-//! A thread beside the training looks whether the collective or the step under way is past its deadline. It then compares how far the
-//! ranks say they are: whoever is behind, and does not say that it is busy, hangs. The verdict goes to the other ranks, into the
-//! termination message, and with it to the operator, which starts all ranks again and avoids the node of the one that hung.
+//! A thread beside the training looks whether the collective or the step under way is past its deadline. It then
+//! compares how far the ranks say they are: whoever is behind, and does not say that it is busy, hangs. The verdict
+//! goes to the other ranks, into the termination message, and with it to the operator, which starts all ranks again and
+//! avoids the node of the one that hung.
 
 use std::fs::File;
 use std::io::Write;
@@ -85,8 +86,8 @@ fn overdue(doing: &Doing, limits: &Limits, now: Instant) -> Option<Overdue> {
     })
 }
 
-/// Ranks that never came, and of the others those that are furthest behind. A rank somewhat behind the foremost may itself wait for the last one: the
-/// root of a broadcast waits for it while another receiver has long gone on.
+/// Ranks that never came, and of the others those that are furthest behind. A rank somewhat behind the foremost may
+/// itself wait for the last one: the root of a broadcast waits for it while another receiver has long gone on.
 fn late(positions: &[Option<Position>]) -> Vec<u32> {
     let numbers = || positions.iter().flatten().map(|at| (at.number, at.within));
     let (last, foremost) = (numbers().min(), numbers().max());
@@ -176,7 +177,8 @@ pub fn verdict_of_others(watch: &Watch) -> Option<Hang> {
     serde_json::from_str(&word).ok()
 }
 
-/// The kubelet takes it from there; at most 4 KiB. Of the ranks of a pod, whose file it is together, the first one's word stays.
+/// The kubelet takes it from there; at most 4 KiB. Of the ranks of a pod, whose file it is together, the first one's
+/// word stays.
 pub fn write_last_word(file: &Path, hang: &Hang) {
     let short = Hang {
         message: hang.message.chars().take(1000).collect(),

@@ -145,7 +145,8 @@ fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// Rows of `episodes` episodes of one prompt, one per turn, each with its whole history or with all but its last `window` turns cut short.
+/// Rows of `episodes` episodes of one prompt, one per turn, each with its whole history or with all but its last
+/// `window` turns cut short.
 fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
     let token = |episode: u32, turn: u32, i: u32| (7 + episode * 13 + turn * 5 + i * i * 3) % 64;
     let mut rows = Vec::new();

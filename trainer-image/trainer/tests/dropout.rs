@@ -1,4 +1,5 @@
-//! What an adapter's dropout drops is the token's, the layer's and the step's affair: not the packing's, the ranks' or the schedule's.
+//! What an adapter's dropout drops is the token's, the layer's and the step's affair: not the packing's, the ranks' or
+//! the schedule's.
 
 #![allow(clippy::unwrap_used)]
 

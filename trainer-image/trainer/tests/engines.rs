@@ -1,7 +1,8 @@
-//! A run that trains an adapter and a real engine that samples from it: what the trainer publishes for it, and what it makes of the rows.
+//! A run that trains an adapter and a real engine that samples from it: what the trainer publishes for it, and what it
+//! makes of the rows.
 //!
-//! `e2e/engines/vllm.sh` runs one of these before a vLLM serves behind an agent, the other afterwards. The run's store lies between them as it does
-//! between a trainer's attempts.
+//! `e2e/engines/vllm.sh` runs one of these before a vLLM serves behind an agent, the other afterwards. The run's store
+//! lies between them as it does between a trainer's attempts.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Trainers that are killed at any instant, over and over: what comes back goes on with the same bits, and no checkpoint is half there.
+//! Trainers that are killed at any instant, over and over: what comes back goes on with the same bits, and no
+//! checkpoint is half there.
 //!
 //! 10 kills; `make test-trainer-kills` has 200.
 

@@ -1,4 +1,5 @@
-//! Pods of several ranks, started as the operator does: one process in each pod, which starts the ranks. On the CPU, where ranks compute as well.
+//! Pods of several ranks, started as the operator does: one process in each pod, which starts the ranks. On the CPU,
+//! where ranks compute as well.
 
 #![allow(clippy::unwrap_used)]
 

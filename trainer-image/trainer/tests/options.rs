@@ -1,6 +1,8 @@
-//! Every option of the objective, as a step executes it: its gradient against the objective's scalar words and one graph of the whole model.
+//! Every option of the objective, as a step executes it: its gradient against the objective's scalar words and one
+//! graph of the whole model.
 //!
-//! A step's gradient is seen in AdamW's first moment: without memory (beta 0) and without clipping that is the last optimizer step's gradient.
+//! A step's gradient is seen in AdamW's first moment: without memory (beta 0) and without clipping that is the last
+//! optimizer step's gradient.
 
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +50,8 @@ fn plain() -> Algorithm {
 /// Gradients by unit, whole, and rank 0's metrics.
 type Taken = (Vec<Vec<f32>>, StepMetrics);
 
-/// Of each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights are put back in between.
+/// Of each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights
+/// are put back in between.
 fn taken<T: Sync>(
     world: u32,
     many: &[T],
@@ -361,7 +364,8 @@ fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
     let ((found, looked), (wanted, metrics)) = (step(&with(nothing)), step(&with(None)));
     assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
     assert!((looked.ratio_deviation / metrics.ratio_deviation - 1.0).abs() < 1e-3 && looked.rows_overlong == 2);
-    // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains on.
+    // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains
+    // on.
     let forward = Forward::of(&config());
     let looking = |rows: Vec<TrainRow>| forward.looking(&Work::of(&Mini::new(rows, &alone()).unwrap().packing));
     let stored = batch.rows.iter().map(|row| TrainRow {

@@ -1,4 +1,5 @@
-//! Steps in bf16 over fp32 masters, beside the same in fp32, and both by the operations that devices other than the CPU compute with.
+//! Steps in bf16 over fp32 masters, beside the same in fp32, and both by the operations that devices other than the CPU
+//! compute with.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,8 +14,8 @@ use grpo_trainer::packing::{Cost, pack};
 use grpo_trainer::sharded::{AdamW, Precision, Sharded, Slope};
 use tch::{Kind, Tensor};
 
-/// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is averaged away. Of a
-/// unit's gradient, by norm.
+/// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is
+/// averaged away. Of a unit's gradient, by norm.
 const GRADIENTS: f64 = 4e-2;
 const LOSS: f64 = 2e-3;
 

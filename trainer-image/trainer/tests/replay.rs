@@ -1,4 +1,5 @@
-//! Router replay: tokens go through the experts that are recorded, on whichever rank and in whatever pack; a record that cannot be used is refused.
+//! Router replay: tokens go through the experts that are recorded, on whichever rank and in whatever pack; a record
+//! that cannot be used is refused.
 
 #![allow(clippy::unwrap_used)]
 
@@ -55,7 +56,8 @@ fn record(root: &Path, name: &str, tokens: &[u32], parts: &[(usize, usize)]) -> 
     parts.iter().enumerate().map(span).collect()
 }
 
-/// A batch of which an engine has recorded the experts, in a store at `root`: of all tokens but one, and the last, which no engine computes.
+/// A batch of which an engine has recorded the experts, in a store at `root`: of all tokens but one, and the last,
+/// which no engine computes.
 fn recorded(root: &Path, step: u32) -> Batch {
     let mut batch = batch(step);
     for row in &mut batch.rows {

@@ -1,7 +1,9 @@
-//! Figure 4: runs that each fit alone but not together, in many random clusters. A run has all of its pods on nodes, or none.
+//! Figure 4: runs that each fit alone but not together, in many random clusters. A run has all of its pods on nodes, or
+//! none.
 //!
-//! Several scenarios go on at a time on one control plane, each on nodes that only its runs may use. In each, all runs are applied at once;
-//! whenever one is placed it is ended, and the next has its turn, until every run has been placed. Seen from outside, by what pods are bound:
+//! Several scenarios go on at a time on one control plane, each on nodes that only its runs may use. In each, all runs
+//! are applied at once; whenever one is placed it is ended, and the next has its turn, until every run has been placed.
+//! Seen from outside, by what pods are bound:
 //!
 //! * half-placed: some but not all pods of a run are bound for longer than the operator takes to put them back;
 //! * deadlock: a run that has room, by trying every placement, is not placed.
@@ -46,7 +48,8 @@ impl Scale {
     };
 }
 
-/// The operator's deadline for binding what it has let go is 30 s; what is half-placed for longer has not been put back.
+/// The operator's deadline for binding what it has let go is 30 s; what is half-placed for longer has not been put
+/// back.
 const HALF_PLACED_FOR: Duration = Duration::from_secs(45);
 /// A run that has room for so long and is not placed never will be.
 const STUCK_AFTER: Duration = Duration::from_secs(60);

@@ -1,7 +1,8 @@
 //! Random clusters and runs that compete for them: each run fits alone, all of them do not.
 //!
-//! Nodes have 1 to 8 GPUs and may be tainted or labelled; runs have trainers and engines of several sizes that may tolerate the taint or ask for
-//! the label. Whether something fits is found by trying everything, on purpose in another way than the operator's.
+//! Nodes have 1 to 8 GPUs and may be tainted or labelled; runs have trainers and engines of several sizes that may
+//! tolerate the taint or ask for the label. Whether something fits is found by trying everything, on purpose in another
+//! way than the operator's.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -100,7 +101,8 @@ impl Scenario {
         self.place(&mut free.to_vec(), &pods, 0)
     }
 
-    /// Places the first pod on each node from this one on, and the others behind it. Of pods that are alike the later never goes before the earlier.
+    /// Places the first pod on each node from this one on, and the others behind it. Of pods that are alike the later
+    /// never goes before the earlier.
     fn place(&self, free: &mut [u32], pods: &[Pod], from: usize) -> bool {
         let Some((pod, rest)) = pods.split_first() else {
             return true;

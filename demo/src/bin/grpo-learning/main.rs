@@ -1,7 +1,7 @@
 //! `grpo-learning`: runs the demo over several seeds and its two controls on a cluster, and says whether it learns.
 //!
-//! Each run is applied, followed, copied out and deleted before the next one, because two runs on one machine would only slow each
-//! other down. A run whose store is in the output folder already, finished, is not run again.
+//! Each run is applied, followed, copied out and deleted before the next one, because two runs on one machine would
+//! only slow each other down. A run whose store is in the output folder already, finished, is not run again.
 
 mod rates;
 

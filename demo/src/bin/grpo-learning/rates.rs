@@ -1,5 +1,5 @@
-//! Chooses the learning rate on the validation split: one run a rate, seed 0, measured on tasks that neither training nor the
-//! held-out figures ever see. The held-out tasks must not have a say in it.
+//! Chooses the learning rate on the validation split: one run a rate, seed 0, measured on tasks that neither training
+//! nor the held-out figures ever see. The held-out tasks must not have a say in it.
 
 use super::{Options, base, run};
 use grpo_bench_report::{Bench, Row};

@@ -1,4 +1,5 @@
-//! Copies a run's store out of the cluster: a short-lived pod mounts the run's claim, and its `tar` streams through an exec.
+//! Copies a run's store out of the cluster: a short-lived pod mounts the run's claim, and its `tar` streams through an
+//! exec.
 
 use super::{ClusterError, api, wait};
 use grpo_crds::GrpoRun;

@@ -1,4 +1,5 @@
-//! Waiting for a state of some objects: on a watch, with a deadline, and with words about what was there when time ran out.
+//! Waiting for a state of some objects: on a watch, with a deadline, and with words about what was there when time ran
+//! out.
 
 use futures::TryStreamExt;
 use kube::api::Api;

@@ -1,4 +1,5 @@
-//! Requests as the API server recorded them: who, what, when to the microsecond. Everything a bench says about requests is counted here.
+//! Requests as the API server recorded them: who, what, when to the microsecond. Everything a bench says about requests
+//! is counted here.
 
 use std::{
     fs::File,

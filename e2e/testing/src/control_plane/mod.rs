@@ -1,12 +1,14 @@
-//! A Kubernetes control plane without kubelets: etcd and the API server, and on wish scheduler, controllers and KWOK in place of nodes.
+//! A Kubernetes control plane without kubelets: etcd and the API server, and on wish scheduler, controllers and KWOK in
+//! place of nodes.
 //!
 //! ```text
 //! etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler, kwok, and whoever holds a kubeconfig made by [`ControlPlane::user`]
 //!               └──► audit log ──► [`audit`]
 //! ```
 //!
-//! Everything listens on loopback on ports of its own and lives in a temporary folder; all of it ends with the value, or with the process. The
-//! binaries are those that `make setup` builds. Nothing runs in such a cluster: KWOK *says* that pods run.
+//! Everything listens on loopback on ports of its own and lives in a temporary folder; all of it ends with the value,
+//! or with the process. The binaries are those that `make setup` builds. Nothing runs in such a cluster: KWOK *says*
+//! that pods run.
 
 pub mod audit;
 mod part;
@@ -197,7 +199,8 @@ impl ControlPlane {
         pairs.map(|(a, b)| Ipv4Addr::new(127, second, a, b)).collect()
     }
 
-    /// What KWOK is told about addresses. Of many, a pod has the one that the first two digits of its uid, as bytes, make.
+    /// What KWOK is told about addresses. Of many, a pod has the one that the first two digits of its uid, as bytes,
+    /// make.
     fn address(&self) -> String {
         match self.options.many_addresses {
             true => {
@@ -208,7 +211,8 @@ impl ControlPlane {
         }
     }
 
-    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], [`GATEWAY`], [`BARE`], alice or bob, who have no rights but those they are given.
+    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], [`GATEWAY`], [`BARE`], alice or bob, who have no
+    /// rights but those they are given.
     pub fn user(&self, name: &str) -> Result<User, ControlPlaneError> {
         user(self.folder.path(), self.port, name)
     }
@@ -335,8 +339,9 @@ fn program(name: &str) -> Result<PathBuf, ControlPlaneError> {
     }
 }
 
-/// Addresses of 127/8 are this machine's. Every control plane has a second byte of its own, so that several can be answered for at a time: whoever
-/// listens at the first address of a byte has it. Drawn without a claim, one run of the tests in twenty had two that met.
+/// Addresses of 127/8 are this machine's. Every control plane has a second byte of its own, so that several can be
+/// answered for at a time: whoever listens at the first address of a byte has it. Drawn without a claim, one run of the
+/// tests in twenty had two that met.
 fn claim_addresses() -> Result<(Ipv4Addr, TcpListener), ControlPlaneError> {
     let first = rand::random_range(0..SECOND_BYTES.len());
     let mut last = None;
@@ -362,8 +367,8 @@ pub fn free_port() -> Result<u16, ControlPlaneError> {
     free_ports().map(|[port]| port)
 }
 
-/// Ports that nobody listens on, and that the kernel gives to no connection: one of its own choice may belong to a client by the time the server that it
-/// was for has started.
+/// Ports that nobody listens on, and that the kernel gives to no connection: one of its own choice may belong to a
+/// client by the time the server that it was for has started.
 fn free_ports<const N: usize>() -> Result<[u16; N], ControlPlaneError> {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU16::new(rand::random()));
@@ -424,7 +429,8 @@ fn apiserver_flags(at: &Path, etcd: u16, port: u16, audit: bool) -> Vec<String> 
         ("max-requests-inflight", "2000".into()),
         ("max-mutating-requests-inflight", "1000".into()),
         ("profiling", "false".into()),
-        // Nobody takes the taint away again that it puts on new nodes: the controller that would also takes silent nodes for dead ones.
+        // Nobody takes the taint away again that it puts on new nodes: the controller that would also takes silent
+        // nodes for dead ones.
         ("disable-admission-plugins", "TaintNodesByCondition".into()),
         // Shutting down does not wait for watches, which never end by themselves.
         ("shutdown-watch-termination-grace-period", "0s".into()),

@@ -36,8 +36,9 @@ pub struct Entry {
     /// Put there twice: what a writer says of other writers is kept only the second time.
     #[serde(default)]
     pub twice: bool,
-    /// There, status and all, before the operator starts. What a status says of attempts is believed only by an operator that has not counted any
-    /// of this run itself: later, a writer races with its first look at the run, and loses.
+    /// There, status and all, before the operator starts. What a status says of attempts is believed only by an
+    /// operator that has not counted any of this run itself: later, a writer races with its first look at the run, and
+    /// loses.
     #[serde(default)]
     pub before: bool,
     /// Made while the CRDs take anything.

@@ -1,10 +1,11 @@
 //! LoRA adapters of vLLM and SGLang, which are loaded and unloaded alike.
 //!
-//! An adapter's name and its folder both are its version, so neither is ever used twice: an engine that is given other files under a known
-//! name goes on with what it has cached of the old ones. The adapter before the one that serves stays loaded, because running requests are
-//! sampled from it; older ones are unloaded before the next is loaded, since an engine has room for few. Unloading takes a name away: rows that
-//! are sampled from that adapter go on, and as there is no room the engine reads its files again and again. vLLM ends when they are gone, so
-//! they stay as long as a request is on its way.
+//! An adapter's name and its folder both are its version, so neither is ever used twice: an engine that is given other
+//! files under a known name goes on with what it has cached of the old ones. The adapter before the one that serves
+//! stays loaded, because running requests are sampled from it; older ones are unloaded before the next is loaded, since
+//! an engine has room for few. Unloading takes a name away: rows that are sampled from that adapter go on, and as there
+//! is no room the engine reads its files again and again. vLLM ends when they are gone, so they stay as long as a
+//! request is on its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,8 +56,8 @@ struct Models {
 #[derive(Deserialize)]
 struct ModelName {
     id: String,
-    /// The model that an adapter is to. The model itself has none, and its name is no mark of it: SGLang gives it another when its
-    /// weights are replaced.
+    /// The model that an adapter is to. The model itself has none, and its name is no mark of it: SGLang gives it
+    /// another when its weights are replaced.
     #[serde(default)]
     parent: Option<String>,
 }

@@ -1,9 +1,10 @@
 //! Experts of tokens, from each engine's words into ours.
 //!
-//! vLLM answers with a NumPy file in base64: an array of tokens, layers and experts per token, of unsigned numbers of 8 or 16 bits. SGLang answers with
-//! the numbers alone, 32 bits each; how many a token has follows from how many tokens there must be. Both have rows for every layer, dense ones
-//! included, and for every token but the last, from the position on that was asked for, what was found in the prefix cache too. Whether layers and
-//! numbers are those of the model the driver knows: it has the model, this agent has not.
+//! vLLM answers with a NumPy file in base64: an array of tokens, layers and experts per token, of unsigned numbers of 8
+//! or 16 bits. SGLang answers with the numbers alone, 32 bits each; how many a token has follows from how many tokens
+//! there must be. Both have rows for every layer, dense ones included, and for every token but the last, from the
+//! position on that was asked for, what was found in the prefix cache too. Whether layers and numbers are those of the
+//! model the driver knows: it has the model, this agent has not.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -173,7 +174,8 @@ mod tests {
 
     const ASKED: Asked = Asked { from: 2, tokens: 2 };
 
-    /// `numpy.save` of `[[[1, 2], [3, 4]], [[5, 6], [7, 200]]]`, unsigned 8 bits, as vLLM 0.32's `numpy2base64` returns it.
+    /// `numpy.save` of `[[[1, 2], [3, 4]], [[5, 6], [7, 200]]]`, unsigned 8 bits, as vLLM 0.32's `numpy2base64` returns
+    /// it.
     const BY_NUMPY: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnfHUxJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAgMEBQYHyA==";
     /// The same in 16 bits, with 300 in place of 200.
     const BY_NUMPY_WIDE: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnPHUyJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAAIAAwAEAAUABgAHACwB";

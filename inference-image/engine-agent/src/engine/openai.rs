@@ -1,7 +1,9 @@
-//! Somebody else's server that speaks OpenAI's completions with vLLM's extensions. It keeps the weights it has, which are called `base`.
+//! Somebody else's server that speaks OpenAI's completions with vLLM's extensions. It keeps the weights it has, which
+//! are called `base`.
 //!
-//! It serves as far as this agent is concerned when a probe was passed: one completion of token ids that comes back as token ids with a logprob
-//! each. The probe is asked again now and then, because such a server may be replaced by another behind the same URL.
+//! It serves as far as this agent is concerned when a probe was passed: one completion of token ids that comes back as
+//! token ids with a logprob each. The probe is asked again now and then, because such a server may be replaced by
+//! another behind the same URL.
 
 use std::sync::Arc;
 use std::time::Duration;

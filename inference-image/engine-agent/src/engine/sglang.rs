@@ -1,6 +1,8 @@
-//! SGLang 0.5.23, over its native server: `generate` takes and returns token ids, which its OpenAI-compatible completions do not.
+//! SGLang 0.5.23, over its native server: `generate` takes and returns token ids, which its OpenAI-compatible
+//! completions do not.
 //!
-//! Full weights are read from a folder by `update_weights_from_disk`, which waits for running requests, and drops the prefix cache.
+//! Full weights are read from a folder by `update_weights_from_disk`, which waits for running requests, and drops the
+//! prefix cache.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,10 +1,12 @@
 //! vLLM 0.33, over its OpenAI-compatible server and the routes of its dev mode.
 //!
-//! Adapters need no pause, but for the first on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do: `pause` (running requests end first, new ones are refused), `reload_weights` on every
-//! worker, the prefix cache is dropped, `resume`, and a label that says which version it is once that is known. That the workers report success
-//! proves nothing (see [`ties_layers`]), so the weights' checksums are compared with those from before, and what is sampled from a fixed prompt:
-//! from the second version on both must differ where the tensors do. Whether they are the right ones the run sees in the distance between the
-//! engine's logprobs and the trainer's. `make check-vllm` drives vLLM 0.32 on a CPU; nobody has driven one with a GPU yet.
+//! Adapters need no pause, but for the first on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do:
+//! `pause` (running requests end first, new ones are refused), `reload_weights` on every worker, the prefix cache is
+//! dropped, `resume`, and a label that says which version it is once that is known. That the workers report success
+//! proves nothing (see [`ties_layers`]), so the weights' checksums are compared with those from before, and what is
+//! sampled from a fixed prompt: from the second version on both must differ where the tensors do. Whether they are the
+//! right ones the run sees in the distance between the engine's logprobs and the trainer's. `make check-vllm` drives
+//! vLLM 0.32 on a CPU; nobody has driven one with a GPU yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,7 +52,8 @@ pub struct Vllm {
     replacements: Arc<AtomicU64>,
 }
 
-/// Full weights that were loaded: their tensors by their manifest, as the engine holds them, and what it samples from them.
+/// Full weights that were loaded: their tensors by their manifest, as the engine holds them, and what it samples from
+/// them.
 #[derive(Clone, Debug)]
 struct Loaded {
     sha256: String,
@@ -122,7 +125,8 @@ impl Vllm {
         Ok(sums.checksums)
     }
 
-    /// Replaces the weights of a paused engine. To be run to its end whatever becomes of the order it is for: an engine must not stay paused.
+    /// Replaces the weights of a paused engine. To be run to its end whatever becomes of the order it is for: an engine
+    /// must not stay paused.
     async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
         let _alone = self.replacing.lock().await;
         let replaced = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
@@ -138,8 +142,9 @@ impl Vllm {
         replaced.and(resumed)
     }
 
-    /// Loads the first adapter when no row of the base model is on its way any more. vLLM 0.32's CPU build computes rows without an adapter wrongly
-    /// once they share a batch with rows of one: they would be of no version. To be run to its end, as [`Vllm::replace`].
+    /// Loads the first adapter when no row of the base model is on its way any more. vLLM 0.32's CPU build computes
+    /// rows without an adapter wrongly once they share a batch with rows of one: they would be of no version. To be run
+    /// to its end, as [`Vllm::replace`].
     async fn first_adapter(
         self,
         order: WeightsOrder,
@@ -280,11 +285,12 @@ impl Engine for Vllm {
         let adapter = self.adapters.sampling(version);
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
         let mut asked = completion(&request, &prompts, model);
-        // A vLLM that reports experts does so for whoever asks for a completion, and from the beginning: of those who did not want any, as few as it can be.
+        // A vLLM that reports experts does so for whoever asks for a completion, and from the beginning: of those who
+        // did not want any, as few as it can be.
         let shortest = prompts.iter().map(Vec::len).min();
         asked["routed_experts_prompt_start"] = json!(request.routed_experts_from.or(shortest));
-        // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is there before a pause in
-        // which these are replaced has ended.
+        // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is
+        // there before a pause in which these are replaced has ended.
         let begun = self.replacements.load(Ordering::SeqCst);
         let label = match &adapter {
             Some(_) => None,
@@ -316,8 +322,9 @@ impl Engine for Vllm {
 
 /// Whether a model's output layer is its embedding, unless its config says that it is not.
 ///
-/// vLLM's CPU build computes with repacked copies of the weights. `reload_weights` makes them anew for every layer that it finds in the files, and
-/// an output layer that is tied is in none: logits come from the old one after all other layers are new.
+/// vLLM's CPU build computes with repacked copies of the weights. `reload_weights` makes them anew for every layer that
+/// it finds in the files, and an output layer that is tied is in none: logits come from the old one after all other
+/// layers are new.
 async fn ties_layers(dir: &Path) -> bool {
     #[derive(Deserialize)]
     struct Config {

@@ -1,7 +1,9 @@
-//! Servers that speak as vLLM 0.33 and SGLang 0.5.23 do, as far as an agent speaks with them, and write down what they were told.
+//! Servers that speak as vLLM 0.33 and SGLang 0.5.23 do, as far as an agent speaks with them, and write down what they
+//! were told.
 //!
-//! Shapes of requests and answers are those of the two projects' documentation and sources. Tokens are made up: token j of a row is `100 + j`,
-//! with the logprob `-0.5 - j`. Of a mixture, the token at position p goes through the experts 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
+//! Shapes of requests and answers are those of the two projects' documentation and sources. Tokens are made up: token j
+//! of a row is `100 + j`, with the logprob `-0.5 - j`. Of a mixture, the token at position p goes through the experts
+//! 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 

@@ -91,7 +91,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The rotary base and its scaling: beside each other (`rope_theta`, `rope_scaling`), or in one (`rope_parameters`, transformers 5).
+    /// The rotary base and its scaling: beside each other (`rope_theta`, `rope_scaling`), or in one (`rope_parameters`,
+    /// transformers 5).
     pub(super) fn rope(&self, positions: usize) -> Result<(f64, Option<Yarn>), ModelError> {
         let scaling: Option<Map<String, Value>> = self.optional("rope_scaling", "an object is")?;
         let parameters: Option<Map<String, Value>> = self.optional("rope_parameters", "an object is")?;

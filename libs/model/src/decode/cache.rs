@@ -1,13 +1,13 @@
 //! Keys and values of what a sequence has read, in blocks of [`LANES`] positions.
 //!
-//! A full block never changes again, so sequences with the same beginning may share it: the arithmetic gives each position the same bits
-//! whoever computed it.
+//! A full block never changes again, so sequences with the same beginning may share it: the arithmetic gives each
+//! position the same bits whoever computed it.
 
 use super::kernel::LANES;
 use std::sync::Arc;
 
-/// Keys and values of [`LANES`] positions, for every layer and key-value head: a key panel `[head_dim][position]`, then a value panel
-/// `[head_dim / LANES][position][LANES]`.
+/// Keys and values of [`LANES`] positions, for every layer and key-value head: a key panel `[head_dim][position]`, then
+/// a value panel `[head_dim / LANES][position][LANES]`.
 #[derive(Default)]
 pub struct Block {
     pub(super) data: Vec<f32>,
@@ -51,7 +51,8 @@ impl Sequence {
         possible
     }
 
-    /// Closes the blocks that are full. `share` gets each with its number, and may answer with an equal one that exists already.
+    /// Closes the blocks that are full. `share` gets each with its number, and may answer with an equal one that exists
+    /// already.
     pub fn close_full_blocks(&mut self, mut share: impl FnMut(usize, Arc<Block>) -> Arc<Block>) {
         let complete = self.length / LANES - self.full.len();
         for block in self.open.drain(..complete) {

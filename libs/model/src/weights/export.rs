@@ -1,7 +1,8 @@
 //! Directories that others read: a model as Hugging Face has it, an adapter as PEFT has it.
 //!
-//! Tensors come one after the other and are written at once; what a file's header says of them is known beforehand, from the units alone. A
-//! directory is written beside its name and gets it last, so that the name holds everything or does not exist.
+//! Tensors come one after the other and are written at once; what a file's header says of them is known beforehand,
+//! from the units alone. A directory is written beside its name and gets it last, so that the name holds everything or
+//! does not exist.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,8 +70,9 @@ pub struct Export {
 }
 
 impl Export {
-    /// A Hugging Face directory at `target`, which must not exist: config, tokenizer and so on from `model_dir`, then `units`' tensors in files of
-    /// `file_bytes` at most (a larger tensor has one of its own), with an index where there are several.
+    /// A Hugging Face directory at `target`, which must not exist: config, tokenizer and so on from `model_dir`, then
+    /// `units`' tensors in files of `file_bytes` at most (a larger tensor has one of its own), with an index where
+    /// there are several.
     pub fn model(
         target: &Path,
         model_dir: &Path,

@@ -1,8 +1,9 @@
 //! A directory's safetensors files, of which only headers are read until somebody asks for values.
 //!
-//! One file `model.safetensors`, or several with `model.safetensors.index.json` saying which tensor lies in which. A header is eight bytes with its
-//! length, JSON that gives each tensor a type, a shape and a range, then the bytes (<https://huggingface.co/docs/safetensors>). Everything a
-//! file says of itself is checked when the directory is opened, so that a damaged one is refused before a rank has joined anything.
+//! One file `model.safetensors`, or several with `model.safetensors.index.json` saying which tensor lies in which. A
+//! header is eight bytes with its length, JSON that gives each tensor a type, a shape and a range, then the bytes
+//! (<https://huggingface.co/docs/safetensors>). Everything a file says of itself is checked when the directory is
+//! opened, so that a damaged one is refused before a rank has joined anything.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +57,8 @@ impl Source {
         )
     }
 
-    /// `stem` is `model`, or `adapter_model` in a directory of PEFT's. `tied`: a copy of the embedding as head is of no account.
+    /// `stem` is `model`, or `adapter_model` in a directory of PEFT's. `tied`: a copy of the embedding as head is of no
+    /// account.
     pub(crate) fn of_tensors(
         dir: &Path,
         stem: &str,

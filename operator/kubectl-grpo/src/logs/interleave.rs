@@ -1,8 +1,9 @@
 //! Lines of many sources in one order, by their times.
 //!
-//! Pure: lines go in as they arrive, and come out oldest first. A line is let out when every open source has shown a later one, so what is
-//! read whole comes out in exact order. While following, a source may be silent for hours: then a line is let out when it has waited for
-//! `patience`, and a still older one that arrives later comes out late rather than never.
+//! Pure: lines go in as they arrive, and come out oldest first. A line is let out when every open source has shown a
+//! later one, so what is read whole comes out in exact order. While following, a source may be silent for hours: then a
+//! line is let out when it has waited for `patience`, and a still older one that arrives later comes out late rather
+//! than never.
 
 use jiff::Timestamp;
 use std::cmp::Reverse;
@@ -57,7 +58,8 @@ impl Interleaver {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
-    /// A line has arrived. A source's own lines never change places: one that is older than its predecessor takes the predecessor's time.
+    /// A line has arrived. A source's own lines never change places: one that is older than its predecessor takes the
+    /// predecessor's time.
     pub fn push(&mut self, source: SourceId, at: Timestamp, text: String, now: Instant) {
         let newest = self.open.entry(source).or_default();
         let at = newest.map_or(at, |before| before.max(at));

@@ -10,8 +10,8 @@ pub struct Stamped {
     pub text: String,
 }
 
-/// Lines that the kubelet put times before, until the log ends or its connection breaks. Lines that are not newer than `after` were taken
-/// before an earlier connection broke, and are passed over.
+/// Lines that the kubelet put times before, until the log ends or its connection breaks. Lines that are not newer than
+/// `after` were taken before an earlier connection broke, and are passed over.
 pub fn lines(log: impl AsyncBufRead, after: Option<Timestamp>) -> impl Stream<Item = std::io::Result<Stamped>> {
     let mut repeated = after;
     let mut last = after;

@@ -1,5 +1,5 @@
-//! Where a run's records are read: in a copied folder, through the door of its driver, or through that of a reader pod that is made
-//! for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
+//! Where a run's records are read: in a copied folder, through the door of its driver, or through that of a reader pod
+//! that is made for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
 
 mod door;
 mod reader;

@@ -1,7 +1,9 @@
-//! The reader pod: shows the store of a run whose driver is gone, under the restricted Pod Security Standard, and is deleted after use.
+//! The reader pod: shows the store of a run whose driver is gone, under the restricted Pod Security Standard, and is
+//! deleted after use.
 //!
-//! It runs the driver's image as `grpo-driver records` on the run's claim, mounted read only, without a service account's token. If
-//! this program dies before it deletes the pod, the pod's deadline ends it, and it goes with the run.
+//! It runs the driver's image as `grpo-driver records` on the run's claim, mounted read only, without a service
+//! account's token. If this program dies before it deletes the pod, the pod's deadline ends it, and it goes with the
+//! run.
 
 use super::Door;
 use crate::arguments::RecordsOptions;

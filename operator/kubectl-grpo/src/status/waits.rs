@@ -1,5 +1,5 @@
-//! What a run waits for, read off its conditions: the thing in a word or two, and the operator's own words about how many, where, and
-//! what to do.
+//! What a run waits for, read off its conditions: the thing in a word or two, and the operator's own words about how
+//! many, where, and what to do.
 
 use grpo_crds::GrpoRunStatus;
 use grpo_crds::grpo_run::Phase;

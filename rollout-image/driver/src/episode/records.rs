@@ -19,8 +19,8 @@ impl Episodes {
         Ok(())
     }
 
-    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the content: an earlier driver that
-    /// did not come to the record may have been answered otherwise.
+    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
+    /// content: an earlier driver that did not come to the record may have been answered otherwise.
     pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Stop> {
         let Experts { from, to, bytes } = experts;
         let sha256 = sha256_hex(&bytes);

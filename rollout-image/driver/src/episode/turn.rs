@@ -186,7 +186,8 @@ impl Episodes {
         let left = agent.episode_timeout.saturating_sub(self.spent(transcript, record));
         let timeout = agent.command_timeout.min(left + Duration::from_secs(1));
         let request = ExecRequest {
-            // Another command of the same turn is another command: what an earlier driver left unrecorded is not mistaken for it.
+            // Another command of the same turn is another command: what an earlier driver left unrecorded is not
+            // mistaken for it.
             id: format!("t{}-{}", record.turn, &sha256_hex(command.as_bytes())[..12]),
             argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
             cwd: Some(agent.repository.clone()),

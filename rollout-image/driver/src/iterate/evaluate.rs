@@ -39,7 +39,8 @@ impl Run {
         Ok(())
     }
 
-    /// Takes over what has changed, unless a driver before this one began to evaluate: a set is sampled alike throughout.
+    /// Takes over what has changed, unless a driver before this one began to evaluate: a set is sampled alike
+    /// throughout.
     async fn before_evaluating(&self, version: &str) -> Result<(), DriverError> {
         for set in &self.settings.evaluate {
             let key = (set.name.clone(), version.to_owned());

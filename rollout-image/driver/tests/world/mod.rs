@@ -1,7 +1,8 @@
-//! The driver's surroundings for tests: gateway, engine and trainer on real sockets, repositories and commands for real.
+//! The driver's surroundings for tests: gateway, engine and trainer on real sockets, repositories and commands for
+//! real.
 //!
-//! A sandbox is a copy of a repository in a folder of its own; `/testbed` and `/tmp/grpo` in commands and scripts mean that
-//! folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
+//! A sandbox is a copy of a repository in a folder of its own; `/testbed` and `/tmp/grpo` in commands and scripts mean
+//! that folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
 
 #![allow(dead_code)]
 
@@ -735,7 +736,8 @@ async fn put_step(
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken one after the other.
+    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken
+    // one after the other.
     tokio::spawn(async move {
         let _one_at_a_time = trainer.orders.lock().await;
         let state = trainer.state().await;

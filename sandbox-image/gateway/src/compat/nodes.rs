@@ -1,7 +1,7 @@
 //! The exec server's contract: containers on one node, which is here the whole pool.
 //!
-//! A container is a lease, and its id is the lease's. Lists show the first twelve digits of it only, and those name no container, because whoever
-//! knows an id may use the container.
+//! A container is a lease, and its id is the lease's. Lists show the first twelve digits of it only, and those name no
+//! container, because whoever knows an id may use the container.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

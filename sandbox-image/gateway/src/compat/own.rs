@@ -1,4 +1,5 @@
-//! The gateway's own API, called from within: whatever it checks, counts and waits for holds for other systems' clients too.
+//! The gateway's own API, called from within: whatever it checks, counts and waits for holds for other systems' clients
+//! too.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The pool server's contract: leases, and everything done in them, one place for all nodes.
 //!
-//! The base URL of an unmodified client is `http://<pool>-gateway:8080/compat/pool`, or `/compat/pool/<run>`: turns in the queue are taken between runs.
+//! The base URL of an unmodified client is `http://<pool>-gateway:8080/compat/pool`, or `/compat/pool/<run>`: turns in
+//! the queue are taken between runs.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 //! Tells a call that is made again from a new one, for clients that give their calls no names.
 //!
-//! A call whose caller went away before it was answered is *unheard*: its client is about to make it once more. The next call that says the very same
-//! within [`AGAIN_WITHIN`] is taken for that, and gets the name of the first, under which the gateway answers what the first call brought about. Two
-//! callers that ask the same at one time, neither of them gone, are two.
+//! A call whose caller went away before it was answered is *unheard*: its client is about to make it once more. The
+//! next call that says the very same within [`AGAIN_WITHIN`] is taken for that, and gets the name of the first, under
+//! which the gateway answers what the first call brought about. Two callers that ask the same at one time, neither of
+//! them gone, are two.
 //!
-//! This is in memory only. A call whose answer was lost on its way after it had been sent, or that a restart of the gateway interrupted, cannot be told:
-//! for these a client must name its calls.
+//! This is in memory only. A call whose answer was lost on its way after it had been sent, or that a restart of the
+//! gateway interrupted, cannot be told: for these a client must name its calls.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! The server side of SWE-ReX 1.4, so that its `RemoteRuntime` works in a leased sandbox.
 //!
-//! The host that the runtime is given is `http://<pool>-gateway:8080/compat/swerex/<lease>`; or the lease's id is its `auth_token`, without it in the
-//! path. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]); nothing about them is kept here.
+//! The host that the runtime is given is `http://<pool>-gateway:8080/compat/swerex/<lease>`; or the lease's id is its
+//! `auth_token`, without it in the path. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]);
+//! nothing about them is kept here.
 
 mod faults;
 mod files;

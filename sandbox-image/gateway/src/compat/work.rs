@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 use super::Compat;
 use super::retries::{AGAIN_WITHIN, Attempt, hex, random_hex, said};
 
-/// A lease of which its holder has said nothing yet: the answer may have been lost, and with it the only name that the client has for it.
+/// A lease of which its holder has said nothing yet: the answer may have been lost, and with it the only name that the
+/// client has for it.
 const UNUSED_TTL: Duration = Duration::from_secs(300);
 /// Every call gives a lease so long again. The client ends a whole rollout after so long by itself.
 pub const TTL: Duration = Duration::from_secs(1800);
@@ -274,7 +275,8 @@ fn timed_out(result: &ExecResult, seconds: u64) -> String {
     }
 }
 
-/// What ran in the sandbox brought its own end about: that is its result, and not an error that a client had better try again after.
+/// What ran in the sandbox brought its own end about: that is its result, and not an error that a client had better try
+/// again after.
 fn own_doing(error: &ErrorBody) -> bool {
     error.fault == Fault::Workload
 }
@@ -394,7 +396,8 @@ pub async fn evaluate(compat: &Compat, lease: &str, body: &Body) -> Answer {
     let apply = "git reset --hard HEAD < /dev/null && git clean -fd < /dev/null && git apply";
     let mut apply = shell(format!("{name}-apply"), apply, body, PATCH_SECONDS)?;
     apply.stdin = Some(format!("{patch}\n"));
-    // Nor has the script an end mark that a line of it could be: it is a file. Its name is nothing that the patch could know.
+    // Nor has the script an end mark that a line of it could be: it is a file. Its name is nothing that the patch could
+    // know.
     let file = format!(
         "/tmp/evaluate-{}.sh",
         hex(&said(&[name.as_bytes(), lease.as_bytes()]), 32)

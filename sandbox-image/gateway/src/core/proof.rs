@@ -1,7 +1,7 @@
 //! Whether the pool is still this gateway's, asked of the ledger where being wrong would do harm.
 //!
-//! A gateway that was followed by another hears of it with its next write, or within seconds. Until then it must not say what only the pool's gateway knows,
-//! and must make no pod: its follower makes as many as the pool may have.
+//! A gateway that was followed by another hears of it with its next write, or within seconds. Until then it must not
+//! say what only the pool's gateway knows, and must make no pod: its follower makes as many as the pool may have.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use crate::ledger::LedgerError;
 
 /// So long what the ledger said is believed when pods are made.
 const BELIEVED_FOR: Duration = Duration::from_millis(250);
-/// A gateway that follows another makes its first pod after so long. Until then the one before may have made some, and the watch tells of them late.
+/// A gateway that follows another makes its first pod after so long. Until then the one before may have made some, and
+/// the watch tells of them late.
 const FIRST_POD_AFTER: Duration = Duration::from_secs(2);
 
 impl Core {

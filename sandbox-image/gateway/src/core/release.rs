@@ -17,9 +17,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(30);
 
 impl Core {
-    /// Carries out what belongs together; answers who tells when that is certain. A lease goes out of the ledger only when the end of its sandbox has
-    /// been ordered: were it the other way round and this gateway to be killed in between, the next one would find a pod that nobody has leased, and
-    /// give a used sandbox away.
+    /// Carries out what belongs together; answers who tells when that is certain. A lease goes out of the ledger only
+    /// when the end of its sandbox has been ordered: were it the other way round and this gateway to be killed in
+    /// between, the next one would find a pod that nobody has leased, and give a used sandbox away.
     pub(super) fn carry_out(self: &Arc<Self>, actions: Vec<Action>) -> oneshot::Receiver<()> {
         let is_forget = |action: &Action| matches!(action, Action::Forget { .. });
         let (forgets, others): (Vec<Action>, Vec<Action>) = actions.into_iter().partition(is_forget);
@@ -54,8 +54,9 @@ impl Core {
         let _ = taken.send(());
     }
 
-    /// Gives a sandbox back. Answered when that outlives this gateway: the API server deletes the pod, or sandboxd has ended what ran there. Had only this
-    /// gateway known of it, the next one would find the lease in the ledger, and keep the sandbox for nobody until the lease's time is over.
+    /// Gives a sandbox back. Answered when that outlives this gateway: the API server deletes the pod, or sandboxd has
+    /// ended what ran there. Had only this gateway known of it, the next one would find the lease in the ledger, and
+    /// keep the sandbox for nobody until the lease's time is over.
     pub async fn release(self: &Arc<Self>, id: &str) -> Result<(), ErrorBody> {
         let actions = self.with(|index| index.release(id, now()));
         if actions.is_empty() {

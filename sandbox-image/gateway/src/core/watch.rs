@@ -51,7 +51,8 @@ impl Watched {
 }
 
 impl Core {
-    /// Takes in the pods that were there when the watch began. Called once, before anything is ordered: an order is not in that list.
+    /// Takes in the pods that were there when the watch began. Called once, before anything is ordered: an order is not
+    /// in that list.
     pub fn take_in(self: &Arc<Self>, pods: Vec<Pod>) {
         let mut listed = HashSet::new();
         let pods = pods.into_iter().map(Event::InitApply);

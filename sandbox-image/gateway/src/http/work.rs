@@ -1,7 +1,8 @@
-//! What a holder does in its sandbox: each call is signed and passed on to sandboxd, and what sandboxd answers is passed back as it comes.
+//! What a holder does in its sandbox: each call is signed and passed on to sandboxd, and what sandboxd answers is
+//! passed back as it comes.
 //!
-//! While a call is under way its lease is in use. Bodies have a share of the gateway's memory before they are read ([`Room`]); answers are not kept
-//! at all.
+//! While a call is under way its lease is in use. Bodies have a share of the gateway's memory before they are read
+//! ([`Room`]); answers are not kept at all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

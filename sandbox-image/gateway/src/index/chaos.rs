@@ -1,10 +1,12 @@
-//! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while gateways are killed, replaced,
-//! and go on beside their successors.
+//! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while
+//! gateways are killed, replaced, and go on beside their successors.
 //!
-//! Pods that are given back are used again, their containers begun anew; sandboxd takes one lease in each life of its container.
+//! Pods that are given back are used again, their containers begun anew; sandboxd takes one lease in each life of its
+//! container.
 //!
-//! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what its orders under way may become
-//! included; what was promised is found again by the next gateway. Checked at the end, when everything has arrived: nothing is left over.
+//! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what
+//! its orders under way may become included; what was promised is found again by the next gateway. Checked at the end,
+//! when everything has arrived: nothing is left over.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +97,8 @@ struct World {
     promised: BTreeMap<(String, u32), (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
     held: BTreeMap<String, (u64, String, (String, u32))>,
-    /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is worth nothing.
+    /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is
+    /// worth nothing.
     ended: BTreeSet<(String, u64)>,
     uids: u32,
     now: i64,

@@ -1,4 +1,5 @@
-//! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a while.
+//! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a
+//! while.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,7 +37,8 @@ struct Room {
 }
 
 impl Room {
-    /// Takes room for one pod; answers its slot, the one with the fewest pods: as long as some node has room there is one without a pod of that slot.
+    /// Takes room for one pod; answers its slot, the one with the fewest pods: as long as some node has room there is
+    /// one without a pod of that slot.
     fn take(&mut self) -> Option<u32> {
         self.orders -= 1;
         self.places -= 1;
@@ -86,8 +88,8 @@ impl Index {
         actions
     }
 
-    /// Unleased pods that make room: those that nobody wants for those that somebody does, and warm ones for those who wait. What goes already
-    /// makes room too.
+    /// Unleased pods that make room: those that nobody wants for those that somebody does, and warm ones for those who
+    /// wait. What goes already makes room too.
     fn victims(&self, for_waiting: usize, for_warm: usize, unwanted: &Spare, mut not_waited_for: Spare) -> Vec<String> {
         let coming = self.coming();
         let short = (for_waiting + for_warm).saturating_sub(coming);
@@ -150,7 +152,8 @@ impl Index {
         trying
     }
 
-    /// Whether a pod of the image may be started now. After a failure the next one has to succeed before there are more.
+    /// Whether a pod of the image may be started now. After a failure the next one has to succeed before there are
+    /// more.
     fn may_try(&self, image: &str, trying: &mut HashMap<String, usize>, now: i64) -> bool {
         if self.pulls.refusal(image, now).is_some() {
             return false;
@@ -211,8 +214,8 @@ impl Index {
         images
     }
 
-    /// Images that somebody wants and of which there is no pod, because the pool has no room: those that are waited for first, then what comes next. What
-    /// failed to be pulled is not among them; a sandbox tries it.
+    /// Images that somebody wants and of which there is no pod, because the pool has no room: those that are waited for
+    /// first, then what comes next. What failed to be pulled is not among them; a sandbox tries it.
     pub fn images_to_come(&self, now: i64) -> Vec<Arc<str>> {
         let there: HashSet<&str> = self.sandboxes.values().map(|sandbox| sandbox.image.as_str()).collect();
         let waiting = self.queue.iter().map(|waiter| Arc::from(waiter.request.image.as_str()));

@@ -223,7 +223,8 @@ pub struct Bounds {
     /// Sandboxes that agents leave for graders.
     pub reserved: usize,
     pub warm_max: usize,
-    /// Pods whose creation may be under way at one time. The API server's answers set the pace, and whoever comes to wait meanwhile is next.
+    /// Pods whose creation may be under way at one time. The API server's answers set the pace, and whoever comes to
+    /// wait meanwhile is next.
     pub orders: usize,
     /// Leases that may wait at one time.
     pub waiting: usize,

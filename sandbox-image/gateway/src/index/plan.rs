@@ -7,8 +7,9 @@ use grpo_sandbox_protocol::{LedgerEntry, Priority, SandboxCause};
 use super::turns::in_turn;
 use super::{Action, DELETE_AGAIN, Held, Index, Sandbox, Stage, Waiter};
 
-/// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be shown, milliseconds. One that is
-/// shown may start as slowly as it likes: it may be waiting for its image, or for a node.
+/// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be
+/// shown, milliseconds. One that is shown may start as slowly as it likes: it may be waiting for its image, or for a
+/// node.
 const UNSEEN: i64 = 120_000;
 
 /// Longest pause before a deletion is ordered again, milliseconds.

@@ -1,5 +1,5 @@
-//! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be. Until then one pod at a
-//! time tries it.
+//! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be.
+//! Until then one pod at a time tries it.
 //!
 //! sandboxd's own image is one of every pod's. When that cannot be had no task's image is to blame, and none is.
 
@@ -91,7 +91,8 @@ impl Pulls {
         self.sandboxd = None;
     }
 
-    /// Why no pod of this image is started now. Without sandboxd's image none is; the caller may ask again, as the task is not at fault.
+    /// Why no pod of this image is started now. Without sandboxd's image none is; the caller may ask again, as the task
+    /// is not at fault.
     pub fn refusal(&self, image: &str, now: i64) -> Option<ErrorBody> {
         let sandboxd = self.sandboxd.as_ref();
         let sandboxd = sandboxd.map(|(_, trouble)| (ErrorCode::Unavailable, trouble));

@@ -1,7 +1,7 @@
 //! Whose turn it is among those who wait: graders first, then whoever's run has the fewest leases, then who came first.
 //!
-//! Graders are first because their episodes are finished but for the verdict. Between runs the shares are max-min fair: a run alone has everything,
-//! and of several none gets another lease while one that waits has fewer.
+//! Graders are first because their episodes are finished but for the verdict. Between runs the shares are max-min fair:
+//! a run alone has everything, and of several none gets another lease while one that waits has fewer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -17,7 +17,8 @@ struct Line {
     waiting: VecDeque<usize>,
 }
 
-/// Offers a place to each waiter in turn, by its position in the queue. `take` answers whether it was taken: that counts for the run's share.
+/// Offers a place to each waiter in turn, by its position in the queue. `take` answers whether it was taken: that
+/// counts for the run's share.
 pub fn in_turn(queue: &VecDeque<Waiter>, leases: &HashMap<String, Held>, mut take: impl FnMut(usize, &Waiter) -> bool) {
     if queue.is_empty() {
         return;

@@ -246,7 +246,8 @@ async fn take_hold(
 /// Longest key of a ConfigMap.
 const LONGEST_KEY: usize = 253;
 
-/// ConfigMap keys take fewer characters than lease ids; what is not allowed is written as hex, and what is too long as a digest.
+/// ConfigMap keys take fewer characters than lease ids; what is not allowed is written as hex, and what is too long as
+/// a digest.
 pub fn key(lease: &str) -> String {
     let mut key = String::with_capacity(lease.len());
     for byte in lease.bytes() {

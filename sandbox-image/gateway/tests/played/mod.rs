@@ -1,4 +1,5 @@
-//! An API server that has pods and ConfigMaps, and tells of pods as they change. Whoever plays it says where a pod runs.
+//! An API server that has pods and ConfigMaps, and tells of pods as they change. Whoever plays it says where a pod
+//! runs.
 
 #![allow(dead_code)]
 

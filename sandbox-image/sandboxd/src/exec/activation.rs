@@ -1,7 +1,7 @@
 //! Environments that take a script to set up: run once, and every command that names the script gets what came of it.
 //!
-//! The script is evaluated in a shell that then becomes sandboxd itself, which prints the environment it finds behind a mark that the script
-//! cannot know. So an image needs nothing but a shell.
+//! The script is evaluated in a shell that then becomes sandboxd itself, which prints the environment it finds behind a
+//! mark that the script cannot know. So an image needs nothing but a shell.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;

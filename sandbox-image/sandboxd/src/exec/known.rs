@@ -1,4 +1,5 @@
-//! Which commands there were: those that run, those whose result is kept, and the ids of older ones, so that none runs twice.
+//! Which commands there were: those that run, those whose result is kept, and the ids of older ones, so that none runs
+//! twice.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! How often the kernel has killed for memory and refused a process, as the sandbox's own control group counts it, and whether the disk is full.
+//! How often the kernel has killed for memory and refused a process, as the sandbox's own control group counts it, and
+//! whether the disk is full.
 //!
 //! The counters are read before and after a command: what rose in between is what the command ran into.
 
@@ -15,7 +16,8 @@ pub struct Counters {
     pub process_refusals: u64,
 }
 
-/// Where the counters are. Opened once: they are read for every command, and what a policy mounts in their place is not believed.
+/// Where the counters are. Opened once: they are read for every command, and what a policy mounts in their place is not
+/// believed.
 pub struct CounterFiles {
     memory_kills: Option<File>,
     process_refusals: Option<File>,

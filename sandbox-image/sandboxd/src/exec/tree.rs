@@ -1,7 +1,8 @@
 //! All processes that a command has started, however they hid: found in /proc, and killed until none is left.
 //!
-//! A process belongs to a command if it descends from it, is in its process group or session, or carries its id in the environment
-//! (which survives a daemon's double fork). A daemon that threw its environment away as well belongs to the command that ran alone when it began.
+//! A process belongs to a command if it descends from it, is in its process group or session, or carries its id in the
+//! environment (which survives a daemon's double fork). A daemon that threw its environment away as well belongs to the
+//! command that ran alone when it began.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -88,8 +89,8 @@ async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) -> bool {
         if left.is_empty() {
             return true;
         }
-        // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What is gone by now is as
-        // good as killed.
+        // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What
+        // is gone by now is as good as killed.
         for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
             for pid in &left {
                 let _ = kill(Pid::from_raw(*pid), signal);

@@ -1,4 +1,5 @@
-//! A folder that is held open: what is done in it happens there, whatever the policy meanwhile puts in the place of its path.
+//! A folder that is held open: what is done in it happens there, whatever the policy meanwhile puts in the place of its
+//! path.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -21,7 +22,8 @@ const STAGING_TRIES: usize = 16;
 /// What becomes of symbolic links in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Followed, as every program in the sandbox does; but none that /proc makes up, which lead to what other processes hold open.
+    /// Followed, as every program in the sandbox does; but none that /proc makes up, which lead to what other processes
+    /// hold open.
     Followed,
     /// An error.
     Refused,
@@ -161,7 +163,8 @@ fn open_followed(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
     match openat2(AT_FDCWD, path, how) {
-        // Some runtimes do not have this call. There a link of /proc is followed too: it leads nowhere that sandboxd's own user could not go.
+        // Some runtimes do not have this call. There a link of /proc is followed too: it leads nowhere that sandboxd's
+        // own user could not go.
         Err(Errno::ENOSYS | Errno::EPERM) => openat(AT_FDCWD, path, flags, Mode::empty()),
         opened => opened,
     }

@@ -1,8 +1,9 @@
 //! Whole folders, as tars.
 //!
-//! Nothing in a tar leads out of the folder that the caller names: no name with `..` or a root, and no name through a link, be it from the tar or of
-//! the policy's making. A tar with anything but files, folders and symbolic links is refused before the first of them is written. Links are made as
-//! they are and never followed. Owners and times are not taken over.
+//! Nothing in a tar leads out of the folder that the caller names: no name with `..` or a root, and no name through a
+//! link, be it from the tar or of the policy's making. A tar with anything but files, folders and symbolic links is
+//! refused before the first of them is written. Links are made as they are and never followed. Owners and times are not
+//! taken over.
 
 use std::ffi::OsString;
 use std::fs::File;

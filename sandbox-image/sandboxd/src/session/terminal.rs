@@ -1,7 +1,7 @@
 //! A terminal with nobody at it: our end is read and written, the other end is the program's.
 //!
-//! A program has a terminal of its own only if it began a session and opened it by itself. So sandboxd is started once more, does that, and
-//! becomes the program.
+//! A program has a terminal of its own only if it began a session and opened it by itself. So sandboxd is started once
+//! more, does that, and becomes the program.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! What spoils requests: a few rounds with the same dice in every run, or for `GRPO_FUZZ_SECONDS` with dice of that run.
+//! What spoils requests: a few rounds with the same dice in every run, or for `GRPO_FUZZ_SECONDS` with dice of that
+//! run.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

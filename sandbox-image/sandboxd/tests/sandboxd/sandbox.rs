@@ -38,7 +38,8 @@ impl Sandbox {
 
     pub fn started_with(arguments: &[&str]) -> Self {
         let signer = Signer::from_seed(&[7; 32]);
-        // Tests that are run in the background of a shell ignore SIGINT, and everything that they start does. Containers do not.
+        // Tests that are run in the background of a shell ignore SIGINT, and everything that they start does.
+        // Containers do not.
         let mut process = Command::new("env")
             .args(["--default-signal", env!("CARGO_BIN_EXE_sandboxd")])
             .args(arguments)

@@ -1,8 +1,8 @@
 //! Checkpoints that are written while training goes on.
 //!
-//! A rank copies its part of the state, a moment, and a thread of its own writes the copy. Whenever an order has come, the ranks count who has written;
-//! when all have, rank 0 seals the checkpoint. So one that a rank could not write, or died over, never was. At most one is under way: the next one waits
-//! for it, and memory holds one copy at most.
+//! A rank copies its part of the state, a moment, and a thread of its own writes the copy. Whenever an order has come,
+//! the ranks count who has written; when all have, rank 0 seals the checkpoint. So one that a rank could not write, or
+//! died over, never was. At most one is under way: the next one waits for it, and memory holds one copy at most.
 
 use std::thread::JoinHandle;
 
@@ -52,7 +52,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Seals the checkpoint that is under way if every rank has written its part; with `wait`, when they have. Every rank calls it.
+    /// Seals the checkpoint that is under way if every rank has written its part; with `wait`, when they have. Every
+    /// rank calls it.
     pub(super) fn finish_checkpoint(&mut self, wait: bool) -> Result<(), TrainError> {
         let Some(pending) = &mut self.pending else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The doors of a trainer's pods. Every pod's says whether its rank is where all ranks meet; rank 0's has state, steps and metrics too. It
-//! answers from memory and hands orders to the training thread; it never computes.
+//! The doors of a trainer's pods. Every pod's says whether its rank is where all ranks meet; rank 0's has state, steps
+//! and metrics too. It answers from memory and hands orders to the training thread; it never computes.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -1,7 +1,8 @@
 //! Where to go on: the newest checkpoint, then the stored batches up to the last step that was published.
 //!
-//! A replayed step is compared with what the step published the first time. Equal bits: it is the same version under the same name. Other bits: what
-//! engines serve under that name is not what this trainer holds, so a lineage begins that has no such name yet.
+//! A replayed step is compared with what the step published the first time. Equal bits: it is the same version under
+//! the same name. Other bits: what engines serve under that name is not what this trainer holds, so a lineage begins
+//! that has no such name yet.
 
 use grpo_model::weights;
 use grpo_records::paths;

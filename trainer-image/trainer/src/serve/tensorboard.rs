@@ -1,10 +1,13 @@
-//! The run's curves as TensorBoard reads them: `tensorboard/events.out.tfevents.<seconds>.attempt-<n>` in the run's store. `wandb sync` takes the same file.
+//! The run's curves as TensorBoard reads them: `tensorboard/events.out.tfevents.<seconds>.attempt-<n>` in the run's
+//! store. `wandb sync` takes the same file.
 //!
-//! A file is a row of records, `length (u64), masked crc of it, protobuf Event, masked crc of it`, little endian (TensorFlow's `record_writer.cc`, `event.proto`,
-//! `summary.proto`). An attempt begins with a session log: what earlier files have of its first step and later ones is then left out, so that a step that
-//! is computed again is shown once.
+//! A file is a row of records, `length (u64), masked crc of it, protobuf Event, masked crc of it`, little endian
+//! (TensorFlow's `record_writer.cc`, `event.proto`, `summary.proto`). An attempt begins with a session log: what
+//! earlier files have of its first step and later ones is then left out, so that a step that is computed again is shown
+//! once.
 //!
-//! Curves are a convenience. A step does not fail because they could not be written; the numbers themselves are in `metrics/trainer/`.
+//! Curves are a convenience. A step does not fail because they could not be written; the numbers themselves are in
+//! `metrics/trainer/`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,4 +1,5 @@
-//! Checkpoints: one rank's state at a step, written, sealed by rank 0 when all are there, and read back at any world size.
+//! Checkpoints: one rank's state at a step, written, sealed by rank 0 when all are there, and read back at any world
+//! size.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +33,8 @@ pub struct CheckpointManifest {
     pub files: BTreeMap<String, String>,
 }
 
-/// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state itself.
+/// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state
+/// itself.
 pub struct Snapshot {
     head: CheckpointManifest,
     /// Of those that share the state.
@@ -149,8 +151,9 @@ impl Store {
         }))
     }
 
-    /// Puts a checkpoint's state into the model, whatever world size wrote it. Of its files one is in memory at a time, and those that have nothing of this
-    /// rank's part are not read: a rank that could hold its state while it trained can come back to it.
+    /// Puts a checkpoint's state into the model, whatever world size wrote it. Of its files one is in memory at a time,
+    /// and those that have nothing of this rank's part are not read: a rank that could hold its state while it trained
+    /// can come back to it.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let CheckpointManifest { lineage, step, .. } = checkpoint;
         let damaged = |message: String| TrainError::Damaged {

@@ -77,7 +77,8 @@ pub struct At<'a> {
 /// A sequence with its name, and row and logprob of each of its tokens.
 pub type Named = (String, Sequence, Vec<(usize, usize)>);
 
-/// Gradient by unit, and loss, of those rows of a batch that `takes`, as the scalar objective has them. Advantages are of the whole batch.
+/// Gradient by unit, and loss, of those rows of a batch that `takes`, as the scalar objective has them. Advantages are
+/// of the whole batch.
 pub fn expected(
     batch: &Batch,
     algorithm: &Algorithm,

@@ -208,7 +208,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// Kills a rank at that time, unless it is spared before, and then the others: an attempt is over when one of its pods is.
+    /// Kills a rank at that time, unless it is spared before, and then the others: an attempt is over when one of its
+    /// pods is.
     pub fn kill_at(&self, rank: usize, at: Instant) -> Killer {
         let pids: Vec<String> = self.ranks.iter().map(|rank| rank.id().to_string()).collect();
         let (spare, spared) = mpsc::channel::<()>();

@@ -1,8 +1,9 @@
 //! Bash sessions: a shell behind a terminal of sandboxd's, typed to.
 //!
-//! A command is put into a file that the shell sources, so it may have any number of lines, and none is too long for a terminal. Behind it the shell
-//! prints a mark of this call with the exit code; then comes the prompt, which nothing else prints: it is made from the lease and the session's name.
-//! Nothing is typed twice: sandboxd knows each input by the call's name.
+//! A command is put into a file that the shell sources, so it may have any number of lines, and none is too long for a
+//! terminal. Behind it the shell prints a mark of this call with the exit code; then comes the prompt, which nothing
+//! else prints: it is made from the lease and the session's name. Nothing is typed twice: sandboxd knows each input by
+//! the call's name.
 
 use std::time::Duration;
 
