@@ -1,5 +1,5 @@
 //! `status.progress`: what a running run is doing. The driver is its only writer, by server-side apply under
-//! [`crate::PROGRESS_FIELD_MANAGER`], every write naming the run's uid; the operator only reads it.
+//! the field manager `grpo-driver`, every write naming the run's uid; the operator only reads it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;

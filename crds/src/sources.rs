@@ -212,7 +212,7 @@ fn default_rank() -> u32 {
 }
 
 /// A path below a mount.
-pub(crate) fn joined(mount: &str, path: Option<&str>) -> String {
+pub fn joined(mount: &str, path: Option<&str>) -> String {
     match path {
         Some(path) => format!("{mount}/{}", path.trim_matches('/')),
         None => mount.to_owned(),

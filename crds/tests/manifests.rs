@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use grpo_crds::{GrpoRun, InferencePool, RunConfig, SandboxPool};
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use kube::core::cel::{validate_cel, validate_cel_update};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -227,26 +227,4 @@ fn collect_lost(path: &str, written: &Value, read: &Value, lost: &mut Vec<String
         (Value::Array(_), _) => lost.push(path.to_owned()),
         _ => {}
     }
-}
-
-#[test]
-fn run_json_says_where_everything_is() {
-    let mut run = changed(|spec| {
-        let same = serde_json::json!({"image": {"reference": "example.com/tasks:1", "path": "heldout.jsonl"}});
-        let other = serde_json::json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "a/b.jsonl"}});
-        spec["tasks"]["evaluate"] =
-            serde_json::json!([{"name": "one", "dataset": same}, {"name": "two", "dataset": other}]);
-    });
-    run.metadata.namespace = Some("team".into());
-    let config = RunConfig::of(&run);
-    assert_eq!(config.store_path, "team/demo");
-    assert_eq!(config.model_path, "/model");
-    assert_eq!(config.endpoints.gateway, "http://demo-gateway.team.svc:8080");
-    assert_eq!(config.endpoints.engines_host, "demo-engines.team.svc");
-    assert_eq!(config.datasets.len(), 2, "two sets of one image share its mount");
-    let file = |set: usize| config.dataset_file(&run.spec.tasks.evaluate[set].dataset).unwrap();
-    assert_eq!(file(0), Path::new("/datasets/0/heldout.jsonl"));
-    assert_eq!(file(1), Path::new("/datasets/1/a/b.jsonl"));
-    let again: RunConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
-    assert_eq!(again, config);
 }

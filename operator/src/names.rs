@@ -6,11 +6,11 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const OPERATOR: &str = "grpo-operator";
 /// What selects everything the operator (or a gateway for it) has made.
 pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
-/// Leases in one ConfigMap of a ledger: it may hold 1 MiB, and each update writes all of it.
-const LEDGER_LEASES: u32 = 256;
 pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
-pub use grpo_crds::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, STORE, role, store_claim};
+pub use grpo_contracts::names::{
+    ATTEMPT, INFERENCE_POOL, LEASES_PER_SHARD, NODE, RANK, ROLE, RUN, SANDBOX_POOL, STORE, role, store_claim,
+};
 
 /// Annotation of engine pods: what they were made from.
 pub const TEMPLATE: &str = "grpo.dev/template";
@@ -86,9 +86,9 @@ pub fn gateway_key(pool: &str) -> String {
     format!("{pool}-gateway-key")
 }
 
-/// The shards of a pool's ledger, one for every [`LEDGER_LEASES`] leases that it may have.
+/// The shards of a pool's ledger, one for every [`LEASES_PER_SHARD`] leases that it may have.
 pub fn ledgers(pool: &str, max: u32) -> Vec<String> {
-    let shards = max.div_ceil(LEDGER_LEASES).max(1);
+    let shards = max.div_ceil(LEASES_PER_SHARD as u32).max(1);
     (0..shards).map(|shard| format!("{pool}-ledger-{shard}")).collect()
 }
 

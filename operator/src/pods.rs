@@ -1,6 +1,6 @@
 //! What a pod's status means, in the words of a person who wants to know why a run is not moving.
 
-use grpo_crds::hang::{HUNG_CODE, Hang};
+use grpo_contracts::exit::{HUNG_CODE, Hang};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::{Json, Router, routing::get};
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_engine_protocol::{AgentState, AgentStatus, BASE_VERSION};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -1,6 +1,7 @@
 //! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in
 //! writes.
 
+use grpo_contracts::names::LEASES_PER_SHARD;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -16,7 +17,7 @@ use super::{
     SandboxBenchError,
     caller::{Caller, IMAGE, RUN},
     median, percentile,
-    rig::{Gateway, Rig, SHARD_LEASES, shards},
+    rig::{Gateway, Rig, shards},
 };
 use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
@@ -495,7 +496,7 @@ async fn bare_churn(
     let maps = rig.maps(&rig.bare);
     let [name] = &names;
     let mut shard = maps.get(name).await.map_err(api("reading ConfigMap", name))?;
-    let mut entries: VecDeque<(String, String)> = (0..live.min(SHARD_LEASES)).map(entry).collect();
+    let mut entries: VecDeque<(String, String)> = (0..live.min(LEASES_PER_SHARD)).map(entry).collect();
     let (mut next, began) = (entries.len(), Instant::now());
     let mut leases = 0;
     while began.elapsed() < length {
@@ -532,12 +533,14 @@ async fn bare(rig: &Rig, leases: usize, writes: usize, round: usize) -> Result<f
     stream::iter(shards.into_iter().enumerate())
         .map(|(number, mut shard)| {
             let maps = maps.clone();
-            let of_this = SHARD_LEASES.min(leases - number * SHARD_LEASES);
+            let of_this = LEASES_PER_SHARD.min(leases - number * LEASES_PER_SHARD);
             tokio::spawn(async move {
                 let mut entries = BTreeMap::new();
                 while entries.len() < of_this {
                     let from = entries.len();
-                    entries.extend((from..of_this.min(from + batch)).map(|lease| entry(number * SHARD_LEASES + lease)));
+                    entries.extend(
+                        (from..of_this.min(from + batch)).map(|lease| entry(number * LEASES_PER_SHARD + lease)),
+                    );
                     shard.data = Some(entries.clone());
                     let name = shard.metadata.name.clone().unwrap_or_default();
                     let mut written = maps

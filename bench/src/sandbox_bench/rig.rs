@@ -1,5 +1,6 @@
 //! A control plane, nodes and sandboxds that are played, and a gateway that is real.
 
+use grpo_contracts::names::LEASES_PER_SHARD;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -27,8 +28,6 @@ use grpo_testing::control_plane::{BARE, ControlPlane, GATEWAY, Options, Part, fr
 pub const NAMESPACE: &str = "sandboxes";
 const POOL: &str = "pool";
 const SEED: [u8; 32] = [7; 32];
-/// Leases of one shard, as the operator counts them.
-pub const SHARD_LEASES: usize = 256;
 
 /// The control plane and what is played in it.
 pub struct Rig {
@@ -269,7 +268,7 @@ pub fn sandboxd(at: SocketAddr, folder: &Path) -> Result<Part, SandboxBenchError
 
 /// Names of the shards of a pool's ledger.
 pub fn shards(prefix: &str, max: usize) -> Vec<String> {
-    (0..max.div_ceil(SHARD_LEASES))
+    (0..max.div_ceil(LEASES_PER_SHARD))
         .map(|number| format!("{prefix}-{number}"))
         .collect()
 }

@@ -16,10 +16,8 @@ use std::{
 };
 
 use grpo_bench::operator_bench::rig::{parsed, until};
-use grpo_crds::{
-    grpo_run::Phase,
-    hang::{HUNG_CODE, Hang, PEER_LOST_CODE},
-};
+use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_crds::grpo_run::Phase;
 use grpo_testing::cluster::api;
 use jiff::Timestamp;
 use kube::{

@@ -7,10 +7,13 @@ use grpo_bench::operator_bench::{
     fleet::{small, volume},
     rig::{Rig, parsed, until},
 };
-use grpo_crds::{
-    GrpoRun, PROGRESS_FIELD_MANAGER,
-    grpo_run::{AttemptStatus, Phase},
+use grpo_contracts::{
+    names::PROGRESS_FIELD_MANAGER,
     names::{ATTEMPT, RANK, ROLE, RUN, role},
+};
+use grpo_crds::{
+    GrpoRun,
+    grpo_run::{AttemptStatus, Phase},
 };
 use grpo_testing::cluster::{ClusterError, api};
 use grpo_testing::control_plane::Part;

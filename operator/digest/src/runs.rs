@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use grpo_crds::{
-    GrpoRun, RunConfig, SandboxPool,
+use grpo_contracts::{
+    RunConfig,
     support::{Unsupported, unsupported, unsupported_in_pool},
 };
+use grpo_crds::{GrpoRun, SandboxPool};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Serialize;
 

@@ -29,9 +29,6 @@ pub const PROVISIONED: &str = "Provisioned";
 pub const SUCCEEDED: &str = "Succeeded";
 pub const FAILED: &str = "Failed";
 
-/// The exit code by which a driver says that the run cannot go on.
-const FAULT_CODE: i32 = 42;
-
 /// Everything that is to be done.
 #[derive(Debug)]
 pub struct Decision {
@@ -129,7 +126,7 @@ fn driver_group(seen: &Seen) -> Group {
     Group {
         size: 1,
         limit: seen.run.spec.failure_policy.max_consecutive_failures,
-        fault_code: Some(FAULT_CODE),
+        fault_code: Some(i32::from(grpo_contracts::exit::FAULT_CODE)),
         mark: mark.unwrap_or_default(),
         start: None,
     }

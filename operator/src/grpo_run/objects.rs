@@ -1,8 +1,9 @@
 //! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools
 //! described in place.
 
+use grpo_contracts::RunConfig;
 use grpo_crds::{
-    GrpoRun, GrpoRunSpec, InferencePool, RunConfig, SandboxPool,
+    GrpoRun, GrpoRunSpec, InferencePool, SandboxPool,
     common::{OverlaySpec, PodOverlay},
 };
 use k8s_openapi::api::{

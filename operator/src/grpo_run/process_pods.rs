@@ -3,11 +3,8 @@
 //! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
-use grpo_crds::{
-    RunConfig,
-    grpo_run::{AttemptStatus, Trainer},
-    names::store_claim_of,
-};
+use grpo_contracts::{RunConfig, names::store_claim_of};
+use grpo_crds::grpo_run::{AttemptStatus, Trainer};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -1,5 +1,6 @@
+use grpo_contracts::RunConfig;
 use grpo_crds::{
-    GrpoRun, InferencePool, RunConfig, SandboxPool,
+    GrpoRun, InferencePool, SandboxPool,
     grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
 };
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, stream};
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_engine_protocol::AgentStatus;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{StatusCode, body::Bytes};

@@ -1,6 +1,6 @@
 //! What a pool has besides its replicas: the service whose name resolves to all of them, and who may reach them.
 
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use k8s_openapi::api::{core::v1::Service, networking::v1::NetworkPolicy};
 use serde_json::json;
 

@@ -10,10 +10,8 @@
 //! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
 //! the replica is made again.
 
-use grpo_crds::{
-    RunConfig,
-    inference_pool::{Device, ExternalEngine, ExternalWeights},
-};
+use grpo_contracts::RunConfig;
+use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use grpo_crds::hang::{Hang, PEER_LOST_CODE};
+use grpo_contracts::exit::{Hang, PEER_LOST_CODE};
 use jiff::Timestamp;
 
 use super::{Group, missing};

@@ -2,7 +2,7 @@
 //! around the sandboxes.
 
 use base64::Engine as _;
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
     apps::v1::Deployment,

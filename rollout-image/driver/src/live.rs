@@ -6,8 +6,8 @@
 
 use crate::config::Settings;
 use crate::fault::{DriverError, Fault};
-use grpo_crds::RunConfig;
-use grpo_crds::live::Foreign;
+use grpo_contracts::RunConfig;
+use grpo_contracts::live::Foreign;
 use grpo_records::settings::LiveSettings;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

@@ -4,7 +4,7 @@
 //! termination message. Anything else: this attempt failed, the next goes on.
 
 use clap::{Parser, Subcommand};
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_driver::config::Settings;
 use grpo_driver::fault::{DriverError, Fault};
@@ -16,8 +16,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-
-const EXIT_FAULT: u8 = 42;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
@@ -203,7 +201,7 @@ fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError
                     message: fault.message.chars().take(4096).collect(),
                 });
             });
-            ExitCode::from(EXIT_FAULT)
+            ExitCode::from(grpo_contracts::exit::FAULT_CODE)
         }
         Err(error) => {
             tracing::error!(%error, "this attempt ends; another one goes on");

@@ -3,8 +3,9 @@
 //! A change of stage or a fault is written at once, anything else at most every five seconds. An API server that is
 //! away costs nothing but its own being up to date.
 
+use grpo_contracts::names::PROGRESS_FIELD_MANAGER;
+use grpo_crds::GrpoRun;
 use grpo_crds::progress::{Evaluation, Progress, Stage};
-use grpo_crds::{GrpoRun, PROGRESS_FIELD_MANAGER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;

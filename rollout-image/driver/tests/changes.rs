@@ -4,7 +4,7 @@
 
 mod world;
 
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_driver::config::Settings;
 use grpo_driver::engine::Endpoints;
 use grpo_driver::fault::DriverError;

@@ -4,7 +4,7 @@
 
 mod world;
 
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_records::{EpisodeHome, paths};
 use serde_json::json;
 use std::collections::HashMap;

@@ -243,7 +243,7 @@ fn targets(from: &Held) -> Vec<Target> {
     if let Some(own) = own_address(&from.ip) {
         targets.push(Target {
             what: "the gateway",
-            address: SocketAddr::new(own, grpo_crds::RunConfig::GATEWAY_PORT),
+            address: SocketAddr::new(own, grpo_contracts::RunConfig::GATEWAY_PORT),
         });
     }
     targets

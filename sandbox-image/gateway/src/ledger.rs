@@ -28,11 +28,10 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use grpo_contracts::names::LEASES_PER_SHARD;
 pub use shard::Witness;
 use shard::{Shard, key};
 
-/// Leases that one shard is made for; the operator makes as many shards as the pool's `max` needs.
-pub const SHARD_LEASES: usize = 256;
 /// Changes that may wait.
 const BACKLOG: usize = 16_384;
 /// Leases that wait before a second shard is written while another is being written, and so on.
@@ -306,7 +305,7 @@ impl Ledger {
     /// Room that a shard has once what is to go out of it has gone.
     fn room(&self, number: usize, shard: &Shard) -> usize {
         let going = self.removals.get(&number).map_or(0, |removals| removals.keys.len());
-        (SHARD_LEASES + going).saturating_sub(shard.len())
+        (LEASES_PER_SHARD + going).saturating_sub(shard.len())
     }
 
     /// Where the next leases go: the shard that has most to be rid of, for that goes along.

@@ -257,7 +257,12 @@ async fn a_shard_holds_no_more_than_it_should_and_several_are_filled() {
     let mut sizes: Vec<usize> = server.leases().iter().map(Vec::len).collect();
     sizes.sort();
     assert_eq!(sizes.iter().sum::<usize>(), 700);
-    assert!(sizes.iter().all(|size| *size <= ledger::SHARD_LEASES), "{sizes:?}");
+    assert!(
+        sizes
+            .iter()
+            .all(|size| *size <= grpo_contracts::names::LEASES_PER_SHARD),
+        "{sizes:?}"
+    );
     let next = Office::open(&api, &names, "b").await;
     assert_eq!(next.found.len(), 700);
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_model::ModelError;
 use grpo_native::CollectiveError;
 

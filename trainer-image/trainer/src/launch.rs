@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use grpo_crds::hang::{HUNG_CODE, PEER_LOST_CODE};
+use grpo_contracts::exit::{HUNG_CODE, PEER_LOST_CODE};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

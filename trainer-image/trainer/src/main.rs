@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_model::weights::{self, Source};
 use grpo_model::{Config, lora};
 use grpo_native::{Group, Rendezvous};
@@ -146,9 +146,9 @@ fn run(command: Command) -> Result<(), TrainError> {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
             let config: RunConfig = serde_json::from_slice(&bytes)
                 .map_err(|e| TrainError::Start(format!("{} is not a run's config: {e}", config.display())))?;
-            let unsupported = grpo_crds::support::unsupported(&config.spec);
+            let unsupported = grpo_contracts::support::unsupported(&config.spec);
             if !unsupported.is_empty() {
-                return Err(TrainError::Start(grpo_crds::support::in_words(&unsupported)));
+                return Err(TrainError::Start(grpo_contracts::support::in_words(&unsupported)));
             }
             let process = process(&config, listen, termination_log)?;
             grpo_trainer::serve::serve(config, &process)

@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use grpo_crds::RunConfig;
+use grpo_contracts::RunConfig;
 use grpo_crds::algorithm::Algorithm;
 use grpo_model::Config;
 use grpo_model::weights::{self, Source};

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use grpo_crds::hang::{HUNG_CODE, Hang};
+use grpo_contracts::exit::{HUNG_CODE, Hang};
 use grpo_native::{Doing, Position, Unanswered, Watch, end_now};
 
 /// How often it is looked.

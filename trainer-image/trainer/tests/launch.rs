@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use common::process::{Attempt, Run, until};
-use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 
 /// The processes that this one started, by their `RANK`.
 fn ranks_of(launcher: u32) -> BTreeMap<u32, u32> {

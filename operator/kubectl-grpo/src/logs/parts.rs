@@ -1,8 +1,8 @@
 //! Which pods and containers belong to a run, and what their lines are called.
 
 use crate::arguments::LogPart;
+use grpo_contracts::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, role};
 use grpo_crds::GrpoRun;
-use grpo_crds::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, role};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 

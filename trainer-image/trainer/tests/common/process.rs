@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use grpo_crds::hang::{HUNG_CODE, Hang, PEER_LOST_CODE};
-use grpo_crds::{GrpoRun, RunConfig};
+use grpo_contracts::RunConfig;
+use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
+use grpo_crds::GrpoRun;
 use grpo_model::weights;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};

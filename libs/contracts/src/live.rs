@@ -86,10 +86,10 @@ fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GrpoRun;
+    use grpo_crds::GrpoRun;
 
     fn config(patch: &str) -> RunConfig {
-        let mut run: Value = serde_yaml_ng::from_str(include_str!("../../docs/examples/demo.yaml")).unwrap();
+        let mut run: Value = serde_yaml_ng::from_str(include_str!("../../../docs/examples/demo.yaml")).unwrap();
         run["metadata"]["uid"] = "uid-1".into();
         let patch: Value = serde_yaml_ng::from_str(patch).unwrap();
         merge(&mut run["spec"], &patch);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
+use grpo_crds::{
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
     sources::joined,
 };

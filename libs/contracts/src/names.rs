@@ -1,7 +1,7 @@
 //! Names and labels that more than one program has to know: what the operator writes on its objects, and how others
 //! find them again.
 
-use crate::grpo_run::GrpoRun;
+use grpo_crds::grpo_run::GrpoRun;
 
 /// Whose object it is: `grpo.dev/run` carries the name of the GrpoRun.
 pub const RUN: &str = "grpo.dev/run";
@@ -14,6 +14,12 @@ pub const RANK: &str = "grpo.dev/rank";
 pub const NODE: &str = "grpo.dev/node";
 /// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
 pub const STORE: &str = "grpo.dev/store";
+
+/// The field manager under which a driver applies `status.progress`.
+pub const PROGRESS_FIELD_MANAGER: &str = "grpo-driver";
+
+/// Leases in one ConfigMap of a sandbox pool's ledger: a ConfigMap may hold 1 MiB, and each update writes all of it.
+pub const LEASES_PER_SHARD: usize = 256;
 
 /// What a pod is for, as its label says.
 pub mod role {

@@ -1,10 +1,13 @@
-//! How a trainer's process says why it ended: exit codes of their own, and for a hang a termination message that names
+//! How driver and trainer say why they ended: exit codes of their own, and for a hang a termination message that names
 //! who is missing.
 //!
 //! The trainer writes it, the operator reads it. A trainer in another image that says nothing of the kind is started
 //! again all the same; only the node of the rank that hung is then not avoided.
 
 use serde::{Deserialize, Serialize};
+
+/// Exit code of a driver that ended with a terminal fault: retrying cannot help. `status.progress.fault` names it.
+pub const FAULT_CODE: u8 = 42;
 
 /// Exit code of a rank that waited for others longer than a deadline allows. Its termination message is a [`Hang`].
 pub const HUNG_CODE: i32 = 43;

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::{
+use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
     common::ClaimSource,

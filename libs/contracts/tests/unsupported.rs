@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../crds/tests/support/bases.rs"]
+#[allow(dead_code, reason = "the API's tests use all of it")]
 mod support;
 
-use grpo_crds::{
-    GrpoRun,
-    support::{in_words, unsupported},
-};
+use grpo_contracts::support::{in_words, unsupported};
+use grpo_crds::GrpoRun;
 use serde_json::Value;
 use support::{bases, merged};
 
@@ -20,7 +20,7 @@ fn found(manifest: Value) -> Vec<(String, String)> {
 
 #[test]
 fn what_is_executed_is_not_named() {
-    let demo: Value = serde_yaml_ng::from_str(include_str!("../../docs/examples/demo.yaml")).unwrap();
+    let demo: Value = serde_yaml_ng::from_str(include_str!("../../../docs/examples/demo.yaml")).unwrap();
     assert_eq!(found(demo), []);
     let bases = bases();
     assert_eq!(found(bases["train"].clone()), []);

@@ -1,0 +1,16 @@
+//! What two processes must agree on and neither owns: the file a run's processes are started with, names and labels of objects, exit codes, ports,
+//! limits of shared formats, and which fields of a GrpoRun this version executes.
+//!
+//! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`;
+//! * [`live`]: which changes of it a running driver takes over;
+//! * [`names`]: labels, names of claims, field managers, shards of a ledger;
+//! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
+//! * [`support`]: the fields that driver and trainer refuse.
+
+pub mod exit;
+pub mod live;
+pub mod names;
+pub mod run_config;
+pub mod support;
+
+pub use run_config::RunConfig;
