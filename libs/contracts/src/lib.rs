@@ -1,5 +1,5 @@
-//! What two processes must agree on and neither owns: the file a run's processes are started with, names and labels of objects, exit codes, ports,
-//! limits of shared formats, and which fields of a GrpoRun this version executes.
+//! What two processes must agree on and neither owns: the file a run's processes are started with, names and labels of
+//! objects, exit codes, ports, limits of shared formats, and which fields of a GrpoRun this version executes.
 //!
 //! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`;
 //! * [`live`]: which changes of it a running driver takes over;

@@ -1,0 +1,91 @@
+//! Dependencies between our crates point down: images, demo, bench and e2e above libs, libs above crds.
+//!
+//! Dev-dependencies obey the same rules, because a test that links another image's crate ties the two together as much
+//! as code does.
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::Value;
+
+use crate::tree::repository;
+
+/// Layers of the top folders, the lowest first. A crate may use crates of lower layers, and of its own folder.
+fn layer(folder: &str) -> u8 {
+    match folder.split('/').next().unwrap() {
+        "crds" => 0,
+        "libs" => 1,
+        "operator" | "sandbox-image" | "rollout-image" | "inference-image" | "trainer-image" => 2,
+        "demo" | "bench" | "e2e" => 3,
+        other => panic!("{other} is no top folder of CONTRIBUTING.md's map"),
+    }
+}
+
+/// Wire formats and the C++ shim: they use none of our crates, so that what links them stays small.
+const LEAVES: [&str; 3] = ["libs/sandbox-protocol", "libs/engine-protocol", "libs/native"];
+
+fn top(folder: &str) -> &str {
+    folder.split('/').next().unwrap()
+}
+
+/// Whether a crate in `user` may depend on one in `used`.
+fn allowed(user: &str, used: &str) -> bool {
+    if LEAVES.contains(&user) {
+        return false;
+    }
+    layer(used) < layer(user) || layer(user) == 3 || top(user) == top(used)
+}
+
+#[test]
+fn every_dependency_points_down() {
+    let root = repository();
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(&root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let folder = |package: &Value| {
+        let manifest = package["manifest_path"].as_str().unwrap();
+        let folder = manifest.strip_suffix("/Cargo.toml").unwrap();
+        let relative = std::path::Path::new(folder).strip_prefix(root.canonicalize().unwrap());
+        relative.unwrap().display().to_string()
+    };
+    let folders: BTreeMap<&str, String> = packages
+        .iter()
+        .map(|package| (package["name"].as_str().unwrap(), folder(package)))
+        .collect();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for package in packages {
+        let user = folder(package);
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let Some(used) = folders.get(dependency["name"].as_str().unwrap()) else {
+                continue;
+            };
+            seen += 1;
+            if !allowed(&user, used) {
+                let kind = dependency["kind"].as_str().unwrap_or("normal");
+                wrong.push(format!("{user} uses {used} ({kind})"));
+            }
+        }
+    }
+    assert!(seen > 40, "only {seen} dependencies between our crates were found");
+    assert!(
+        wrong.is_empty(),
+        "dependencies that do not point down:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn images_do_not_use_each_other_and_leaves_use_nothing() {
+    assert!(allowed("rollout-image/driver", "libs/records"));
+    assert!(allowed("trainer-image/trainer", "trainer-image/objective"));
+    assert!(allowed("e2e/tests", "rollout-image/driver"));
+    assert!(!allowed("operator/kubectl-grpo", "rollout-image/driver"));
+    assert!(!allowed("libs/records", "operator"));
+    assert!(!allowed("libs/sandbox-protocol", "crds"));
+    assert!(!allowed("crds", "libs/contracts"));
+}

@@ -1,0 +1,73 @@
+//! The files that the rules are about.
+
+use std::path::{Path, PathBuf};
+
+/// A text file of the repository.
+pub struct SourceFile {
+    /// Relative to the repository's root, with `/`.
+    pub path: String,
+    pub text: String,
+}
+
+/// The root of the checkout.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
+}
+
+/// Every file with one of these extensions. Hidden folders, build outputs and the built book are left out.
+pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
+    let root = repository();
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let relative = path.strip_prefix(&root).unwrap().display().to_string();
+            if path.is_symlink() || name.starts_with('.') || ["target", "out", "docs/book"].contains(&relative.as_str())
+            {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if extensions
+                .iter()
+                .any(|extension| name.ends_with(&format!(".{extension}")))
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push(SourceFile { path: relative, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(!found.is_empty(), "no files below {}", root.display());
+    found
+}
+
+/// Whether a Rust file holds only tests: in a folder `tests`, named `tests.rs`, or a whole crate of tests.
+pub fn is_test(path: &str) -> bool {
+    let folders = ["e2e/tests/", "e2e/house/"];
+    path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+        || folders.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Fails above the limit and below it.
+pub fn hold(what: &str, limit: usize, found: &[String]) {
+    let shown = found.iter().take(40).cloned().collect::<Vec<_>>().join("\n  ");
+    assert!(
+        found.len() <= limit,
+        "{what}: {} found, at most {limit} may be:\n  {shown}",
+        found.len()
+    );
+    assert!(
+        found.len() >= limit,
+        "{what}: only {} are left; lower the limit of this test from {limit} to that",
+        found.len()
+    );
+}
