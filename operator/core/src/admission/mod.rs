@@ -1,0 +1,14 @@
+//! Which run is admitted when: nodes and pods as facts, the decision, and the gates on pods.
+
+pub mod decide;
+pub mod facts;
+mod fit;
+pub mod gate;
+pub mod words;
+
+#[cfg(test)]
+pub mod tests;
+
+pub use decide::Verdict;
+pub use facts::Candidate;
+pub use gate::{Gate, whole};
