@@ -2,12 +2,12 @@
 //! a time, only when all of it fits, so that two runs never hold half a cluster each and wait for the other half.
 //!
 //! ```text
-//! nodes, all pods (watches) ─► Admission (facts in memory) ─► decide (pure) ─► gates lifted, pods put back
+//! nodes, all pods (watches) ─► Admission (facts in memory) ─► decide (pure) ─► gates lifted, pods requeued
 //! GrpoRun controller: which pods make a run whole ──┘               └─► verdicts ─► the run's condition Admitted
 //! ```
 //!
 //! Gates are on driver, trainer and the engines of pools described in a run. A run with `queueName` has Kueue's label
-//! instead and is not looked at here. A lifted gate cannot be put back: pods that are not bound by a deadline are
+//! instead and is not looked at here. A lifted gate stays lifted: pods that are not bound by a deadline are
 //! deleted, and their controllers make them again, gated.
 
 use std::{
@@ -17,6 +17,15 @@ use std::{
 };
 
 use futures::StreamExt;
+use grpo_operator_core::{
+    admission::{
+        decide::{Chosen, Decision, History, Snapshot, Step, decide},
+        facts::{Alike, Candidate, HOSTNAME, NodeFacts, PodNeeds},
+        messages,
+        verdict::Verdict,
+    },
+    names,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -32,14 +41,12 @@ use tokio::sync::Notify;
 
 use crate::{
     applied::Key,
-    watches::{Controlled, Parent, Pauses, Triggers, every_object},
+    parent::{Controlled, Parent},
+    watches::{
+        config::{Pauses, every_object},
+        triggers::Triggers,
+    },
 };
-use grpo_operator_core::admission::{
-    decide::{Chosen, Decision, Memory, Snapshot, Step, Verdict, decide},
-    facts::{Alike, Candidate, HOSTNAME, NodeFacts, PodNeeds},
-    words,
-};
-use grpo_operator_core::names;
 
 /// Changes within this time are decided on together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -67,7 +74,7 @@ struct State {
     pods_known: bool,
     candidates: HashMap<String, Candidate>,
     verdicts: HashMap<String, Told>,
-    memory: Memory,
+    history: History,
 }
 
 /// What a run was told last, and when.
@@ -176,7 +183,7 @@ impl Admission {
     /// Decides on what is known now. Also returns the runs that are to be told something new.
     fn decide(&self, settled: bool) -> (Option<Step>, Option<Timestamp>, Vec<Parent>) {
         let mut state = self.locked();
-        let unsettled = |told: &Told| told.verdict.reason != words::ADMITTED;
+        let unsettled = |told: &Told| told.verdict.reason != messages::ADMITTED;
         let waits = state.pods.values().any(is_gated) || state.verdicts.values().any(unsettled);
         let late = state
             .pods
@@ -191,7 +198,7 @@ impl Admission {
             nodes,
             pods,
             candidates,
-            memory,
+            history,
             ..
         } = &mut *state;
         let nodes: Option<Vec<NodeFacts>> = nodes.as_ref().map(|nodes| nodes.values().cloned().collect());
@@ -206,7 +213,7 @@ impl Admission {
             step,
             verdicts,
             mut again_at,
-        } = decide(&snapshot, memory);
+        } = decide(&snapshot, history);
         let mut told = Vec::new();
         for (run, verdict) in verdicts {
             if let Some(known) = state.verdicts.get(&run) {
@@ -236,8 +243,8 @@ fn is_gated(pod: &PodNeeds) -> bool {
         .is_some_and(|member| !member.deleting && (member.gated || pod.node.is_none()))
 }
 
-/// Lets runs in for as long as the process leads.
-pub async fn let_in(admission: Arc<Admission>, client: Client, triggers: Triggers) {
+/// Admits runs for as long as the process leads.
+pub async fn admit_runs(admission: Arc<Admission>, client: Client, triggers: Triggers) {
     let begun = tokio::time::Instant::now();
     let mut due: Option<tokio::time::Instant> = Some(begun + REGISTRATION);
     loop {
@@ -278,7 +285,7 @@ pub async fn let_in(admission: Arc<Admission>, client: Client, triggers: Trigger
 async fn take(step: &Step, admission: &Admission, client: &Client) -> bool {
     let (run, pods, lifts) = match step {
         Step::Lift { run, pods } => (run, pods, true),
-        Step::PutBack { run, pods } => (run, pods, false),
+        Step::Requeue { run, pods } => (run, pods, false),
     };
     tracing::info!(run, pods = pods.len(), lifts, "admission");
     let done = futures::stream::iter(pods.clone())
@@ -286,7 +293,7 @@ async fn take(step: &Step, admission: &Admission, client: &Client) -> bool {
             if lifts {
                 lift(&pod, admission, client).await
             } else {
-                put_back(&pod, admission, client).await
+                requeue(&pod, admission, client).await
             }
         })
         .buffer_unordered(16);
@@ -307,7 +314,7 @@ async fn lift(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     };
     match pods.patch(&pod.name, &params, &Patch::Merge(&patch)).await {
         Ok(lifted) => {
-            // Until the watch shows it, nobody else may be let in.
+            // Until the watch shows it, nobody else may be admitted.
             admission.saw_pod(&lifted);
             true
         }
@@ -319,7 +326,7 @@ async fn lift(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     }
 }
 
-async fn put_back(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
+async fn requeue(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let params = DeleteParams {
         preconditions: Some(Preconditions {
@@ -337,7 +344,7 @@ async fn put_back(pod: &Chosen, admission: &Admission, client: &Client) -> bool 
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => true,
         Err(error) => {
-            tracing::warn!(pod = pod.name, namespace = pod.namespace, %error, "could not put the pod back behind its gate; it is tried again");
+            tracing::warn!(pod = pod.name, namespace = pod.namespace, %error, "could not requeue the pod behind its gate; it is tried again");
             false
         }
     }

@@ -7,16 +7,15 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use grpo_contracts::RunConfig;
 use grpo_engine_protocol::AgentStatus;
+use grpo_operator_core::{
+    inference_pool::observation::Statuses,
+    pods::{PodFacts, PodState},
+};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{StatusCode, body::Bytes};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
-};
-
-use grpo_operator_core::{
-    inference_pool::observation::Statuses,
-    pods::{PodFacts, PodState},
 };
 
 /// An agent answers at once, or is not there.

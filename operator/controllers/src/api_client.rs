@@ -25,14 +25,14 @@ use kube::{
 use memchr::memmem;
 use tower::{BoxError, Layer, Service};
 
-use crate::{lease::Term, metrics::Metrics};
+use crate::{lease::WriteWindow, metrics::Metrics};
 
 /// A client from the environment: the kubeconfig, or the service account of the pod.
-pub async fn connect(metrics: &Metrics, term: &Arc<Term>) -> Result<Client, kube::Error> {
+pub async fn connect(metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     let doorkeeper = Doorkeeper {
         metrics: metrics.clone(),
-        term: term.clone(),
+        window: window.clone(),
     };
     Ok(ClientBuilder::try_from(config)?.with_layer(&doorkeeper).build())
 }
@@ -40,13 +40,13 @@ pub async fn connect(metrics: &Metrics, term: &Arc<Term>) -> Result<Client, kube
 /// A write that was held back: another replica may be at work.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing is written while this replica cannot renew its Lease; it is tried again")]
-struct TermIsOver;
+struct WriteWindowClosed;
 
 /// What stands between the operator and the API server.
 #[derive(Clone)]
 struct Doorkeeper {
     metrics: Metrics,
-    term: Arc<Term>,
+    window: Arc<WriteWindow>,
 }
 
 impl<S> Layer<S> for Doorkeeper {
@@ -83,8 +83,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(request.method(), request.uri().path(), request.uri().query());
-        if !(self.keeper.term.is_on() || may_be_sent_by_anybody(&request)) {
-            return Box::pin(std::future::ready(Err(TermIsOver.into())));
+        if !(self.keeper.window.is_open() || may_be_sent_by_anybody(&request)) {
+            return Box::pin(std::future::ready(Err(WriteWindowClosed.into())));
         }
         let (metrics, begun) = (self.keeper.metrics.clone(), Instant::now());
         let answer = self.inner.call(request);

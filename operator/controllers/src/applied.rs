@@ -11,7 +11,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use crate::watches::Parent;
+use crate::parent::Parent;
 
 /// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names
 /// alone are megabytes.
@@ -144,7 +144,7 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watches::Controlled;
+    use crate::parent::Controlled;
 
     fn owner() -> Parent {
         Parent {

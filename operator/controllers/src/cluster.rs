@@ -2,12 +2,17 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use grpo_operator_core::{
+    desired_object::{DesiredObject, Keep},
+    digest::number,
+    names,
+};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
     core::ApiResource,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+    runtime::events::{Event, Recorder, Reporter},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -15,13 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     applied::{Applied, Key},
     error::Error,
-    watches::Parent,
-};
-use grpo_operator_core::{
-    child::{Child, Keep},
-    digest::number,
-    events::Note,
-    names,
+    parent::Parent,
 };
 
 /// The way to the API server.
@@ -68,42 +67,45 @@ impl Cluster {
     }
 
     /// Makes a child what it should be. Costs no request when it already is.
-    pub async fn apply(&self, namespace: &str, child: &Child) -> Result<(), Error> {
-        let what = || format!("{} {namespace}/{}", child.kind(), child.name);
-        let key = key(namespace, child);
-        let content = match child.keep {
-            Keep::Applied => number(&child.object),
-            Keep::CreatedOnce => number(&child.object["metadata"]["ownerReferences"]),
+    pub async fn apply(&self, namespace: &str, desired: &DesiredObject) -> Result<(), Error> {
+        let what = || format!("{} {namespace}/{}", desired.kind(), desired.name);
+        let key = key(namespace, desired);
+        let content = match desired.keep {
+            Keep::Applied => number(&desired.object),
+            Keep::CreatedOnce => number(&desired.object["metadata"]["ownerReferences"]),
         };
         if self.applied.is_current(&key, content) {
             return Ok(());
         }
-        let api = self.dynamic(namespace, &child.resource);
+        let api = self.dynamic(namespace, &desired.resource);
         let source_error = |source| Error::Apply {
             what: what(),
             source: Box::new(source),
         };
-        let version = match child.keep {
+        let version = match desired.keep {
             Keep::Applied => {
                 let params = PatchParams::apply(names::FIELD_MANAGER).force();
                 let applied = api
-                    .patch(&child.name, &params, &Patch::Apply(&child.object))
+                    .patch(&desired.name, &params, &Patch::Apply(&desired.object))
                     .await
                     .map_err(source_error)?;
                 applied.resource_version()
             }
             Keep::CreatedOnce => {
-                let object: DynamicObject = serde_json::from_value(child.object.clone())
+                let object: DynamicObject = serde_json::from_value(desired.object.clone())
                     .map_err(|source| Error::Json { what: what(), source })?;
                 match api.create(&creation(), &object).await {
                     Ok(created) => created.resource_version(),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
                         // That of a deleted object of the same name is about to go too: it must not be taken for ours.
-                        let existing = api.get_metadata_opt(&child.name).await.map_err(|source| Error::Read {
-                            what: what(),
-                            source: Box::new(source),
-                        })?;
-                        match existing.filter(|existing| is_owned_as(&existing.metadata, &child.object)) {
+                        let existing = api
+                            .get_metadata_opt(&desired.name)
+                            .await
+                            .map_err(|source| Error::Read {
+                                what: what(),
+                                source: Box::new(source),
+                            })?;
+                        match existing.filter(|existing| is_owned_as(&existing.metadata, &desired.object)) {
                             Some(existing) => existing.metadata.resource_version,
                             None => return Err(Error::NameTaken { what: what() }),
                         }
@@ -112,28 +114,31 @@ impl Cluster {
                 }
             }
         };
-        self.applied.record(key, content, version, owner_of(child));
+        self.applied.record(key, content, version, owner_of(desired));
         Ok(())
     }
 
     /// Looks again at the next apply, whatever is remembered: for what no watch reports.
-    pub fn distrust(&self, namespace: &str, child: &Child) {
-        self.applied.forget(&key(namespace, child));
+    pub fn distrust(&self, namespace: &str, desired: &DesiredObject) {
+        self.applied.forget(&key(namespace, desired));
     }
 
     /// Makes a pod. A pod of this name that the same owner already has is as good.
-    pub async fn create_pod(&self, namespace: &str, owner: &str, child: &Child) -> Result<(), Error> {
-        let what = || format!("Pod {namespace}/{}", child.name);
+    pub async fn create_pod(&self, namespace: &str, owner: &str, desired: &DesiredObject) -> Result<(), Error> {
+        let what = || format!("Pod {namespace}/{}", desired.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let pod: Pod =
-            serde_json::from_value(child.object.clone()).map_err(|source| Error::Json { what: what(), source })?;
+            serde_json::from_value(desired.object.clone()).map_err(|source| Error::Json { what: what(), source })?;
         match pods.create(&creation(), &pod).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                let existing = pods.get_metadata_opt(&child.name).await.map_err(|source| Error::Read {
-                    what: what(),
-                    source: Box::new(source),
-                })?;
+                let existing = pods
+                    .get_metadata_opt(&desired.name)
+                    .await
+                    .map_err(|source| Error::Read {
+                        what: what(),
+                        source: Box::new(source),
+                    })?;
                 let ours = existing
                     .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && is_owned_by(&pod.metadata, owner));
                 if ours {
@@ -257,32 +262,22 @@ impl Cluster {
     }
 
     /// Publishes what happened. Events are a courtesy: a failure is only logged.
-    pub async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, notes: &[Note]) {
-        for note in notes {
-            let event = Event {
-                type_: if note.warning {
-                    EventType::Warning
-                } else {
-                    EventType::Normal
-                },
-                reason: note.reason.clone(),
-                note: Some(note.text.chars().take(1000).collect()),
-                action: note.action.to_owned(),
-                secondary: None,
-            };
+    pub async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, events: Vec<Event>) {
+        for mut event in events {
+            event.note = event.note.map(|note| note.chars().take(1000).collect());
             if let Err(error) = self.events.recorder().publish(&event, &object.object_ref(&())).await {
-                tracing::warn!(object = object.name_any(), reason = note.reason, %error, "could not publish an event");
+                tracing::warn!(object = object.name_any(), reason = event.reason, %error, "could not publish an event");
             }
         }
     }
 }
 
-fn key(namespace: &str, child: &Child) -> Key {
-    Key::of(child.kind(), namespace, &child.name)
+fn key(namespace: &str, desired: &DesiredObject) -> Key {
+    Key::of(desired.kind(), namespace, &desired.name)
 }
 
-fn owner_of(child: &Child) -> Option<Parent> {
-    let metadata = serde_json::from_value(child.object["metadata"].clone()).ok()?;
+fn owner_of(desired: &DesiredObject) -> Option<Parent> {
+    let metadata = serde_json::from_value(desired.object["metadata"].clone()).ok()?;
     Parent::of_owned(&metadata)
 }
 
@@ -303,7 +298,7 @@ pub fn is_owned_by(metadata: &kube::core::ObjectMeta, uid: &str) -> bool {
 }
 
 /// Whether an object has the owner that a child is made with.
-fn is_owned_as(metadata: &kube::core::ObjectMeta, child: &Value) -> bool {
-    let owner = &child["metadata"]["ownerReferences"][0]["uid"];
+fn is_owned_as(metadata: &kube::core::ObjectMeta, desired: &Value) -> bool {
+    let owner = &desired["metadata"]["ownerReferences"][0]["uid"];
     owner.as_str().is_some_and(|uid| is_owned_by(metadata, uid))
 }

@@ -1,16 +1,19 @@
 //! What the three controllers have in common: how a kind is watched, reconciled, retried and measured.
 
 use std::{
-    collections::HashMap,
     fmt::Debug,
     future::Future,
     hash::Hash,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use futures::{FutureExt, Stream, StreamExt};
+use grpo_operator_core::{
+    conditions::{ConditionStatus, Conditions},
+    events::warning,
+};
 use jiff::Timestamp;
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
@@ -19,6 +22,7 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action, Config},
+        events::Event,
         reflector::ObjectRef,
         watcher,
     },
@@ -26,85 +30,13 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
-use crate::{
-    admission::Admission,
-    agents::Agents,
-    cluster::Cluster,
-    error::Error,
-    memory::Memory,
-    metrics::Metrics,
-    mirror::{Mirror, Mirrors},
-    watches::{Ledgers, Parent, PodIndex, requests},
-};
-use grpo_operator_core::{
-    conditions::{Conditions, Holds},
-    events::Note,
-    settings::Settings,
-};
+use crate::{context::Context, error::Error, parent::Parent, watched_store::WatchedStore, watches::triggers::requests};
 
 /// One reconcile; what takes longer has met a stuck API server.
 const LONGEST_RECONCILE: Duration = Duration::from_secs(60);
 /// Changes within this time are reconciled once. Every first answer to an event waits so long.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 const CONCURRENCY: u16 = 16;
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LONGEST_RETRY: Duration = Duration::from_secs(120);
-
-/// What every reconcile works with.
-pub struct Context {
-    pub cluster: Arc<Cluster>,
-    pub settings: Settings,
-    pub pods: Arc<PodIndex>,
-    pub ledgers: Arc<Ledgers>,
-    pub memory: Memory,
-    pub agents: Agents,
-    pub metrics: Metrics,
-    pub admission: Arc<Admission>,
-    pub mirrors: Mirrors,
-    failures: Mutex<HashMap<String, u32>>,
-    /// What was last said of objects that cannot be read, by uid.
-    unreadable: Mutex<HashMap<String, String>>,
-}
-
-impl Context {
-    pub fn new(
-        cluster: Arc<Cluster>,
-        settings: Settings,
-        pods: Arc<PodIndex>,
-        ledgers: Arc<Ledgers>,
-        metrics: Metrics,
-        admission: Arc<Admission>,
-        mirrors: Mirrors,
-    ) -> Self {
-        Self {
-            cluster,
-            settings,
-            pods,
-            ledgers,
-            memory: Memory::default(),
-            agents: Agents::default(),
-            metrics,
-            admission,
-            mirrors,
-            failures: Mutex::default(),
-            unreadable: Mutex::default(),
-        }
-    }
-
-    fn succeeded(&self, uid: &str) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    }
-
-    /// How long to wait after one more failure of this object.
-    fn failed(&self, uid: &str) -> Duration {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(uid.to_owned()).or_insert(0);
-        *count = count.saturating_add(1);
-        FIRST_RETRY
-            .saturating_mul(1u32.checked_shl(*count - 1).unwrap_or(u32::MAX))
-            .min(LONGEST_RETRY)
-    }
-}
 
 /// A kind this operator reconciles.
 pub trait Kind:
@@ -142,13 +74,13 @@ pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
     }
 }
 
-/// A controller of what a mirror shows that also listens to triggers. What else it watches is added by the caller.
+/// A controller of what a watched shows that also listens to triggers. What else it watches is added by the caller.
 pub fn controller<K: Kind>(
-    mirror: &Mirror<K>,
+    watched: &WatchedStore<K>,
     shown: impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
     triggers: mpsc::Receiver<Parent>,
 ) -> Controller<DeserializeGuard<K>> {
-    Controller::for_stream(shown, mirror.store())
+    Controller::for_stream(shown, watched.store())
         .with_config(Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
         .reconcile_on(requests::<K>(triggers))
 }
@@ -254,16 +186,13 @@ async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject,
         invalid.error
     );
     tracing::error!(%kind, namespace, name, message);
-    let note = Note {
-        warning: true,
-        reason: "Unreadable".to_owned(),
-        action: "Reconcile",
-        text: message.clone(),
-    };
-    context.cluster.tell(object, &[note]).await;
+    context
+        .cluster
+        .tell(object, vec![warning("Unreadable", &*message)])
+        .await;
     // Where the spec is not even of the right shape the API server refuses every write; then the event has to do.
     let health = Conditions::after(&[], meta.generation, Time(Timestamp::now()))
-        .set(K::HEALTH, Holds::No, "Unreadable", &message)
+        .set(K::HEALTH, ConditionStatus::False, "Unreadable", &message)
         .done();
     let written = context
         .cluster
@@ -278,14 +207,9 @@ fn retry<K: Kind>(object: Arc<DeserializeGuard<K>>, _: &Error, context: Arc<Cont
     Action::requeue(context.failed(&object.uid().unwrap_or_default()))
 }
 
-/// The note that tells of an error.
-pub fn note_of(error: &Error) -> Note {
-    Note {
-        warning: true,
-        reason: error.reason().to_owned(),
-        action: "Reconcile",
-        text: error.to_string(),
-    }
+/// The event that tells of an error.
+pub fn event_of(error: &Error) -> Event {
+    warning(error.reason(), error.to_string())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! acquire ─► hold (renews) ─► lost to another: the process ends
-//!               └─► Term: writes are let through until 10 s after the last renewal began (see api_client)
+//!               └─► WriteWindow: writes are let through until 10 s after the last renewal began (see api_client)
 //! ```
 //!
 //! As client-go does it: another's lease counts from when *this* process saw it renewed, so clocks need not agree, and
@@ -22,6 +22,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use grpo_operator_core::names;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -34,8 +35,7 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::watches::Pauses;
-use grpo_operator_core::names;
+use crate::watches::config::Pauses;
 
 /// A replica that stops without giving the Lease back is replaced after this time.
 const DURATION: Duration = Duration::from_secs(15);
@@ -50,13 +50,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Until when this process may write.
 #[derive(Debug)]
-pub struct Term {
+pub struct WriteWindow {
     epoch: Instant,
     /// Milliseconds after the epoch; 0: it has never held the Lease, or has given it back.
     until: AtomicU64,
 }
 
-impl Term {
+impl WriteWindow {
     pub fn new() -> Self {
         Self {
             epoch: Instant::now(),
@@ -65,17 +65,17 @@ impl Term {
     }
 
     /// Whether writes may leave.
-    pub fn is_on(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.epoch.elapsed() < Duration::from_millis(self.until.load(Ordering::Acquire))
     }
 
-    fn renewed(&self, begun: Instant) {
+    fn extend(&self, begun: Instant) {
         let until = begun + TERM - self.epoch;
         self.until
             .store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    fn over(&self) {
+    fn close(&self) {
         self.until.store(0, Ordering::Release);
     }
 }
@@ -85,16 +85,16 @@ pub struct Elector {
     leases: Api<Lease>,
     name: String,
     identity: String,
-    term: Arc<Term>,
+    window: Arc<WriteWindow>,
 }
 
 impl Elector {
-    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, term: Arc<Term>) -> Self {
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, window: Arc<WriteWindow>) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
             name: name.to_owned(),
             identity: identity.to_owned(),
-            term,
+            window,
         }
     }
 
@@ -158,7 +158,7 @@ impl Elector {
                 let wanted = self.held(Some(&lease));
                 match timeout(PATIENCE, self.leases.replace(&self.name, &write(), &wanted)).await {
                     Ok(Ok(renewed)) => {
-                        self.term.renewed(begun);
+                        self.window.extend(begun);
                         break renewed;
                     }
                     Ok(Err(error)) if is_about_its_version(&error) => {
@@ -166,7 +166,7 @@ impl Elector {
                             Ok(Ok(Some(there))) if holder(&there) == Some(&self.identity) => lease = there,
                             // Also when it is nobody's: another may have had it, worked, and given it back.
                             Ok(Ok(there)) => {
-                                self.term.over();
+                                self.window.close();
                                 return there.as_ref().and_then(holder).unwrap_or("nobody").to_owned();
                             }
                             Ok(Err(error)) => self.warn("read", &error),
@@ -183,7 +183,7 @@ impl Elector {
 
     /// Gives the Lease back, if this replica holds it: a waiting one takes it at once. Nothing may be written any more.
     pub async fn give_back(&self) {
-        self.term.over();
+        self.window.close();
         let Ok(Ok(Some(mut lease))) = timeout(PATIENCE, self.leases.get_opt(&self.name)).await else {
             return;
         };
@@ -211,7 +211,7 @@ impl Elector {
             Some(_) => self.leases.replace(&self.name, &write(), &wanted).await?,
             None => self.leases.create(&write(), &wanted).await?,
         };
-        self.term.renewed(begun);
+        self.window.extend(begun);
         Ok(taken)
     }
 
@@ -291,7 +291,7 @@ mod tests {
     fn elector(identity: &str) -> Elector {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        Elector::new(client, "system", "lease", identity, Arc::new(Term::new()))
+        Elector::new(client, "system", "lease", identity, Arc::new(WriteWindow::new()))
     }
 
     fn held_by(holder: &str, seconds: i32) -> Lease {
@@ -335,16 +335,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn writes_are_let_through_until_ten_seconds_after_a_renewal_began() {
-        let term = Term::new();
-        assert!(!term.is_on());
-        term.renewed(Instant::now());
+        let window = WriteWindow::new();
+        assert!(!window.is_open());
+        window.extend(Instant::now());
         tokio::time::advance(TERM - Duration::from_millis(2)).await;
-        assert!(term.is_on());
+        assert!(window.is_open());
         tokio::time::advance(Duration::from_millis(2)).await;
-        assert!(!term.is_on());
-        term.renewed(Instant::now());
-        assert!(term.is_on());
-        term.over();
-        assert!(!term.is_on());
+        assert!(!window.is_open());
+        window.extend(Instant::now());
+        assert!(window.is_open());
+        window.close();
+        assert!(!window.is_open());
     }
 }

@@ -11,21 +11,26 @@ mod admission;
 mod agents;
 mod api_client;
 mod applied;
+mod attempt_counts;
 mod cluster;
+mod context;
 mod controller;
 mod error;
 mod grpo_run;
 mod inference_pool;
 mod lease;
-mod memory;
 mod metrics;
-mod mirror;
+mod parent;
+mod pending_pods;
 mod sandbox_pool;
+mod store_volumes;
+mod watched_store;
 mod watches;
 
 use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Parser;
+use grpo_operator_core::settings::Settings;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
@@ -43,13 +48,18 @@ use crate::{
     admission::Admission,
     applied::Applied,
     cluster::{Cluster, Events},
-    controller::{Context, api},
-    lease::{Elector, Term},
+    context::Context,
+    controller::api,
+    lease::{Elector, WriteWindow},
     metrics::Metrics,
-    mirror::{Mirror, Mirrors},
-    watches::{Ledgers, PodIndex, follow_children, follow_ledgers, follow_pods, triggers},
+    watched_store::{WatchedStore, WatchedStores},
+    watches::{
+        children::follow_children,
+        ledgers::{Ledgers, follow_ledgers},
+        pods::{PodIndex, follow_pods},
+        triggers::triggers,
+    },
 };
-use grpo_operator_core::settings::Settings;
 
 /// Runs GrpoRuns, InferencePools and SandboxPools (grpo.dev).
 #[derive(Parser)]
@@ -117,8 +127,8 @@ async fn main() -> ExitCode {
 
 /// Waits for the Lease, reconciles while it is held, and gives it back when told to end.
 async fn operate(flags: Flags) -> Result<(), Ended> {
-    let (metrics, term) = (Metrics::new(), Arc::new(Term::new()));
-    let client = api_client::connect(&metrics, &term).await.map_err(Ended::NoCluster)?;
+    let (metrics, window) = (Metrics::new(), Arc::new(WriteWindow::new()));
+    let client = api_client::connect(&metrics, &window).await.map_err(Ended::NoCluster)?;
     let identity = flags
         .identity
         .clone()
@@ -128,12 +138,12 @@ async fn operate(flags: Flags) -> Result<(), Ended> {
         &flags.lease_namespace,
         &flags.lease_name,
         &identity,
-        term,
+        window,
     );
     let mut tasks: JoinSet<Ended> = JoinSet::new();
     let (listen, served) = (flags.listen, metrics.clone());
     tasks.spawn(async move {
-        match metrics::serve(listen, served).await {
+        match metrics::serve::serve(listen, served).await {
             Ok(()) => Ended::Task("the metrics port".into()),
             Err(source) => Ended::Listen { listen, source },
         }
@@ -227,7 +237,11 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
     );
     forever(
         "admission",
-        Box::pin(admission::let_in(admission.clone(), client.clone(), triggers.clone())),
+        Box::pin(admission::admit_runs(
+            admission.clone(),
+            client.clone(),
+            triggers.clone(),
+        )),
     );
     macro_rules! children {
         ($($kind:ty),+ $(,)?) => {$(
@@ -248,10 +262,10 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         NetworkPolicy
     );
 
-    let (runs, shown_runs) = Mirror::of(api(client, scope), triggers.clone());
-    let (inference_pools, shown_inference_pools) = Mirror::of(api(client, scope), triggers.clone());
-    let (sandbox_pools, shown_sandbox_pools) = Mirror::of(api(client, scope), triggers.clone());
-    let mirrors = Mirrors {
+    let (runs, shown_runs) = WatchedStore::of(api(client, scope), triggers.clone());
+    let (inference_pools, shown_inference_pools) = WatchedStore::of(api(client, scope), triggers.clone());
+    let (sandbox_pools, shown_sandbox_pools) = WatchedStore::of(api(client, scope), triggers.clone());
+    let watched = WatchedStores {
         runs,
         inference_pools,
         sandbox_pools,
@@ -263,7 +277,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         ledgers,
         metrics.clone(),
         admission,
-        mirrors,
+        watched,
     ));
     let client = client.clone();
     forever(

@@ -7,21 +7,21 @@ const LONGEST_MESSAGE: usize = 4096;
 
 /// What a condition says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holds {
-    Yes,
-    No,
+pub enum ConditionStatus {
+    True,
+    False,
     Unknown,
 }
 
-impl Holds {
+impl ConditionStatus {
     pub fn of(holds: bool) -> Self {
-        if holds { Self::Yes } else { Self::No }
+        if holds { Self::True } else { Self::False }
     }
 
     pub fn text(&self) -> &'static str {
         match self {
-            Self::Yes => "True",
-            Self::No => "False",
+            Self::True => "True",
+            Self::False => "False",
             Self::Unknown => "Unknown",
         }
     }
@@ -45,8 +45,8 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    pub fn set(mut self, type_: &str, holds: Holds, reason: &str, message: &str) -> Self {
-        let status = holds.text();
+    pub fn set(mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Self {
+        let status = status.text();
         let since = self
             .previous
             .iter()
@@ -69,7 +69,7 @@ impl<'a> Conditions<'a> {
 }
 
 /// Whether a condition is True.
-pub fn holds(conditions: &[Condition], type_: &str) -> bool {
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     conditions
         .iter()
         .any(|condition| condition.type_ == type_ && condition.status == "True")
@@ -104,15 +104,15 @@ mod tests {
     #[test]
     fn the_time_of_the_last_transition_moves_only_with_the_status() {
         let early = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
-            .set("Ready", Holds::No, "A", "a")
+            .set("Ready", ConditionStatus::False, "A", "a")
             .done();
         let same = Conditions::after(&early, Some(2), at("2026-01-02T00:00:00Z"))
-            .set("Ready", Holds::No, "B", "b")
+            .set("Ready", ConditionStatus::False, "B", "b")
             .done();
         assert_eq!(same[0].last_transition_time, early[0].last_transition_time);
         assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("B", Some(2)));
         let turned = Conditions::after(&same, Some(2), at("2026-01-03T00:00:00Z"))
-            .set("Ready", Holds::Yes, "C", "c")
+            .set("Ready", ConditionStatus::True, "C", "c")
             .done();
         assert_eq!(turned[0].last_transition_time, at("2026-01-03T00:00:00Z"));
     }

@@ -62,17 +62,17 @@ pub fn refusal(spec: &GrpoRunSpec, gpu_memory: Option<u64>) -> Option<String> {
         .filter(|trainer| trains && trainer.gpus_per_node > 0)?;
     let name = model_name(spec)?;
     let size = size(&name)?;
-    let room = gpu_memory? as f64 * f64::from(1u32 << 20);
+    let capacity = gpu_memory? as f64 * f64::from(1u32 << 20);
     let need = need(spec, trainer, size);
-    if need.total() <= room {
+    if need.total() <= capacity {
         return None;
     }
     Some(format!(
         "the trainer does not fit: a GPU needs {} GiB and has {} GiB (nvidia.com/gpu.memory of the nodes). {}. {}",
         gib(need.total()),
-        gib(room),
+        gib(capacity),
         sum(spec, &name, size, &need),
-        remedies(spec, trainer, size, room)
+        remedies(spec, trainer, size, capacity)
     ))
 }
 
@@ -142,12 +142,12 @@ fn sum(spec: &GrpoRunSpec, name: &str, size: Size, need: &Need) -> String {
 }
 
 /// What would make it fit, each by itself.
-fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, room: f64) -> String {
+fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, capacity: f64) -> String {
     let fits = |change: &dyn Fn(&mut GrpoRunSpec)| {
         let mut other = spec.clone();
         change(&mut other);
         let trainer = other.trainer.as_ref();
-        trainer.is_some_and(|trainer| need(&other, trainer, size).total() <= room)
+        trainer.is_some_and(|trainer| need(&other, trainer, size).total() <= capacity)
     };
     let with = |change: fn(&mut Trainer)| move |spec: &mut GrpoRunSpec| spec.trainer.iter_mut().for_each(change);
     let mut found = Vec::new();

@@ -1,10 +1,23 @@
-//! What is told as Events of an object.
+//! Events of an object, as `kubectl describe` shows them.
 
-/// Something worth telling in `kubectl describe`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    pub warning: bool,
-    pub reason: String,
-    pub action: &'static str,
-    pub text: String,
+use kube::runtime::events::{Event, EventType};
+
+/// Something went as it should.
+pub fn normal(reason: impl Into<String>, note: impl Into<String>) -> Event {
+    event(EventType::Normal, reason.into(), note.into())
+}
+
+/// Something failed.
+pub fn warning(reason: impl Into<String>, note: impl Into<String>) -> Event {
+    event(EventType::Warning, reason.into(), note.into())
+}
+
+fn event(type_: EventType, reason: String, note: String) -> Event {
+    Event {
+        type_,
+        reason,
+        note: Some(note),
+        action: "Reconcile".to_owned(),
+        secondary: None,
+    }
 }

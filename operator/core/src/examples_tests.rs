@@ -11,7 +11,9 @@ use kube::ResourceExt;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{child::Child, fixtures::assert_understood, grpo_run, inference_pool, names::RUN, sandbox_pool};
+use crate::{
+    desired_object::DesiredObject, fixtures::assert_understood, grpo_run, inference_pool, names::RUN, sandbox_pool,
+};
 
 /// A word that is nowhere in the examples.
 const NAMESPACE: &str = "namespace-of-the-example";
@@ -121,7 +123,7 @@ fn of_run(document: &Value, objects: &mut Vec<Value>) {
 }
 
 fn of_pool(object: Value, objects: &mut Vec<Value>) {
-    let children: Vec<Child> = match object["kind"].as_str() {
+    let children: Vec<DesiredObject> = match object["kind"].as_str() {
         Some("InferencePool") => {
             let pool: InferencePool = read(&object);
             let run = pool.labels().get(RUN).cloned();

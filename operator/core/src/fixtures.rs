@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    child::Child,
+    desired_object::DesiredObject,
     pods::{Failure, PodFacts, PodState},
 };
 
@@ -50,48 +50,50 @@ pub fn ended(exit_code: i32, last_words: &str) -> PodState {
 }
 
 /// Names of children, as `Kind/name`.
-pub fn names(children: &[Child]) -> Vec<String> {
-    children
+pub fn names(objects: &[DesiredObject]) -> Vec<String> {
+    objects
         .iter()
-        .map(|child| format!("{}/{}", child.kind(), child.name))
+        .map(|desired| format!("{}/{}", desired.kind(), desired.name))
         .collect()
 }
 
-pub fn find<'a>(children: &'a [Child], kind: &str, name: &str) -> &'a Value {
-    let found = children.iter().find(|child| child.kind() == kind && child.name == name);
+pub fn find<'a>(objects: &'a [DesiredObject], kind: &str, name: &str) -> &'a Value {
+    let found = objects
+        .iter()
+        .find(|desired| desired.kind() == kind && desired.name == name);
     &found
-        .unwrap_or_else(|| panic!("there is no {kind}/{name} among {:?}", names(children)))
+        .unwrap_or_else(|| panic!("there is no {kind}/{name} among {:?}", names(objects)))
         .object
 }
 
 /// Fails when an object has a field that Kubernetes' own type does not have.
-pub fn assert_understood(child: &Child) {
-    let again = match child.kind() {
-        "ConfigMap" => reread::<ConfigMap>(child),
-        "Deployment" => reread::<Deployment>(child),
-        "InferencePool" => reread::<grpo_crds::InferencePool>(child),
-        "NetworkPolicy" => reread::<NetworkPolicy>(child),
-        "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(child),
-        "Pod" => reread::<Pod>(child),
-        "Role" => reread::<Role>(child),
-        "RoleBinding" => reread::<RoleBinding>(child),
-        "SandboxPool" => reread::<grpo_crds::SandboxPool>(child),
-        "Secret" => reread::<Secret>(child),
-        "Service" => reread::<Service>(child),
-        "ServiceAccount" => reread::<ServiceAccount>(child),
+pub fn assert_understood(desired: &DesiredObject) {
+    let again = match desired.kind() {
+        "ConfigMap" => reread::<ConfigMap>(desired),
+        "Deployment" => reread::<Deployment>(desired),
+        "InferencePool" => reread::<grpo_crds::InferencePool>(desired),
+        "NetworkPolicy" => reread::<NetworkPolicy>(desired),
+        "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(desired),
+        "Pod" => reread::<Pod>(desired),
+        "Role" => reread::<Role>(desired),
+        "RoleBinding" => reread::<RoleBinding>(desired),
+        "SandboxPool" => reread::<grpo_crds::SandboxPool>(desired),
+        "Secret" => reread::<Secret>(desired),
+        "Service" => reread::<Service>(desired),
+        "ServiceAccount" => reread::<ServiceAccount>(desired),
         other => panic!("tests do not know the kind {other}"),
     };
     let mut lost = Vec::new();
-    collect_lost(&child.name, &child.object, &again, &mut lost);
+    collect_lost(&desired.name, &desired.object, &again, &mut lost);
     assert!(
         lost.is_empty(),
         "{} has fields that Kubernetes does not know: {lost:?}",
-        child.name
+        desired.name
     );
 }
 
-fn reread<K: DeserializeOwned + Serialize>(child: &Child) -> Value {
-    let object: K = serde_json::from_value(child.object.clone()).unwrap();
+fn reread<K: DeserializeOwned + Serialize>(desired: &DesiredObject) -> Value {
+    let object: K = serde_json::from_value(desired.object.clone()).unwrap();
     serde_json::to_value(object).unwrap()
 }
 

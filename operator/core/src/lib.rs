@@ -9,8 +9,8 @@
 
 pub mod admission;
 pub mod causes;
-pub mod child;
 pub mod conditions;
+pub mod desired_object;
 pub mod digest;
 pub mod estimate;
 pub mod events;

@@ -1,25 +1,28 @@
 //! Does what was decided about a run: objects first, then pods, so that a pod finds what it mounts.
 
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use grpo_operator_core::{
+    desired_object::DesiredObject,
+    grpo_run::{
+        decision::{AdmissionStep, ClaimStep, Decision},
+        observation::RunObservation,
+    },
+    names::CLAIM_FIELD_MANAGER,
+};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::read::memory_key;
-use crate::{cluster::is_owned_by, controller::Context, error::Error};
-use grpo_operator_core::grpo_run::{
-    decide::{AdmissionStep, ClaimStep, Decision},
-    observation::RunObservation,
-};
-use grpo_operator_core::{child::Child, names::CLAIM_FIELD_MANAGER};
+use super::read::group_key;
+use crate::{cluster::is_owned_by, context::Context, error::Error};
 
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
-    for child in &decision.children {
-        if is_missed(seen, child) {
-            cluster.distrust(&owner.namespace, child);
+    for desired in &decision.objects {
+        if is_missed(seen, desired) {
+            cluster.distrust(&owner.namespace, desired);
         }
-        cluster.apply(&owner.namespace, child).await?;
+        cluster.apply(&owner.namespace, desired).await?;
     }
     match &decision.admission {
         AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),
@@ -31,7 +34,7 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     }
     for (role, pod, facts) in &decision.create {
         cluster.create_pod(&owner.namespace, &owner.uid, pod).await?;
-        context.memory.made(&memory_key(&owner.uid, role), facts.clone());
+        context.pending_pods.made(&group_key(&owner.uid, role), facts.clone());
     }
     for service in &decision.delete_services {
         cluster.delete::<Service>(&owner.namespace, service, None).await?;
@@ -48,8 +51,8 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
 }
 
 /// A pool that was deleted by hand: no watch has told, because pools are read anew every time.
-fn is_missed(seen: &RunObservation, child: &Child) -> bool {
-    let is = |kind: &str| child.kind() == kind;
+fn is_missed(seen: &RunObservation, desired: &DesiredObject) -> bool {
+    let is = |kind: &str| desired.kind() == kind;
     (is(&InferencePool::kind(&())) && seen.inference.is_none())
         || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
 }

@@ -9,14 +9,15 @@ use std::{sync::Arc, time::Duration};
 
 use futures::Stream;
 use grpo_crds::{GrpoRun, grpo_run::Phase};
-use grpo_operator_core::grpo_run::decide;
+use grpo_operator_core::grpo_run::{decide, decision};
 use kube::{core::DeserializeGuard, runtime::watcher};
 use tokio::sync::mpsc;
 
 use crate::{
-    controller::{self, Context, Kind},
+    context::Context,
+    controller::{self, Kind},
     error::Error,
-    watches::Parent,
+    parent::Parent,
 };
 
 /// Runs the controller until the process ends.
@@ -25,13 +26,13 @@ pub async fn control(
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    // Its pools trigger it through their mirrors, which it reads them from.
-    let controller = controller::controller(&context.mirrors.runs, shown, triggers);
+    // Its pools trigger it through their watched, which it reads them from.
+    let controller = controller::controller(&context.watched.runs, shown, triggers);
     controller::run(controller, context).await;
 }
 
 impl Kind for GrpoRun {
-    const HEALTH: &'static str = decide::PROVISIONED;
+    const HEALTH: &'static str = decision::PROVISIONED;
 
     fn state(&self) -> &'static str {
         match self.status.as_ref().and_then(|status| status.phase) {
@@ -50,8 +51,9 @@ impl Kind for GrpoRun {
         let seen = read::read(self, context).await?;
         let decision = decide::decide(&seen, &context.settings);
         apply::apply(&seen, &decision, context).await?;
-        status::write(&seen, &decision, context).await?;
-        Ok(decision.retry_in)
+        let retry_in = decision.retry_in;
+        status::write(&seen, decision, context).await?;
+        Ok(retry_in)
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

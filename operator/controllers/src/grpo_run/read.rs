@@ -1,23 +1,23 @@
 //! What there is of a run: its pods and attempts from memory, its pools and its volume from the API server.
 
 use grpo_crds::{GrpoRun, grpo_run::AccessMode};
+use grpo_operator_core::{
+    desired_object::Owner,
+    grpo_run::observation::{RunObservation, StoreVolume},
+    names::{self, role},
+    pods::PodFacts,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use crate::{
-    controller::Context,
+    context::Context,
     error::Error,
-    watches::{Controlled, Parent},
-};
-use grpo_operator_core::{
-    child::Owner,
-    grpo_run::observation::{RunObservation, StoreVolume},
-    names::{self, role},
-    pods::PodFacts,
+    parent::{Controlled, Parent},
 };
 
-/// Where the scheduler notes the node for which a volume that waits for its first consumer is made.
+/// Where the scheduler events the node for which a volume that waits for its first consumer is made.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Error> {
@@ -45,16 +45,16 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     let (driver_pods, trainer_pods) = (seen(role::DRIVER), seen(role::TRAINER));
 
     let mut read = RunObservation {
-        attempts: context.memory.attempts(
+        attempts: context.attempts.attempts(
             &owner.uid,
             run.status.as_ref().and_then(|status| status.attempts.as_ref()),
         ),
         driver_pods: context
-            .memory
-            .with_made(&memory_key(&owner.uid, role::DRIVER), driver_pods),
+            .pending_pods
+            .with_made(&group_key(&owner.uid, role::DRIVER), driver_pods),
         trainer_pods: context
-            .memory
-            .with_made(&memory_key(&owner.uid, role::TRAINER), trainer_pods),
+            .pending_pods
+            .with_made(&group_key(&owner.uid, role::TRAINER), trainer_pods),
         inference: None,
         sandboxes: None,
         store: StoreVolume::Missing,
@@ -67,18 +67,18 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     };
     (read.store, read.store_node) = store(&read, context).await?;
     if run.spec.mode.needs_engines() {
-        let pools = &context.mirrors.inference_pools;
+        let pools = &context.watched.inference_pools;
         read.inference = pools.read(&read.owner.namespace, read.inference_name(), &parent).await;
     }
     if run.spec.mode.needs_sandboxes() {
-        let pools = &context.mirrors.sandbox_pools;
+        let pools = &context.watched.sandbox_pools;
         read.sandboxes = pools.read(&read.owner.namespace, read.sandboxes_name(), &parent).await;
     }
     Ok(read)
 }
 
-/// Under which name the memory keeps a group's pods.
-pub fn memory_key(uid: &str, role: &str) -> String {
+/// The key of a group's pods among the pending ones.
+pub fn group_key(uid: &str, role: &str) -> String {
     format!("{uid}/{role}")
 }
 
@@ -89,8 +89,8 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
     let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
         (Some(existing), _) => {
             // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has
-            // let the run in.
-            if admitted && let Some(known) = context.memory.store(&read.owner.uid) {
+            // admitted the run.
+            if admitted && let Some(known) = context.store_volumes.of(&read.owner.uid) {
                 return Ok((known, None));
             }
             existing.claim_name.clone()
@@ -120,10 +120,10 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
     let node = claim.annotations().get(SELECTED_NODE).cloned();
     let modes = claim.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
     Ok(if modes.iter().any(|mode| mode == "ReadWriteMany") {
-        context.memory.keep_store(&read.owner.uid, StoreVolume::Shared);
+        context.store_volumes.keep(&read.owner.uid, StoreVolume::Shared);
         (StoreVolume::Shared, None)
     } else {
-        context.memory.keep_store(&read.owner.uid, StoreVolume::OneNode);
+        context.store_volumes.keep(&read.owner.uid, StoreVolume::OneNode);
         (StoreVolume::OneNode, node)
     })
 }

@@ -2,34 +2,31 @@
 //! never in it.
 
 use grpo_crds::{GrpoRun, GrpoRunStatus, grpo_run::Phase};
+use grpo_operator_core::{
+    conditions::{ConditionStatus, Conditions, is_true, shortened},
+    grpo_run::{
+        decision::{ADMITTED, Decision, FAILED, PROVISIONED, SUCCEEDED},
+        observation::RunObservation,
+    },
+    names::STATUS_FIELD_MANAGER,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::{
-    controller::{Context, note_of},
-    error::Error,
-};
-use grpo_operator_core::grpo_run::{
-    decide::{ADMITTED, Decision, FAILED, PROVISIONED, SUCCEEDED},
-    observation::RunObservation,
-};
-use grpo_operator_core::{
-    conditions::{Conditions, Holds, holds, shortened},
-    names::STATUS_FIELD_MANAGER,
-};
+use crate::{context::Context, controller::event_of, error::Error};
 
-pub async fn write(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+pub async fn write(seen: &RunObservation, decision: Decision, context: &Context) -> Result<(), Error> {
     let uid = &seen.owner.uid;
     if seen.run.metadata.deletion_timestamp.is_some() {
-        context.memory.forget(uid);
+        context.forget(uid);
     } else if let Some(attempts) = &decision.status.attempts {
-        context.memory.count(uid, attempts.clone());
+        context.attempts.count(uid, attempts.clone());
     }
     if differs(&seen.run, &decision.status) {
         write_own(&seen.run, &decision.status, context).await?;
     }
-    context.cluster.tell(&seen.run, &decision.notes).await;
+    context.cluster.tell(&seen.run, decision.events).await;
     Ok(())
 }
 
@@ -43,13 +40,13 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
     let conditions = Conditions::after(&previous.conditions, run.metadata.generation, Time(Timestamp::now()))
         .set(
             ADMITTED,
-            Holds::of(holds(&previous.conditions, ADMITTED)),
+            ConditionStatus::of(is_true(&previous.conditions, ADMITTED)),
             error.reason(),
             &message,
         )
-        .set(PROVISIONED, Holds::No, error.reason(), &message)
-        .set(SUCCEEDED, Holds::No, "NotFinished", "the run goes on")
-        .set(FAILED, Holds::No, "NotFinished", "the run goes on")
+        .set(PROVISIONED, ConditionStatus::False, error.reason(), &message)
+        .set(SUCCEEDED, ConditionStatus::False, "NotFinished", "the run goes on")
+        .set(FAILED, ConditionStatus::False, "NotFinished", "the run goes on")
         .done();
     let uid = run.uid().unwrap_or_default();
     let status = GrpoRunStatus {
@@ -59,12 +56,12 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
         objective: previous.objective,
         plan: previous.plan,
         conditions,
-        attempts: Some(context.memory.attempts(&uid, previous.attempts.as_ref())),
+        attempts: Some(context.attempts.attempts(&uid, previous.attempts.as_ref())),
         progress: None,
     };
     if differs(run, &status) {
         write_own(run, &status, context).await?;
-        context.cluster.tell(run, &[note_of(error)]).await;
+        context.cluster.tell(run, vec![event_of(error)]).await;
     }
     Ok(())
 }

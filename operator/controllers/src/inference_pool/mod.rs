@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::ready};
 use grpo_crds::{GrpoRun, InferencePool};
-use grpo_operator_core::inference_pool::decide;
+use grpo_operator_core::{conditions::is_true, inference_pool::decide};
 use kube::{
     Client, ResourceExt,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -22,11 +22,12 @@ use kube::{
 use tokio::sync::mpsc;
 
 use crate::{
-    controller::{self, Context, Kind, api},
+    context::Context,
+    controller::{self, Kind, api},
     error::Error,
-    watches::{Parent, Pauses, every_object},
+    parent::Parent,
+    watches::config::{Pauses, every_object},
 };
-use grpo_operator_core::conditions::holds;
 
 /// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was
 /// interrupted.
@@ -40,7 +41,7 @@ pub async fn control(
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    let controller = controller::controller(&context.mirrors.inference_pools, shown, triggers);
+    let controller = controller::controller(&context.watched.inference_pools, shown, triggers);
     let pools = controller.store();
     // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there
     // itself.
@@ -75,7 +76,7 @@ impl Kind for InferencePool {
 
     fn state(&self) -> &'static str {
         let conditions = self.status.as_ref().map(|status| status.conditions.as_slice());
-        if holds(conditions.unwrap_or_default(), decide::READY) {
+        if is_true(conditions.unwrap_or_default(), decide::READY) {
             "Ready"
         } else {
             "NotReady"
@@ -86,9 +87,10 @@ impl Kind for InferencePool {
         let seen = read::read(self, context).await?;
         let decision = decide::decide(&seen, &context.settings);
         apply::apply(&seen, &decision, context).await?;
-        status::write(&seen, &decision, context).await?;
+        let again = decision.again;
+        status::write(&seen, decision, context).await?;
         let claimed = self.status.as_ref().is_some_and(|status| status.claimed_by.is_some());
-        Ok(decision.again.into_iter().chain(claimed.then_some(CLAIM_CHECK)).min())
+        Ok(again.into_iter().chain(claimed.then_some(CLAIM_CHECK)).min())
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

@@ -1,18 +1,18 @@
 //! What there is of an InferencePool (`grpo.dev`): its pods from memory, and whether the run that claims it still does.
 
 use grpo_crds::{InferencePool, grpo_run::Phase};
+use grpo_operator_core::{
+    desired_object::Owner,
+    inference_pool::observation::InferencePoolObservation,
+    names::{RUN, role},
+};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
-    controller::Context,
+    context::Context,
     error::Error,
-    watches::{Controlled, Parent},
-};
-use grpo_operator_core::{
-    child::Owner,
-    inference_pool::observation::InferencePoolObservation,
-    names::{RUN, role},
+    parent::{Controlled, Parent},
 };
 
 pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePoolObservation, Error> {
@@ -29,7 +29,7 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePo
         .filter(|pod| pod.owner.as_deref() == Some(&owner.uid))
         .map(|pod| pod.facts)
         .collect();
-    let pods = context.memory.with_made(&owner.uid, pods);
+    let pods = context.pending_pods.with_made(&owner.uid, pods);
     Ok(InferencePoolObservation {
         agents: context.agents.statuses(&pods).await,
         pods,
@@ -45,7 +45,7 @@ async fn claim_is_void(pool: &InferencePool, namespace: &str, context: &Context)
     let Some(claim) = pool.status.as_ref().and_then(|status| status.claimed_by.as_ref()) else {
         return false;
     };
-    let run = context.mirrors.runs.peek(namespace, &claim.name).await;
+    let run = context.watched.runs.peek(namespace, &claim.name).await;
     run.is_none_or(|run| {
         let run = run.0.as_ref().ok();
         let phase = run.and_then(|run| run.status.as_ref()?.phase);

@@ -1,31 +1,28 @@
 //! Writes the operator's part of an InferencePool's (`grpo.dev`) status; the claim is the run's and never in it.
 
 use grpo_crds::{InferencePool, InferencePoolStatus};
+use grpo_operator_core::{
+    conditions::{ConditionStatus, Conditions, shortened},
+    inference_pool::{
+        decide::{Decision, READY},
+        observation::InferencePoolObservation,
+    },
+    names::STATUS_FIELD_MANAGER,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::{
-    controller::{Context, note_of},
-    error::Error,
-};
-use grpo_operator_core::inference_pool::{
-    decide::{Decision, READY},
-    observation::InferencePoolObservation,
-};
-use grpo_operator_core::{
-    conditions::{Conditions, Holds, shortened},
-    names::STATUS_FIELD_MANAGER,
-};
+use crate::{context::Context, controller::event_of, error::Error};
 
-pub async fn write(seen: &InferencePoolObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+pub async fn write(seen: &InferencePoolObservation, decision: Decision, context: &Context) -> Result<(), Error> {
     if seen.pool.metadata.deletion_timestamp.is_some() {
-        context.memory.forget(&seen.owner.uid);
+        context.forget(&seen.owner.uid);
     }
     if differs(&seen.pool, &decision.status) {
         write_own(&seen.pool, &decision.status, context).await?;
     }
-    context.cluster.tell(&seen.pool, &decision.notes).await;
+    context.cluster.tell(&seen.pool, decision.events).await;
     Ok(())
 }
 
@@ -35,7 +32,7 @@ pub async fn show(pool: &InferencePool, error: &Error, context: &Context) -> Res
     let message = error.to_string();
     let status = InferencePoolStatus {
         conditions: Conditions::after(&previous.conditions, pool.metadata.generation, Time(Timestamp::now()))
-            .set(READY, Holds::No, error.reason(), &message)
+            .set(READY, ConditionStatus::False, error.reason(), &message)
             .done(),
         message: Some(shortened(&message)),
         observed_generation: pool.metadata.generation,
@@ -43,7 +40,7 @@ pub async fn show(pool: &InferencePool, error: &Error, context: &Context) -> Res
     };
     if differs(pool, &status) {
         write_own(pool, &status, context).await?;
-        context.cluster.tell(pool, &[note_of(error)]).await;
+        context.cluster.tell(pool, vec![event_of(error)]).await;
     }
     Ok(())
 }

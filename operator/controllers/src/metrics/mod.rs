@@ -6,12 +6,10 @@
 
 mod process;
 mod queue;
-mod serve;
+pub mod serve;
 
 #[cfg(test)]
 mod tests;
-
-pub use serve::serve;
 
 use std::{
     fmt::Write,
@@ -30,7 +28,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::watches::Parent;
+use crate::parent::Parent;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::watches::{Controlled, Parent};
+use crate::{parent::Controlled, parent::Parent};
 
 /// What was to be reconciled this long ago no longer exists: nothing reconciles an object that is gone.
 const FORGOTTEN: Duration = Duration::from_secs(300);

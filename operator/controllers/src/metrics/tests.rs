@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::watches::Controlled;
+use crate::parent::Controlled;
 
 /// Of every metric at least one value.
 fn filled() -> Metrics {

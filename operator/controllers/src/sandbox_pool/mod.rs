@@ -10,16 +10,16 @@ use std::{sync::Arc, time::Duration};
 
 use futures::Stream;
 use grpo_crds::SandboxPool;
-use grpo_operator_core::sandbox_pool::decide;
+use grpo_operator_core::{conditions::is_true, sandbox_pool::decide};
 use kube::{core::DeserializeGuard, runtime::watcher};
 use tokio::sync::mpsc;
 
 use crate::{
-    controller::{self, Context, Kind},
+    context::Context,
+    controller::{self, Kind},
     error::Error,
-    watches::Parent,
+    parent::Parent,
 };
-use grpo_operator_core::conditions::holds;
 
 /// Runs the controller until the process ends.
 pub async fn control(
@@ -27,7 +27,7 @@ pub async fn control(
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    let controller = controller::controller(&context.mirrors.sandbox_pools, shown, triggers);
+    let controller = controller::controller(&context.watched.sandbox_pools, shown, triggers);
     controller::run(controller, context).await;
 }
 
@@ -36,7 +36,7 @@ impl Kind for SandboxPool {
 
     fn state(&self) -> &'static str {
         let conditions = self.status.as_ref().map(|status| status.conditions.as_slice());
-        if holds(conditions.unwrap_or_default(), decide::READY) {
+        if is_true(conditions.unwrap_or_default(), decide::READY) {
             "Ready"
         } else {
             "NotReady"
@@ -47,7 +47,7 @@ impl Kind for SandboxPool {
         let seen = read::read(self, context)?;
         let decision = decide::decide(&seen, &context.settings);
         apply::apply(&seen, &decision, context).await?;
-        status::write(&seen, &decision, context).await?;
+        status::write(&seen, decision, context).await?;
         Ok(None)
     }
 

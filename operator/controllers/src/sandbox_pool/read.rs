@@ -1,18 +1,19 @@
 //! What there is of a SandboxPool (`grpo.dev`): its gateway's and sandboxes' pods and its leases, all from memory.
 
 use grpo_crds::SandboxPool;
+use grpo_operator_core::{
+    desired_object::Owner,
+    names::{self, RUN, role},
+    sandbox_pool::observation::SandboxPoolObservation,
+};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
-    controller::Context,
+    context::Context,
     error::Error,
-    watches::{Controlled, LedgerFacts, Parent},
-};
-use grpo_operator_core::{
-    child::Owner,
-    names::{self, RUN, role},
-    sandbox_pool::observation::SandboxPoolObservation,
+    parent::{Controlled, Parent},
+    watches::ledgers::LedgerFacts,
 };
 
 pub fn read(pool: &SandboxPool, context: &Context) -> Result<SandboxPoolObservation, Error> {

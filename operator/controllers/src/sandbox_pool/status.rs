@@ -1,26 +1,23 @@
 //! Writes a SandboxPool's (`grpo.dev`) status, when it says something new.
 
 use grpo_crds::{SandboxPool, SandboxPoolStatus};
+use grpo_operator_core::{
+    conditions::{ConditionStatus, Conditions, shortened},
+    names::STATUS_FIELD_MANAGER,
+    sandbox_pool::{
+        decide::{Decision, READY},
+        observation::SandboxPoolObservation,
+    },
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::{
-    controller::{Context, note_of},
-    error::Error,
-};
-use grpo_operator_core::sandbox_pool::{
-    decide::{Decision, READY},
-    observation::SandboxPoolObservation,
-};
-use grpo_operator_core::{
-    conditions::{Conditions, Holds, shortened},
-    names::STATUS_FIELD_MANAGER,
-};
+use crate::{context::Context, controller::event_of, error::Error};
 
-pub async fn write(seen: &SandboxPoolObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+pub async fn write(seen: &SandboxPoolObservation, decision: Decision, context: &Context) -> Result<(), Error> {
     write_if_new(&seen.pool, &decision.status, context).await?;
-    context.cluster.tell(&seen.pool, &decision.notes).await;
+    context.cluster.tell(&seen.pool, decision.events).await;
     Ok(())
 }
 
@@ -30,14 +27,14 @@ pub async fn show(pool: &SandboxPool, error: &Error, context: &Context) -> Resul
     let message = error.to_string();
     let status = SandboxPoolStatus {
         conditions: Conditions::after(&previous.conditions, pool.metadata.generation, Time(Timestamp::now()))
-            .set(READY, Holds::No, error.reason(), &message)
+            .set(READY, ConditionStatus::False, error.reason(), &message)
             .done(),
         message: Some(shortened(&message)),
         observed_generation: pool.metadata.generation,
         ..previous
     };
     if write_if_new(pool, &status, context).await? {
-        context.cluster.tell(pool, &[note_of(error)]).await;
+        context.cluster.tell(pool, vec![event_of(error)]).await;
     }
     Ok(())
 }

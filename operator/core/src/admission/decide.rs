@@ -1,10 +1,10 @@
 //! Which run's gates are lifted now, which pods go back behind them, and what each run that waits is told. Pure.
 //!
 //! The rules, in the order in which they are asked:
-//! 1. While lifted pods are not bound, nobody else is let in; those that are not bound by the deadline go back, and a
+//! 1. While lifted pods are not bound, nobody else is admitted; those that are not bound by the deadline go back, and a
 //!    run that has just begun goes back whole, so that it holds nothing.
 //! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
-//!    have none, and none of those are let in meanwhile: they would take what it waits for. If it has waited too long
+//!    have none, and none of those are admitted meanwhile: they would take what it waits for. If it has waited too long
 //!    while others could go, it goes back whole.
 //! 3. Of the others, by priority and then by age, the first that fits as a whole. One that does not fit holds nobody
 //!    up.
@@ -18,8 +18,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
-    fit::{Budget, Room, place},
-    words,
+    fit::{Budget, Capacity, place},
+    messages,
+    verdict::Verdict,
 };
 use crate::names::role;
 
@@ -43,9 +44,9 @@ pub struct Snapshot<'a> {
 
 /// What is remembered from one decision to the next; lost with the process, which only starts deadlines anew.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct History {
     lifted: HashMap<String, Lifted>,
-    put_back: HashMap<String, PutBack>,
+    requeued: HashMap<String, Requeued>,
     waiting_since: HashMap<String, Timestamp>,
 }
 
@@ -57,7 +58,7 @@ struct Lifted {
 }
 
 #[derive(Clone, Debug)]
-struct PutBack {
+struct Requeued {
     not_before: Timestamp,
     times: u32,
 }
@@ -79,15 +80,7 @@ pub struct Chosen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Lift { run: String, pods: Vec<Chosen> },
-    PutBack { run: String, pods: Vec<Chosen> },
-}
-
-/// How a run stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    pub admitted: bool,
-    pub reason: &'static str,
-    pub message: String,
+    Requeue { run: String, pods: Vec<Chosen> },
 }
 
 #[derive(Debug)]
@@ -109,7 +102,7 @@ struct Standing<'a> {
     priority: i32,
 }
 
-pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
+pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut members: HashMap<&str, Vec<(&PodNeeds, &Member)>> = HashMap::new();
     for pod in &snapshot.pods {
         if let Some(member) = pod.member.as_deref().filter(|member| !member.deleting) {
@@ -130,30 +123,30 @@ pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
             run.run.uid.clone(),
         )
     });
-    memory.forget_all_but(&standings);
+    history.forget_all_but(&standings);
     let mut decision = Decision {
         step: None,
         verdicts: BTreeMap::new(),
         again_at: None,
     };
-    let room = snapshot.nodes.map(|nodes| Room::left(nodes, &snapshot.pods));
-    if binding(snapshot, &standings, memory, &mut decision) {
+    let capacity = snapshot.nodes.map(|nodes| Capacity::free(nodes, &snapshot.pods));
+    if binding(snapshot, &standings, history, &mut decision) {
         return decision;
     }
     let mut ahead: Option<&Candidate> = None;
     for run in &standings {
         let verdict = if run.gated.is_empty() {
-            memory.waiting_since.remove(&run.run.uid);
+            history.waiting_since.remove(&run.run.uid);
             run.without_gates()
-        } else if let Some(pause) = memory.pause(&run.run.uid, snapshot.now) {
+        } else if let Some(pause) = history.pause(&run.run.uid, snapshot.now) {
             decision.wake(pause);
-            words::put_back(pause, snapshot.now)
+            messages::requeue(pause, snapshot.now)
         } else if let Some(ahead) = ahead {
-            words::behind(ahead)
+            messages::behind(ahead)
         } else if run.bound.is_empty() {
-            begin(run, room.as_ref(), snapshot, memory, &mut decision, &mut budget)
+            begin(run, capacity.as_ref(), snapshot, history, &mut decision, &mut budget)
         } else {
-            let complete = complete_again(run, room.as_ref(), snapshot, memory, &mut decision, &mut budget);
+            let complete = complete_again(run, capacity.as_ref(), snapshot, history, &mut decision, &mut budget);
             if !complete.admitted {
                 ahead = Some(run.run);
             }
@@ -164,18 +157,23 @@ pub fn decide(snapshot: &Snapshot<'_>, memory: &mut Memory) -> Decision {
             ahead = ahead.or(Some(run.run));
         }
     }
-    impatience(snapshot, &standings, memory, &mut decision);
+    impatience(snapshot, &standings, history, &mut decision);
     decision
 }
 
 /// Lifted pods that are not bound yet. True: nothing else is decided before they are.
-fn binding(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Memory, decision: &mut Decision) -> bool {
+fn binding(
+    snapshot: &Snapshot<'_>,
+    standings: &[Standing<'_>],
+    history: &mut History,
+    decision: &mut Decision,
+) -> bool {
     let Some(run) = standings.iter().find(|run| !run.unbound.is_empty()) else {
-        memory.lifted.clear();
+        history.lifted.clear();
         return false;
     };
     let uid = &run.run.uid;
-    let lifted = memory.lifted.entry(uid.clone()).or_insert(Lifted {
+    let lifted = history.lifted.entry(uid.clone()).or_insert(Lifted {
         at: snapshot.now,
         first: false,
     });
@@ -184,13 +182,15 @@ fn binding(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Mem
         let verdict = if other.gated.is_empty() {
             other.without_gates()
         } else {
-            words::behind(run.run)
+            messages::behind(run.run)
         };
         decision.verdicts.insert(other.run.uid.clone(), verdict);
     }
     if snapshot.now < deadline {
         decision.wake(deadline);
-        decision.verdicts.insert(uid.clone(), words::being_bound(&run.unbound));
+        decision
+            .verdicts
+            .insert(uid.clone(), messages::being_bound(&run.unbound));
         return true;
     }
     // A run that had nothing before must not keep the half that found a place.
@@ -199,50 +199,56 @@ fn binding(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Mem
     } else {
         run.unbound.clone()
     };
-    take_back(uid, pods, snapshot.now, memory, decision);
+    take_back(uid, pods, snapshot.now, history, decision);
     true
 }
 
 /// A run without any pod on a node: all of it, or nothing.
 fn begin(
     run: &Standing<'_>,
-    room: Option<&Room<'_>>,
+    capacity: Option<&Capacity<'_>>,
     snapshot: &Snapshot<'_>,
-    memory: &mut Memory,
+    history: &mut History,
     decision: &mut Decision,
     budget: &mut Budget,
 ) -> Verdict {
     if !run.incomplete.is_empty() {
-        return words::pods_missing(&run.incomplete);
+        return messages::pods_missing(&run.incomplete);
     }
-    let Some(places) = places(run, &run.gated, room, budget) else {
-        // Without nodes to look at everything fits, so there is room here.
-        return words::does_not_fit(&run.gated, run.run, room, snapshot.nodes.unwrap_or_default(), budget);
+    let Some(places) = places(run, &run.gated, capacity, budget) else {
+        // Without nodes to look at everything fits, so there is capacity here.
+        return messages::does_not_fit(
+            &run.gated,
+            run.run,
+            capacity,
+            snapshot.nodes.unwrap_or_default(),
+            budget,
+        );
     };
-    lift(run, places, snapshot.now, memory, decision);
-    words::let_in()
+    lift(run, places, snapshot.now, history, decision);
+    messages::admitted()
 }
 
 /// A run that lost some of its pods, or gets more engines: each set of pods that belong together, as far as there is
-/// room.
+/// capacity.
 fn complete_again(
     run: &Standing<'_>,
-    room: Option<&Room<'_>>,
+    capacity: Option<&Capacity<'_>>,
     snapshot: &Snapshot<'_>,
-    memory: &mut Memory,
+    history: &mut History,
     decision: &mut Decision,
     budget: &mut Budget,
 ) -> Verdict {
-    let mut room = room.cloned();
+    let mut capacity = capacity.cloned();
     let mut lifted = Vec::new();
     let mut left: Vec<&PodNeeds> = Vec::new();
     for set in run.sets() {
-        match places(run, &set, room.as_ref(), budget) {
+        match places(run, &set, capacity.as_ref(), budget) {
             Some(places) => {
-                if let Some(room) = &mut room {
+                if let Some(capacity) = &mut capacity {
                     for (pod, place) in set.iter().zip(&places) {
                         if let Some(node) = &place.node {
-                            room.take(node, &pod.requests);
+                            capacity.take(node, &pod.requests);
                         }
                     }
                 }
@@ -252,24 +258,24 @@ fn complete_again(
         }
     }
     if !lifted.is_empty() {
-        lift(run, lifted, snapshot.now, memory, decision);
+        lift(run, lifted, snapshot.now, history, decision);
     }
     if left.is_empty() {
-        memory.waiting_since.remove(&run.run.uid);
-        return words::let_in();
+        history.waiting_since.remove(&run.run.uid);
+        return messages::admitted();
     }
-    memory.waiting_since.entry(run.run.uid.clone()).or_insert(snapshot.now);
-    words::does_not_fit(
+    history.waiting_since.entry(run.run.uid.clone()).or_insert(snapshot.now);
+    messages::does_not_fit(
         &left,
         run.run,
-        room.as_ref(),
+        capacity.as_ref(),
         snapshot.nodes.unwrap_or_default(),
         budget,
     )
 }
 
 /// A run that holds a part and cannot get the rest goes back when it has kept others waiting for too long.
-fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut Memory, decision: &mut Decision) {
+fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], history: &mut History, decision: &mut Decision) {
     if decision.step.is_some() {
         return;
     }
@@ -280,41 +286,46 @@ fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], memory: &mut 
     };
     for run in standings.iter().filter(|run| !run.bound.is_empty()) {
         let uid = &run.run.uid;
-        let Some(since) = memory.waiting_since.get(uid).copied().filter(|_| others_wait(uid)) else {
+        let Some(since) = history.waiting_since.get(uid).copied().filter(|_| others_wait(uid)) else {
             continue;
         };
         if snapshot.now < since + PATIENCE {
             decision.wake(since + PATIENCE);
             continue;
         }
-        take_back(uid, run.all().collect(), snapshot.now, memory, decision);
+        take_back(uid, run.all().collect(), snapshot.now, history, decision);
         return;
     }
 }
 
 /// Lets these pods of a run go, and waits for them to be bound.
-fn lift(run: &Standing<'_>, pods: Vec<Chosen>, now: Timestamp, memory: &mut Memory, decision: &mut Decision) {
+fn lift(run: &Standing<'_>, pods: Vec<Chosen>, now: Timestamp, history: &mut History, decision: &mut Decision) {
     let uid = &run.run.uid;
     let first = run.bound.is_empty();
-    memory.lifted.insert(uid.clone(), Lifted { at: now, first });
+    history.lifted.insert(uid.clone(), Lifted { at: now, first });
     decision.wake(now + BIND_DEADLINE);
     decision.step = Some(Step::Lift { run: uid.clone(), pods });
 }
 
 /// Takes these pods of a run back behind the gate, and lets it pause.
-fn take_back(run: &str, pods: Vec<&PodNeeds>, now: Timestamp, memory: &mut Memory, decision: &mut Decision) {
-    decision.step = Some(Step::PutBack {
+fn take_back(run: &str, pods: Vec<&PodNeeds>, now: Timestamp, history: &mut History, decision: &mut Decision) {
+    decision.step = Some(Step::Requeue {
         run: run.to_owned(),
         pods: pods.into_iter().map(chosen).collect(),
     });
-    let until = memory.put_back(run, now);
+    let until = history.requeue(run, now);
     decision.wake(until);
-    decision.verdicts.insert(run.to_owned(), words::put_back(until, now));
+    decision.verdicts.insert(run.to_owned(), messages::requeue(until, now));
 }
 
 /// Where these pods of a run go, if all of them fit.
-fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>, budget: &mut Budget) -> Option<Vec<Chosen>> {
-    let Some(room) = room else {
+fn places(
+    run: &Standing<'_>,
+    pods: &[&PodNeeds],
+    capacity: Option<&Capacity<'_>>,
+    budget: &mut Budget,
+) -> Option<Vec<Chosen>> {
+    let Some(capacity) = capacity else {
         return Some(pods.iter().map(|pod| chosen(pod)).collect());
     };
     // Pods that share a volume go where the others already are.
@@ -323,9 +334,9 @@ fn places(run: &Standing<'_>, pods: &[&PodNeeds], room: Option<&Room<'_>>, budge
         .iter()
         .find(|pod| pod.member.as_ref().is_some_and(|member| member.together))
         .and_then(|pod| pod.node.as_deref());
-    let nodes = place(room, pods, with_store.or(run.run.store_node.as_deref()), budget)?;
+    let nodes = place(capacity, pods, with_store.or(run.run.store_node.as_deref()), budget)?;
     let host = |node: &str| {
-        let (facts, _) = room.nodes.iter().find(|(facts, _)| facts.name == node)?;
+        let (facts, _) = capacity.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()
     };
     // The scheduler spreads where this packs: without the pin, two small pods could take the halves of two nodes that a
@@ -402,9 +413,9 @@ impl<'a> Standing<'a> {
 
     fn without_gates(&self) -> Verdict {
         if self.incomplete.is_empty() {
-            words::let_in()
+            messages::admitted()
         } else {
-            words::pods_missing(&self.incomplete)
+            messages::pods_missing(&self.incomplete)
         }
     }
 
@@ -431,21 +442,21 @@ impl Decision {
     }
 }
 
-impl Memory {
+impl History {
     fn pause(&self, run: &str, now: Timestamp) -> Option<Timestamp> {
-        let until = self.put_back.get(run)?.not_before;
+        let until = self.requeued.get(run)?.not_before;
         (until > now).then_some(until)
     }
 
     /// The run went back; until when it pauses.
-    fn put_back(&mut self, run: &str, now: Timestamp) -> Timestamp {
+    fn requeue(&mut self, run: &str, now: Timestamp) -> Timestamp {
         self.lifted.remove(run);
         self.waiting_since.remove(run);
-        let times = self.put_back.get(run).map_or(0, |known| known.times);
+        let times = self.requeued.get(run).map_or(0, |known| known.times);
         let pause = FIRST_PAUSE.saturating_mul(1 << times.min(16)).min(LONGEST_PAUSE);
         let not_before = now + pause;
         let times = times.saturating_add(1);
-        self.put_back.insert(run.to_owned(), PutBack { not_before, times });
+        self.requeued.insert(run.to_owned(), Requeued { not_before, times });
         not_before
     }
 
@@ -459,6 +470,6 @@ impl Memory {
                 run.run.uid == *uid && run.incomplete.is_empty() && run.gated.is_empty() && run.unbound.is_empty()
             })
         };
-        self.put_back.retain(|uid, _| known(uid) && !whole(uid));
+        self.requeued.retain(|uid, _| known(uid) && !whole(uid));
     }
 }

@@ -100,7 +100,7 @@ impl NodeFacts {
         }
     }
 
-    /// Whether the scheduler may bind this pod here, if there is room.
+    /// Whether the scheduler may bind this pod here, if there is capacity.
     pub fn admits(&self, pod: &Member) -> bool {
         self.usable
             && pod
@@ -119,15 +119,15 @@ impl NodeFacts {
         let fields = term.match_fields.iter().flatten();
         labels
             .into_iter()
-            .all(|wanted| holds(wanted, self.labels.get(&wanted.key).map(String::as_str)))
+            .all(|wanted| satisfies(wanted, self.labels.get(&wanted.key).map(String::as_str)))
             && fields
                 .into_iter()
-                .all(|wanted| holds(wanted, (wanted.key == "metadata.name").then_some(self.name.as_str())))
+                .all(|wanted| satisfies(wanted, (wanted.key == "metadata.name").then_some(self.name.as_str())))
     }
 }
 
 /// Whether a label's value satisfies a requirement.
-fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+fn satisfies(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = wanted.values.as_deref().unwrap_or_default();
     let listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
     let compared = || Some((value?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));

@@ -27,7 +27,7 @@ pub const GPU: &str = "nvidia.com/gpu";
 
 /// Nodes with what is free on them.
 #[derive(Clone, Debug)]
-pub struct Room<'a> {
+pub struct Capacity<'a> {
     pub nodes: Vec<(&'a NodeFacts, Amounts)>,
 }
 
@@ -39,21 +39,21 @@ struct Item<'a> {
     only: Option<&'a str>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Capacity<'a> {
     /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is
     /// put there would wait in vain.
-    pub fn left(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
-        let mut room = Self::empty(nodes);
+    pub fn free(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
+        let mut capacity = Self::total(nodes);
         for pod in pods {
             if let Some(node) = pod.node.as_ref().or(pod.promised.as_ref()) {
-                room.take(node, &pod.requests);
+                capacity.take(node, &pod.requests);
             }
         }
-        room
+        capacity
     }
 
     /// The nodes as if nothing ran on them.
-    pub fn empty(nodes: &'a [NodeFacts]) -> Self {
+    pub fn total(nodes: &'a [NodeFacts]) -> Self {
         Self {
             nodes: nodes.iter().map(|node| (node, node.allocatable.clone())).collect(),
         }
@@ -71,19 +71,19 @@ impl<'a> Room<'a> {
 /// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to
 /// be.
 pub fn place(
-    room: &Room<'_>,
+    capacity: &Capacity<'_>,
     pods: &[&PodNeeds],
     store_node: Option<&str>,
     budget: &mut Budget,
 ) -> Option<Vec<Arc<str>>> {
     let items = items(pods, store_node);
-    let admitted: Vec<Vec<bool>> = room
+    let admitted: Vec<Vec<bool>> = capacity
         .nodes
         .iter()
         .map(|(node, _)| items.iter().map(|item| is_admitted(node, item, pods)).collect())
         .collect();
     let mut search = Search {
-        free: room.nodes.iter().map(|(_, free)| free.clone()).collect(),
+        free: capacity.nodes.iter().map(|(_, free)| free.clone()).collect(),
         items: &items,
         admitted: &admitted,
         chosen: Vec::with_capacity(items.len()),
@@ -98,7 +98,7 @@ pub fn place(
     let mut nodes: Vec<Arc<str>> = vec![Arc::from(""); pods.len()];
     for (item, node) in items.iter().zip(&search.chosen) {
         for pod in &item.pods {
-            nodes[*pod] = Arc::from(room.nodes[*node].0.name.as_str());
+            nodes[*pod] = Arc::from(capacity.nodes[*node].0.name.as_str());
         }
     }
     Some(nodes)
@@ -163,7 +163,7 @@ impl Search<'_> {
     fn place_from(&mut self, n: usize) -> bool {
         let Some(item) = self.items.get(n) else { return true };
         let mut nodes: Vec<usize> = (0..self.free.len())
-            .filter(|node| self.admitted[*node][n] && has_room(&self.free[*node], &item.needs))
+            .filter(|node| self.admitted[*node][n] && fits_into(&self.free[*node], &item.needs))
             .collect();
         nodes.sort_by_cached_key(|node| size(&self.free[*node]));
         let mut tried: Vec<usize> = Vec::new();
@@ -190,7 +190,7 @@ impl Search<'_> {
     }
 }
 
-fn has_room(free: &Amounts, needs: &Amounts) -> bool {
+fn fits_into(free: &Amounts, needs: &Amounts) -> bool {
     needs
         .iter()
         .all(|(resource, amount)| free.get(resource).copied().unwrap_or(0) >= *amount)

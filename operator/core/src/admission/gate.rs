@@ -7,13 +7,13 @@ use grpo_crds::{GrpoRun, InferencePool};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{child::Child, names};
+use crate::{desired_object::DesiredObject, names};
 
 const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
 const KUEUE_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
 
-/// Who lets the pods of a run be scheduled.
+/// What lets the pods of a run be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// This operator.
@@ -56,7 +56,7 @@ impl Gate {
     }
 
     /// Marks a pool, so that [`Gate::of_pool`] finds this gate again.
-    pub fn mark_pool(&self, pool: Child) -> Child {
+    pub fn mark_pool(&self, pool: DesiredObject) -> DesiredObject {
         match self {
             Self::Ours { .. } => pool,
             Self::Kueue { queue, size, .. } => pool

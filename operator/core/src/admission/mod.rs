@@ -4,11 +4,12 @@ pub mod decide;
 pub mod facts;
 mod fit;
 pub mod gate;
-pub mod words;
+pub mod messages;
+pub mod verdict;
 
 #[cfg(test)]
 pub mod tests;
 
-pub use decide::Verdict;
 pub use facts::Candidate;
 pub use gate::{Gate, whole};
+pub use verdict::Verdict;

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    decide::{BIND_DEADLINE, Decision, Memory, PATIENCE, Snapshot, Step, Verdict, decide},
+    decide::{BIND_DEADLINE, Decision, History, PATIENCE, Snapshot, Step, decide},
     facts::{Candidate, NodeFacts, PodNeeds},
+    verdict::Verdict,
 };
 
 fn node(name: &str, gpus: u32) -> NodeFacts {
@@ -75,7 +76,7 @@ struct World {
     nodes: Vec<NodeFacts>,
     pods: Vec<PodNeeds>,
     runs: Vec<Candidate>,
-    memory: Memory,
+    history: History,
     now: Timestamp,
 }
 
@@ -85,7 +86,7 @@ impl World {
             nodes,
             pods: Vec::new(),
             runs: Vec::new(),
-            memory: Memory::default(),
+            history: History::default(),
             now: start(),
         }
     }
@@ -107,7 +108,7 @@ impl World {
             candidates: self.runs.iter().collect(),
             now: self.now,
         };
-        decide(&snapshot, &mut self.memory)
+        decide(&snapshot, &mut self.history)
     }
 
     /// Decides and does it; the scheduler binds what it can, to the node that admission chose.
@@ -126,7 +127,7 @@ impl World {
                 }
                 self.schedule();
             }
-            Step::PutBack { pods, .. } => {
+            Step::Requeue { pods, .. } => {
                 for chosen in pods {
                     let pod = self.find(&chosen.uid);
                     pod.node = None;
@@ -318,13 +319,13 @@ fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
     assert!(world.step().is_none(), "the scheduler is given time");
     world.now += BIND_DEADLINE;
     let step = world.step().unwrap();
-    let Step::PutBack { pods, .. } = &step else {
+    let Step::Requeue { pods, .. } = &step else {
         panic!("{step:?}")
     };
     assert_eq!(pods.len(), 3);
     assert_eq!(world.bound("run"), 0);
     let (reason, message) = world.message("run");
-    assert_eq!(reason, "PutBack");
+    assert_eq!(reason, "Requeued");
     assert!(message.contains("hold nothing"), "{message}");
     world.now += SignedDuration::from_secs(16);
     assert!(
@@ -334,7 +335,7 @@ fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
 }
 
 #[test]
-fn while_one_run_is_being_bound_no_other_is_let_in() {
+fn while_one_run_is_being_bound_no_other_is_admitted() {
     let mut world = World::new(vec![node("a", 8), node("b", 8)]);
     world.add("first", 60, (1, 8), (0, 0));
     world.add("second", 30, (1, 8), (0, 0));
@@ -485,7 +486,7 @@ fn an_operator_that_may_not_look_at_nodes_lets_one_run_in_after_the_other() {
         candidates: world.runs.iter().collect(),
         now: world.now,
     };
-    let decision = decide(&snapshot, &mut world.memory);
+    let decision = decide(&snapshot, &mut world.history);
     assert!(matches!(decision.step, Some(Step::Lift { ref pods, .. }) if pods.len() == 3));
 }
 
@@ -529,7 +530,7 @@ proptest! {
             let mut free: Vec<u32> = nodes.iter().map(|node| {
                 u32::try_from(node.allocatable.get("nvidia.com/gpu").copied().unwrap_or(0) / 1000).unwrap()
             }).collect();
-            prop_assert!(!fits(&sizes, &mut free), "run-{n} would fit alone and was never let in");
+            prop_assert!(!fits(&sizes, &mut free), "run-{n} would fit alone and was never admitted");
         }
     }
 }

@@ -1,91 +1,28 @@
-//! What is to be done about a run. Pure: everything it needs is in [`RunObservation`], everything it wants is in [`Decision`].
+//! What is to be done about a run. Pure: everything it needs is in [`RunObservation`], everything it wants is in
+//! [`Decision`].
 
-use std::time::Duration;
-
-use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::ResourceExt;
+use grpo_crds::grpo_run::{Attempts, Phase};
+use kube::{ResourceExt, runtime::events::Event};
 
 use super::{
-    ends::{End, end, over, recorded_end, suspended, terminating},
+    blockers,
+    decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
     objects::objects,
     observation::RunObservation,
-    process_pods, summary, waits,
+    process_pods,
+    status::{conditions, phase_before, status},
+    terminal::{End, end, over, recorded_end, suspended, terminating},
 };
 use crate::{
     admission::{Candidate, Gate, whole},
-    child::Child,
-    conditions::{Conditions, Holds},
-    events::Note,
+    conditions::ConditionStatus,
+    desired_object::DesiredObject,
+    events::{normal, warning},
     names::{self, role},
-    pod_group::{Group, Plan, advance},
+    pod_group::{Group, GroupUpdate, advance},
     pods::PodFacts,
     settings::Settings,
 };
-
-pub const ADMITTED: &str = "Admitted";
-pub const PROVISIONED: &str = "Provisioned";
-pub const SUCCEEDED: &str = "Succeeded";
-pub const FAILED: &str = "Failed";
-
-/// Everything that is to be done.
-#[derive(Debug)]
-pub struct Decision {
-    /// Objects that should be as given here.
-    pub children: Vec<Child>,
-    /// Pods to make: whose, which, and what is known of them until a watch shows them.
-    pub create: Vec<(&'static str, Child, PodFacts)>,
-    /// Names of pods to delete.
-    pub delete_pods: Vec<String>,
-    /// Names of services of earlier attempts.
-    pub delete_services: Vec<String>,
-    /// The pools that were made for the run go: it is over, or suspended.
-    pub delete_pools: bool,
-    /// The run has been over for as long as it was to be kept.
-    pub delete_run: bool,
-    pub claim: ClaimStep,
-    pub admission: AdmissionStep,
-    /// The operator's part of the status; `progress` is never in it.
-    pub status: GrpoRunStatus,
-    pub notes: Vec<Note>,
-    pub retry_in: Option<Duration>,
-}
-
-impl Decision {
-    /// Does nothing but write this status.
-    pub fn nothing(status: GrpoRunStatus) -> Self {
-        Self {
-            children: Vec::new(),
-            create: Vec::new(),
-            delete_pods: Vec::new(),
-            delete_services: Vec::new(),
-            delete_pools: false,
-            delete_run: false,
-            claim: ClaimStep::Leave,
-            admission: AdmissionStep::Forget,
-            status,
-            notes: Vec::new(),
-            retry_in: None,
-        }
-    }
-}
-
-/// What happens to the claim on the InferencePool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimStep {
-    Leave,
-    Take,
-    Release,
-}
-
-/// What admission is told about the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdmissionStep {
-    /// Its gates may be lifted when all of it fits.
-    Expect(Candidate),
-    /// Its gates stay, or it has none.
-    Forget,
-}
 
 pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     if seen.run.metadata.deletion_timestamp.is_some() {
@@ -103,12 +40,12 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
         driver: driver.status.clone(),
         trainer: trainer
             .as_ref()
-            .map_or_else(|| seen.attempts.trainer.clone(), |plan| plan.status.clone()),
+            .map_or_else(|| seen.attempts.trainer.clone(), |update| update.status.clone()),
     };
-    let notes = attempt_notes(&driver, trainer.as_ref());
+    let events = attempt_events(&driver, trainer.as_ref());
     match end(seen, &driver, trainer.as_ref()) {
-        Some(end) => over(seen, attempts, &end, notes),
-        None => going_on(seen, settings, &driver, trainer.as_ref(), attempts, notes),
+        Some(end) => over(seen, attempts, &end, events),
+        None => going_on(seen, settings, &driver, trainer.as_ref(), attempts, events),
     }
 }
 
@@ -150,58 +87,63 @@ fn trainer_group(seen: &RunObservation) -> Option<Group> {
 fn going_on(
     seen: &RunObservation,
     settings: &Settings,
-    driver: &Plan,
-    trainer: Option<&Plan>,
+    driver: &GroupUpdate,
+    trainer: Option<&GroupUpdate>,
     attempts: Attempts,
-    mut notes: Vec<Note>,
+    mut events: Vec<Event>,
 ) -> Decision {
-    let (mut waits, admission) = (waits::before_admission(seen), waits::admission(seen));
-    let may_ask = waits.is_empty();
+    let (mut blockers, admission) = (blockers::before_admission(seen), blockers::admission(seen));
+    let may_ask = blockers.is_empty();
     let admitted = may_ask && admission.admitted;
-    let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = waits.first() {
+    let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = blockers.first() {
         (Phase::Pending, *reason, message.clone())
     } else if admitted {
         (Phase::Provisioning, admission.reason, admission.message)
     } else {
-        waits.extend(waits::pauses(driver, trainer));
-        waits.push((admission.reason, admission.message.clone()));
+        blockers.extend(blockers::pauses(driver, trainer));
+        blockers.push((admission.reason, admission.message.clone()));
         (Phase::Queued, admission.reason, admission.message)
     };
     if admitted {
-        waits = waits::before_running(seen, driver, trainer);
+        blockers = blockers::before_running(seen, driver, trainer);
     }
-    let (phase, provisioned, reason, message) = match waits.first() {
+    let (phase, provisioned, reason, message) = match blockers.first() {
         None => (
             Phase::Running,
-            Holds::Yes,
+            ConditionStatus::True,
             "Running",
             "all pods and pools are ready".to_owned(),
         ),
         Some((reason, _)) => {
-            let messages: Vec<&str> = waits.iter().map(|(_, message)| message.as_str()).collect();
-            (phase, Holds::No, *reason, messages.join("; "))
+            let messages: Vec<&str> = blockers.iter().map(|(_, message)| message.as_str()).collect();
+            (phase, ConditionStatus::False, *reason, messages.join("; "))
         }
     };
     if phase_before(seen) != Some(phase) {
-        notes.push(note(false, &format!("{phase:?}"), message.clone()));
+        events.push(normal(format!("{phase:?}"), message.clone()));
     }
     let conditions = conditions(seen)
-        .set(ADMITTED, Holds::of(admitted), admitted_reason, &admitted_message)
+        .set(
+            ADMITTED,
+            ConditionStatus::of(admitted),
+            admitted_reason,
+            &admitted_message,
+        )
         .set(PROVISIONED, provisioned, reason, &message)
-        .set(SUCCEEDED, Holds::No, "NotFinished", "the run goes on")
-        .set(FAILED, Holds::No, "NotFinished", "the run goes on")
+        .set(SUCCEEDED, ConditionStatus::False, "NotFinished", "the run goes on")
+        .set(FAILED, ConditionStatus::False, "NotFinished", "the run goes on")
         .done();
     let delete_pods = driver
         .delete
         .iter()
-        .chain(trainer.iter().flat_map(|plan| &plan.delete))
+        .chain(trainer.iter().flat_map(|update| &update.delete))
         .cloned()
         .collect();
     let delete_services = trainer
-        .filter(|plan| plan.ended.is_some() && plan.status.current > 1)
-        .map(|plan| names::trainer_hosts(&seen.owner.name, plan.status.current - 1));
+        .filter(|update| update.ended.is_some() && update.status.current > 1)
+        .map(|update| names::trainer_hosts(&seen.owner.name, update.status.current - 1));
     Decision {
-        children: objects(seen, attempts.driver.current, attempts.trainer.current),
+        objects: objects(seen, attempts.driver.current, attempts.trainer.current),
         create: pods_to_make(seen, settings, driver, trainer, &attempts),
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
@@ -211,11 +153,11 @@ fn going_on(
         } else {
             AdmissionStep::Forget
         },
-        notes,
+        events,
         retry_in: [Some(driver), trainer]
             .into_iter()
             .flatten()
-            .filter_map(|plan| plan.retry_in)
+            .filter_map(|update| update.retry_in)
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
@@ -225,10 +167,10 @@ fn going_on(
 fn pods_to_make(
     seen: &RunObservation,
     settings: &Settings,
-    driver: &Plan,
-    trainer: Option<&Plan>,
+    driver: &GroupUpdate,
+    trainer: Option<&GroupUpdate>,
     attempts: &Attempts,
-) -> Vec<(&'static str, Child, PodFacts)> {
+) -> Vec<(&'static str, DesiredObject, PodFacts)> {
     let gate = Gate::of_run(&seen.run);
     let mut pods = Vec::new();
     for _ in &driver.create {
@@ -236,9 +178,9 @@ fn pods_to_make(
         let pod = process_pods::driver(seen, settings, attempt);
         pods.push((role::DRIVER, pod, attempt, 0));
     }
-    if let (Some(plan), Some(spec)) = (trainer, &seen.run.spec.trainer) {
+    if let (Some(update), Some(spec)) = (trainer, &seen.run.spec.trainer) {
         let attempt = attempts.trainer.current;
-        for rank in &plan.create {
+        for rank in &update.create {
             let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, *rank);
             pods.push((role::TRAINER, pod, attempt, *rank));
         }
@@ -265,23 +207,6 @@ fn candidate(seen: &RunObservation) -> Candidate {
     }
 }
 
-/// Whether the pool follows this run.
-fn claims(seen: &RunObservation) -> bool {
-    let claim = seen
-        .inference
-        .as_ref()
-        .and_then(|pool| pool.status.as_ref()?.claimed_by.as_ref());
-    claim.is_some_and(|claim| claim.uid == seen.owner.uid)
-}
-
-pub fn claim_release(seen: &RunObservation) -> ClaimStep {
-    if claims(seen) {
-        ClaimStep::Release
-    } else {
-        ClaimStep::Leave
-    }
-}
-
 fn claim(seen: &RunObservation) -> ClaimStep {
     match &seen.inference {
         Some(pool) if pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none()) => ClaimStep::Take,
@@ -289,57 +214,12 @@ fn claim(seen: &RunObservation) -> ClaimStep {
     }
 }
 
-fn attempt_notes(driver: &Plan, trainer: Option<&Plan>) -> Vec<Note> {
+fn attempt_events(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Event> {
     [("DriverAttemptEnded", Some(driver)), ("TrainerAttemptEnded", trainer)]
         .into_iter()
-        .filter_map(|(reason, plan)| {
-            let (attempt, how) = plan?.ended.as_ref()?;
-            Some(note(true, reason, format!("attempt {attempt} ended: {how}")))
+        .filter_map(|(reason, update)| {
+            let (attempt, how) = update?.ended.as_ref()?;
+            Some(warning(reason, format!("attempt {attempt} ended: {how}")))
         })
         .collect()
-}
-
-pub fn note(warning: bool, reason: &str, text: String) -> Note {
-    Note {
-        warning,
-        reason: reason.to_owned(),
-        action: "Reconcile",
-        text,
-    }
-}
-
-pub fn phase_before(seen: &RunObservation) -> Option<Phase> {
-    seen.run.status.as_ref().and_then(|status| status.phase)
-}
-
-pub fn conditions(seen: &RunObservation) -> Conditions<'_> {
-    let previous = seen
-        .run
-        .status
-        .as_ref()
-        .map(|status| status.conditions.as_slice())
-        .unwrap_or_default();
-    Conditions::after(previous, seen.run.metadata.generation, Time(seen.now))
-}
-
-pub fn status(
-    seen: &RunObservation,
-    phase: Phase,
-    message: String,
-    attempts: Attempts,
-    conditions: Vec<Condition>,
-) -> GrpoRunStatus {
-    GrpoRunStatus {
-        phase: Some(phase),
-        message: Some(crate::conditions::shortened(&message)),
-        observed_generation: seen.run.metadata.generation,
-        objective: summary::objective(&seen.run.spec),
-        plan: summary::plan(
-            seen,
-            matches!(phase, Phase::Succeeded | Phase::Failed | Phase::Suspended),
-        ),
-        conditions,
-        attempts: Some(attempts),
-        progress: None,
-    }
 }

@@ -1,4 +1,4 @@
-//! Runs that wait to be let in, are suspended, go on, end, and are cleaned up.
+//! Runs that wait to be admitted, are suspended, go on, end, and are cleaned up.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::{
-    decide::{AdmissionStep, ClaimStep},
+    decision::{AdmissionStep, ClaimStep},
     observation::RunObservation,
     tests::{condition, created, decided, inference_pool, new_demo, running_demo, seen},
 };
@@ -128,7 +128,7 @@ fn with_a_queue_kueue_lets_the_pods_in() {
         driver["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"],
         "4"
     );
-    let pool = find(&decision.children, "InferencePool", "demo");
+    let pool = find(&decision.objects, "InferencePool", "demo");
     assert_eq!(pool["metadata"]["annotations"]["grpo.dev/queue"], "gpus");
 
     let gated = with_spec(running_demo(), |run| run.spec.queue_name = Some("gpus".into()));
@@ -152,7 +152,7 @@ fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
         decision.delete_pods,
         ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]
     );
-    assert!(decision.delete_pools && decision.children.is_empty() && decision.create.is_empty());
+    assert!(decision.delete_pools && decision.objects.is_empty() && decision.create.is_empty());
     assert_eq!(decision.claim, ClaimStep::Release);
     assert_eq!(decision.admission, AdmissionStep::Forget);
 
@@ -184,7 +184,7 @@ fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
 #[test]
 fn a_run_that_is_suspended_from_the_start_makes_nothing() {
     let decision = decided(&with_spec(new_demo(), |run| run.spec.suspend = true));
-    assert!(decision.children.is_empty() && decision.create.is_empty() && decision.delete_pods.is_empty());
+    assert!(decision.objects.is_empty() && decision.create.is_empty() && decision.delete_pods.is_empty());
     assert_eq!(decision.status.attempts.unwrap().driver.current, 0);
 }
 
@@ -240,7 +240,7 @@ fn a_retained_volume_has_no_owner() {
     let owners = |retain: bool| {
         let run = with_spec(new_demo(), |run| run.spec.store.retain = retain);
         let decision = decided(&run);
-        find(&decision.children, "PersistentVolumeClaim", "demo-store")["metadata"]["ownerReferences"].clone()
+        find(&decision.objects, "PersistentVolumeClaim", "demo-store")["metadata"]["ownerReferences"].clone()
     };
     assert_eq!(owners(true), json!([]));
     assert_eq!(owners(false)[0]["uid"], "uid-1");
@@ -255,7 +255,7 @@ fn priority_and_pull_secrets_of_the_run_reach_its_pools_unless_they_have_their_o
             Some(serde_json::from_value(json!({"spec": {"priorityClassName": "low"}})).unwrap());
     });
     let decision = decided(&run);
-    let overlay = |kind: &str| find(&decision.children, kind, "demo")["spec"]["podTemplate"]["spec"].clone();
+    let overlay = |kind: &str| find(&decision.objects, kind, "demo")["spec"]["podTemplate"]["spec"].clone();
     assert_eq!(overlay("InferencePool")["priorityClassName"], "high");
     assert_eq!(
         overlay("InferencePool")["imagePullSecrets"],
@@ -272,7 +272,7 @@ fn every_mode_is_given_what_it_needs_and_no_more() {
         let decision = decided(&seen(run));
         let mut roles: Vec<&str> = decision.create.iter().map(|(role, ..)| *role).collect();
         roles.dedup();
-        let pools: Vec<String> = names(&decision.children)
+        let pools: Vec<String> = names(&decision.objects)
             .into_iter()
             .filter(|name| name.contains("Pool"))
             .collect();

@@ -1,12 +1,14 @@
 //! What is to be done about a `GrpoRun`: [`decide`] turns an [`observation`] into a decision.
 
+mod blockers;
 pub mod decide;
-mod ends;
+pub mod decision;
 mod objects;
 pub mod observation;
 mod process_pods;
+mod status;
 mod summary;
-mod waits;
+mod terminal;
 
 #[cfg(test)]
 mod lifecycle_tests;

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::observation::RunObservation;
 use crate::{
     admission::Gate,
-    child::{Child, Owner},
+    desired_object::{DesiredObject, Owner},
     names::{self, Labels, labels, role},
 };
 
@@ -24,7 +24,7 @@ use crate::{
 pub const MASTER_PORT: u16 = 29500;
 
 /// All objects of a run whose groups are in these attempts.
-pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32) -> Vec<Child> {
+pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32) -> Vec<DesiredObject> {
     let (run, owner) = (&seen.run, &seen.owner);
     let mut objects = vec![config(run, owner)];
     objects.extend(volume(run, owner));
@@ -42,23 +42,23 @@ fn of_role(owner: &Owner, role: &str) -> Labels {
     labels([(names::RUN, owner.name.as_str()), (names::ROLE, role)])
 }
 
-fn config(run: &GrpoRun, owner: &Owner) -> Child {
+fn config(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     // A RunConfig is made of texts and numbers only: it always is JSON.
     let text = serde_json::to_string_pretty(&RunConfig::of(run)).unwrap_or_default();
-    owner.child::<ConfigMap>(
+    owner.object::<ConfigMap>(
         names::config(&owner.name),
         &labels([(names::RUN, owner.name.as_str())]),
         json!({"data": {RunConfig::KEY: text}}),
     )
 }
 
-fn volume(run: &GrpoRun, owner: &Owner) -> Option<Child> {
+fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
     let template = run.spec.store.volume_claim_template.as_ref()?;
     let mut spec = json!({"accessModes": template.access_modes, "resources": template.resources});
     if let Some(class) = &template.storage_class_name {
         spec["storageClassName"] = json!(class);
     }
-    let mut claim = owner.child::<PersistentVolumeClaim>(
+    let mut claim = owner.object::<PersistentVolumeClaim>(
         names::store_claim(&owner.name),
         &labels([(names::RUN, owner.name.as_str())]),
         json!({"spec": spec}),
@@ -71,12 +71,12 @@ fn volume(run: &GrpoRun, owner: &Owner) -> Option<Child> {
 }
 
 /// The driver may read its own run and write its own run's status, and nothing else.
-fn driver_rights(owner: &Owner) -> [Child; 3] {
+fn driver_rights(owner: &Owner) -> [DesiredObject; 3] {
     let (name, labels) = (names::driver(&owner.name), of_role(owner, role::DRIVER));
     let only = [&owner.name];
     [
-        owner.child::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
-        owner.child::<Role>(
+        owner.object::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
+        owner.object::<Role>(
             &name,
             &labels,
             json!({"rules": [
@@ -84,7 +84,7 @@ fn driver_rights(owner: &Owner) -> [Child; 3] {
                 {"apiGroups": [grpo_crds::GROUP], "resources": ["grporuns/status"], "resourceNames": only, "verbs": ["get", "patch"]},
             ]}),
         ),
-        owner.child::<RoleBinding>(
+        owner.object::<RoleBinding>(
             &name,
             &labels,
             json!({
@@ -95,8 +95,8 @@ fn driver_rights(owner: &Owner) -> [Child; 3] {
     ]
 }
 
-fn driver_service(owner: &Owner, attempt: u32) -> Child {
-    owner.child::<Service>(
+fn driver_service(owner: &Owner, attempt: u32) -> DesiredObject {
+    owner.object::<Service>(
         names::driver(&owner.name),
         &of_role(owner, role::DRIVER),
         json!({"spec": {
@@ -107,9 +107,9 @@ fn driver_service(owner: &Owner, attempt: u32) -> Child {
 }
 
 /// Stable hostnames for the ranks of one attempt, and one address for its rank 0.
-fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
+fn trainer_services(owner: &Owner, attempt: u32) -> [DesiredObject; 2] {
     let labels = of_role(owner, role::TRAINER);
-    let hosts = owner.child::<Service>(
+    let hosts = owner.object::<Service>(
         names::trainer_hosts(&owner.name, attempt),
         &labels,
         json!({"spec": {
@@ -119,7 +119,7 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
             "ports": [{"name": "rendezvous", "port": MASTER_PORT, "targetPort": MASTER_PORT, "protocol": "TCP"}],
         }}),
     );
-    let first = owner.child::<Service>(
+    let first = owner.object::<Service>(
         names::trainer(&owner.name),
         &labels,
         json!({"spec": {
@@ -133,7 +133,7 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [Child; 2] {
 }
 
 /// The pools that are described in the run.
-fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
+fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
     let labels = labels([(names::RUN, owner.name.as_str())]);
     let inference = run
         .spec
@@ -152,7 +152,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
             spec = spec.reporting_experts();
         }
         spec.pod_template = of_run(&run.spec, spec.pod_template.take());
-        let pool = owner.child::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
+        let pool = owner.object::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
         Gate::of_run(run).mark_pool(pool)
     });
     let sandboxes = run
@@ -164,7 +164,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<Child> {
     let sandboxes = sandboxes.map(|pool| {
         let mut spec = pool.clone();
         spec.pod_template = of_run(&run.spec, spec.pod_template.take());
-        owner.child::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
+        owner.object::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
     });
     inference.into_iter().chain(sandboxes).collect()
 }

@@ -3,7 +3,7 @@
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
 use jiff::Timestamp;
 
-use crate::{admission::Verdict, child::Owner, pods::PodFacts};
+use crate::{admission::Verdict, desired_object::Owner, pods::PodFacts};
 
 /// Everything a decision about a run is made from.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use super::{
     observation::{RunObservation, StoreVolume},
 };
 use crate::{
-    child::{Child, Owner},
+    desired_object::{DesiredObject, Owner},
     digest::digest,
     names::{self, labels, role},
     pod_parts::{
@@ -33,7 +33,7 @@ const START_PERIOD: u64 = 2;
 const START_MARGIN: u64 = 600;
 
 /// The driver of an attempt.
-pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Child {
+pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> DesiredObject {
     let config = RunConfig::of(&seen.run);
     let options = seen.run.spec.driver.clone().unwrap_or_default();
     let (mut volumes, mut mounts) = common_volumes(seen, settings);
@@ -74,7 +74,7 @@ pub fn trainer(
     settings: &Settings,
     attempts: &AttemptStatus,
     node: u32,
-) -> Child {
+) -> DesiredObject {
     let attempt = attempts.current;
     let (mut volumes, mut mounts) = common_volumes(seen, settings);
     if trainer.gpus_per_node > 0 {
@@ -243,7 +243,7 @@ fn group_pod_spec(seen: &RunObservation, volumes: Vec<Value>) -> Value {
     spec
 }
 
-fn group_pod(seen: &RunObservation, role: &str, attempt: u32, rank: u32, spec: Value) -> Child {
+fn group_pod(seen: &RunObservation, role: &str, attempt: u32, rank: u32, spec: Value) -> DesiredObject {
     let owner = &seen.owner;
     let (attempt_text, rank_text, claim) = (attempt.to_string(), rank.to_string(), store_label(seen));
     let labels = labels([
@@ -253,7 +253,7 @@ fn group_pod(seen: &RunObservation, role: &str, attempt: u32, rank: u32, spec: V
         (names::RANK, rank_text.as_str()),
         (names::STORE, claim.as_str()),
     ]);
-    owner.child::<Pod>(
+    owner.object::<Pod>(
         names::group_pod(&owner.name, role, attempt, rank),
         &labels,
         json!({"spec": spec}),

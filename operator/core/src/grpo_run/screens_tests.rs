@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     observation::{RunObservation, StoreVolume},
-    tests::{decided, let_in, running_demo, seen},
+    tests::{admitted, decided, running_demo, seen},
 };
 use crate::{
     admission,
@@ -123,7 +123,7 @@ fn screens_of_a_run_that_runs() {
         ],
     });
     let run = RunObservation {
-        verdict: Some(let_in()),
+        verdict: Some(admitted()),
         ..running_demo()
     };
     let progress = serde_json::from_value(progress).unwrap();

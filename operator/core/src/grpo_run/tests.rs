@@ -6,12 +6,13 @@ use grpo_crds::{
 use serde_json::{Value, json};
 
 use super::{
-    decide::{ClaimStep, Decision, decide},
+    decide::decide,
+    decision::{ClaimStep, Decision},
     observation::{RunObservation, StoreVolume},
 };
 use crate::{
     admission::Verdict,
-    child::{Child, Owner},
+    desired_object::{DesiredObject, Owner},
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -35,7 +36,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
 }
 
 /// What is made of a run that was accepted just now, its status included.
-pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
+pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<DesiredObject>) {
     let seen = seen(run);
     let store = match &seen.run.spec.store.volume_claim_template {
         Some(_) => StoreVolume::OneNode,
@@ -43,7 +44,7 @@ pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<Child>) {
     };
     let decision = decided(&RunObservation { store, ..seen });
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
-    (decision.status, decision.children.into_iter().chain(pods).collect())
+    (decision.status, decision.objects.into_iter().chain(pods).collect())
 }
 
 pub(super) fn new_demo() -> RunObservation {
@@ -85,7 +86,7 @@ fn begun(attempt: u32) -> AttemptStatus {
     }
 }
 
-pub(super) fn let_in() -> Verdict {
+pub(super) fn admitted() -> Verdict {
     Verdict {
         admitted: true,
         reason: "Admitted",
@@ -107,7 +108,7 @@ pub(super) fn running_demo() -> RunObservation {
         ],
         inference: Some(inference_pool(Some("uid-1"), "True", "1 of 1 replicas serve")),
         sandboxes: Some(sandbox_pool()),
-        verdict: Some(let_in()),
+        verdict: Some(admitted()),
         ..new_demo()
     }
 }
@@ -146,7 +147,7 @@ fn variable(container: &Value, name: &str) -> String {
 fn a_new_run_is_given_everything_the_contract_names() {
     let decision = decided(&new_demo());
     assert_eq!(
-        names(&decision.children),
+        names(&decision.objects),
         [
             "ConfigMap/demo-config",
             "PersistentVolumeClaim/demo-store",
@@ -168,23 +169,23 @@ fn a_new_run_is_given_everything_the_contract_names() {
 #[test]
 fn everything_made_is_understood_by_kubernetes_and_owned_by_the_run() {
     let decision = decided(&new_demo());
-    for child in decision
-        .children
+    for desired in decision
+        .objects
         .iter()
         .chain(decision.create.iter().map(|(_, pod, _)| pod))
     {
-        assert_understood(child);
-        let owner = &child.object["metadata"]["ownerReferences"][0];
+        assert_understood(desired);
+        let owner = &desired.object["metadata"]["ownerReferences"][0];
         assert_eq!(
             (&owner["uid"], &owner["controller"]),
             (&json!("uid-1"), &json!(true)),
             "{}",
-            child.name
+            desired.name
         );
         assert_eq!(
-            child.object["metadata"]["labels"]["grpo.dev/run"], "demo",
+            desired.object["metadata"]["labels"]["grpo.dev/run"], "demo",
             "{}",
-            child.name
+            desired.name
         );
     }
 }
@@ -209,7 +210,7 @@ fn the_driver_finds_its_config_store_model_and_datasets() {
     assert_eq!(volumes[4]["image"]["reference"], "grpo.dev/demo/tasks:1");
     assert_eq!(variable(container, "GRPO_ATTEMPT"), "1");
 
-    let text = find(&decision.children, "ConfigMap", "demo-config")["data"]["run.json"]
+    let text = find(&decision.objects, "ConfigMap", "demo-config")["data"]["run.json"]
         .as_str()
         .unwrap();
     let config: RunConfig = serde_json::from_str(text).unwrap();
@@ -375,7 +376,7 @@ fn pods_of_a_run_have_its_priority_and_pull_with_its_secrets_beside_their_own() 
 #[test]
 fn the_driver_may_write_its_own_status_only() {
     let decision = decided(&new_demo());
-    let rules = find(&decision.children, "Role", "demo-driver")["rules"]
+    let rules = find(&decision.objects, "Role", "demo-driver")["rules"]
         .as_array()
         .unwrap();
     for rule in rules {
@@ -449,7 +450,7 @@ fn a_store_that_does_not_exist_is_named() {
             .2
             .contains("there is no PersistentVolumeClaim runs in namespace team")
     );
-    assert!(!names(&decision.children).contains(&"PersistentVolumeClaim/demo-store".to_owned()));
+    assert!(!names(&decision.objects).contains(&"PersistentVolumeClaim/demo-store".to_owned()));
 }
 
 #[test]
@@ -470,9 +471,9 @@ fn a_failed_rank_begins_a_new_attempt_with_its_own_hostnames() {
         variable(&pod["spec"]["containers"][0], "MASTER_ADDR"),
         "demo-trainer-2-0.demo-trainer-2"
     );
-    let service = find(&decision.children, "Service", "demo-trainer");
+    let service = find(&decision.objects, "Service", "demo-trainer");
     assert_eq!(service["spec"]["selector"]["grpo.dev/attempt"], "2");
-    assert_eq!(decision.notes[0].reason, "TrainerAttemptEnded");
+    assert_eq!(decision.events[0].reason, "TrainerAttemptEnded");
 }
 
 #[test]
@@ -528,7 +529,7 @@ fn an_end_once_written_is_never_taken_back() {
     over.trainer_pods = Vec::new();
     let decision = decided(&over);
     assert_eq!(decision.status.phase, Some(Phase::Succeeded));
-    assert!(decision.create.is_empty() && decision.children.is_empty() && decision.notes.is_empty());
+    assert!(decision.create.is_empty() && decision.objects.is_empty() && decision.events.is_empty());
     assert_eq!(decision.status, end.status);
 }
 
@@ -545,7 +546,7 @@ fn an_evaluation_has_no_trainer() {
     run.spec.mode = grpo_crds::grpo_run::Mode::Evaluate;
     let decision = decided(&seen(run));
     assert!(decision.create.iter().all(|(role, ..)| *role == "driver"));
-    assert!(!names(&decision.children).iter().any(|name| name.contains("trainer")));
+    assert!(!names(&decision.objects).iter().any(|name| name.contains("trainer")));
 }
 
 #[test]
@@ -554,7 +555,7 @@ fn a_run_that_is_deleted_makes_nothing_more() {
     demo.run.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(demo.now));
     let decision = decided(&demo);
     assert_eq!(decision.status.phase, Some(Phase::Terminating));
-    assert!(decision.create.is_empty() && decision.children.is_empty());
+    assert!(decision.create.is_empty() && decision.objects.is_empty());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use grpo_crds::InferencePoolStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::events::Event;
 
 use super::{
     flags,
@@ -15,9 +16,9 @@ use super::{
     replica_update::{ReplicaUpdate, Wanted, counts, update_replicas},
 };
 use crate::{
-    child::Child,
-    conditions::{Conditions, Holds, holds, shortened},
-    events::Note,
+    conditions::{ConditionStatus, Conditions, is_true, shortened},
+    desired_object::DesiredObject,
+    events::{normal, warning},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
@@ -31,15 +32,14 @@ pub const PROBED: &str = "Probed";
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Everything that is to be done.
-#[derive(Debug)]
 pub struct Decision {
-    pub children: Vec<Child>,
-    pub create: Vec<(Child, PodFacts)>,
+    pub objects: Vec<DesiredObject>,
+    pub create: Vec<(DesiredObject, PodFacts)>,
     pub delete: Vec<String>,
     pub release_claim: bool,
     /// The operator's part of the status; the claim is the run's.
     pub status: InferencePoolStatus,
-    pub notes: Vec<Note>,
+    pub events: Vec<Event>,
     /// Look again after this time even if nothing happens.
     pub again: Option<Duration>,
 }
@@ -70,19 +70,19 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
         .iter()
         .flat_map(|number| made(seen, settings, *number, &update))
         .collect();
-    let (status, notes) = status(seen, &update, refusal.as_deref());
+    let (status, events) = status(seen, &update, refusal.as_deref());
     let waits = update.again_at.map(|at| {
         let wait = at.duration_since(seen.now);
         Duration::try_from(wait).unwrap_or_default() + Duration::from_millis(100)
     });
     let looks = is_in_motion(seen, &status).then_some(LOOK);
     Decision {
-        children: if deleted { Vec::new() } else { objects(seen) },
+        objects: if deleted { Vec::new() } else { objects(seen) },
         create,
         delete: update.delete,
         release_claim: seen.claim_is_void,
         status,
-        notes,
+        events,
         again: waits.into_iter().chain(looks).min(),
     }
 }
@@ -106,7 +106,7 @@ fn made(
     settings: &Settings,
     number: u32,
     update: &ReplicaUpdate,
-) -> Vec<(Child, PodFacts)> {
+) -> Vec<(DesiredObject, PodFacts)> {
     let attempt = 1 + update.failures.as_ref().map_or(0, |failures| failures.consecutive);
     let mark = template(seen, settings);
     let pods = replica(seen, settings, number, attempt);
@@ -127,7 +127,7 @@ fn status(
     seen: &InferencePoolObservation,
     update: &ReplicaUpdate,
     refusal: Option<&str>,
-) -> (InferencePoolStatus, Vec<Note>) {
+) -> (InferencePoolStatus, Vec<Event>) {
     let spec = &seen.pool.spec;
     let previous = seen.pool.status.clone().unwrap_or_default();
     let wanted = spec.replicas;
@@ -137,18 +137,14 @@ fn status(
     let mut conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now))
         .set(
             ACCEPTED,
-            Holds::of(refusal.is_none()),
-            if refusal.is_none() {
-                "SpecIsSound"
-            } else {
-                "SpecRefused"
-            },
+            ConditionStatus::of(refusal.is_none()),
+            if refusal.is_none() { "SpecValid" } else { "SpecRefused" },
             refusal.unwrap_or("the spec can be made true"),
         )
         .set(READY, ready_now.0.clone(), ready_now.1, &ready_now.2)
         .set(
             UPDATED,
-            Holds::of(updated >= wanted),
+            ConditionStatus::of(updated >= wanted),
             if updated >= wanted {
                 "WeightsServe"
             } else {
@@ -161,21 +157,19 @@ fn status(
         conditions = conditions.set(
             PROBED,
             match (passed, seen.agents.is_empty()) {
-                (true, _) => Holds::Yes,
-                (false, true) => Holds::Unknown,
-                (false, false) => Holds::No,
+                (true, _) => ConditionStatus::True,
+                (false, true) => ConditionStatus::Unknown,
+                (false, false) => ConditionStatus::False,
             },
             if passed { "ProbePassed" } else { "ProbeNotPassed" },
             &probe_in_words(seen, passed),
         );
     }
-    let (holds_now, reason, message) = ready_now;
-    let was_ready = holds(&previous.conditions, READY);
-    let note = (was_ready != (holds_now == Holds::Yes)).then(|| Note {
-        warning: was_ready,
-        reason: reason.to_owned(),
-        action: "Reconcile",
-        text: message.clone(),
+    let (status_now, reason, message) = ready_now;
+    let was_ready = is_true(&previous.conditions, READY);
+    let event = (was_ready != (status_now == ConditionStatus::True)).then(|| match was_ready {
+        true => warning(reason, message.clone()),
+        false => normal(reason, message.clone()),
     });
     let selector: Vec<String> = selector(seen)
         .iter()
@@ -198,7 +192,7 @@ fn status(
         selector: Some(selector.join(",")),
         claimed_by: None,
     };
-    (status, note.into_iter().collect())
+    (status, event.into_iter().collect())
 }
 
 fn readiness(
@@ -206,10 +200,10 @@ fn readiness(
     update: &ReplicaUpdate,
     refusal: Option<&str>,
     ready: u32,
-) -> (Holds, &'static str, String) {
+) -> (ConditionStatus, &'static str, String) {
     let wanted = seen.pool.spec.replicas;
     if let Some(refusal) = refusal {
-        return (Holds::No, "NotAccepted", refusal.to_owned());
+        return (ConditionStatus::False, "NotAccepted", refusal.to_owned());
     }
     if ready >= wanted {
         let outdated = match update.outdated {
@@ -217,7 +211,7 @@ fn readiness(
             n => format!("; {n} of an earlier spec are being replaced"),
         };
         let serve = format!("{ready} of {wanted} replicas serve{outdated}");
-        return (Holds::Yes, "AllReplicasServe", serve);
+        return (ConditionStatus::True, "AllReplicasServe", serve);
     }
     let problem = seen.pods.iter().find_map(|pod| match &pod.state {
         PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
@@ -241,7 +235,7 @@ fn readiness(
     let why = problem.or_else(agents).or(pause);
     let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
     (
-        Holds::No,
+        ConditionStatus::False,
         "ReplicasNotReady",
         format!("{ready} of {wanted} replicas serve; {why}"),
     )

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{decide::decide, tests::seeing};
-use crate::{child::Child, fixtures::assert_understood, settings::Settings};
+use crate::{desired_object::DesiredObject, fixtures::assert_understood, settings::Settings};
 
 fn golden(name: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -18,13 +18,13 @@ fn golden(name: &str) {
     let pool = fs::read_to_string(folder.join("pool.yaml")).unwrap();
     let seen = seeing(&pool);
     let decision = decide(&seen, &Settings::for_tests());
-    let children: Vec<&Child> = decision
-        .children
+    let objects: Vec<&DesiredObject> = decision
+        .objects
         .iter()
         .chain(decision.create.iter().map(|(pod, _)| pod))
         .collect();
-    children.iter().copied().for_each(assert_understood);
-    let objects: Vec<&Value> = children.iter().map(|child| &child.object).collect();
+    objects.iter().copied().for_each(assert_understood);
+    let objects: Vec<&Value> = objects.iter().map(|desired| &desired.object).collect();
     let made = yaml(&objects);
     let file = folder.join("objects.yaml");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

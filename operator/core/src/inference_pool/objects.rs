@@ -9,11 +9,11 @@ use super::{
     observation::InferencePoolObservation,
 };
 use crate::{
-    child::Child,
+    desired_object::DesiredObject,
     names::{self, role},
 };
 
-pub fn objects(seen: &InferencePoolObservation) -> Vec<Child> {
+pub fn objects(seen: &InferencePoolObservation) -> Vec<DesiredObject> {
     vec![service(seen), policy(seen)]
 }
 
@@ -28,9 +28,9 @@ pub fn url(seen: &InferencePoolObservation) -> String {
 }
 
 /// Its name resolves to every replica, ready or not: the driver asks each how it is.
-fn service(seen: &InferencePoolObservation) -> Child {
+fn service(seen: &InferencePoolObservation) -> DesiredObject {
     let port = RunConfig::AGENT_PORT;
-    seen.owner.child::<Service>(
+    seen.owner.object::<Service>(
         names::engines(&seen.owner.name),
         &pool_labels(seen),
         json!({"spec": {
@@ -44,9 +44,9 @@ fn service(seen: &InferencePoolObservation) -> Child {
 
 /// Agents are asked by drivers, by other pools' agents and by the operator; the pods of a pool reach each other, since
 /// a replica may be several. Nobody else comes in, sandboxes least of all.
-fn policy(seen: &InferencePoolObservation) -> Child {
+fn policy(seen: &InferencePoolObservation) -> DesiredObject {
     let port = json!([{"protocol": "TCP", "port": RunConfig::AGENT_PORT}]);
-    seen.owner.child::<NetworkPolicy>(
+    seen.owner.object::<NetworkPolicy>(
         names::engines(&seen.owner.name),
         &pool_labels(seen),
         json!({"spec": {

@@ -6,7 +6,7 @@ use grpo_crds::InferencePool;
 use grpo_engine_protocol::AgentStatus;
 use jiff::Timestamp;
 
-use crate::{child::Owner, pods::PodFacts};
+use crate::{desired_object::Owner, pods::PodFacts};
 
 /// What the agents of a pool said, by the name of their pod.
 pub type Statuses = BTreeMap<String, AgentStatus>;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     admission::Gate,
-    child::Child,
+    desired_object::DesiredObject,
     digest::digest,
     names,
     pod_parts::{
@@ -45,7 +45,7 @@ const LIVENESS_PERIOD: u64 = 10;
 const LIVENESS_FAILURES: u64 = 12;
 
 /// All pods of a replica, the first with the agent, each marked with what replicas are made from now.
-pub fn replica(seen: &InferencePoolObservation, settings: &Settings, replica: u32, attempt: u32) -> Vec<Child> {
+pub fn replica(seen: &InferencePoolObservation, settings: &Settings, replica: u32, attempt: u32) -> Vec<DesiredObject> {
     let mark = template(seen, settings);
     (0..seen.pool.spec.engine.nodes())
         .map(|node| pod(seen, settings, replica, node, attempt).annotated(names::TEMPLATE, &mark))
@@ -58,7 +58,7 @@ pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String 
     digest(&Value::Array(pods.collect()))
 }
 
-fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node: u32, attempt: u32) -> Child {
+fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node: u32, attempt: u32) -> DesiredObject {
     let engine = &seen.pool.spec.engine;
     let name = names::engine_node(&seen.owner.name, replica, node);
     let mut spec = json!({
@@ -104,7 +104,7 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
     for (label, number) in [(names::RANK, replica), (names::NODE, node), (names::ATTEMPT, attempt)] {
         labels.insert(label.to_owned(), number.to_string());
     }
-    let mut pod = seen.owner.child::<Pod>(name, &labels, json!({"spec": spec}));
+    let mut pod = seen.owner.object::<Pod>(name, &labels, json!({"spec": spec}));
     lay_over(&mut pod.object, seen.pool.spec.pod_template.as_ref());
     if let Some(gate) = Gate::of_pool(&seen.pool) {
         gate.put_on(&mut pod.object);

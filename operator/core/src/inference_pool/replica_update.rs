@@ -151,7 +151,7 @@ pub fn update_replicas(
     }
 
     let missing = wanted.replicas.saturating_sub(count(current.len()));
-    let room = (wanted.replicas + wanted.update.max_surge).saturating_sub(count(exist));
+    let capacity = (wanted.replicas + wanted.update.max_surge).saturating_sub(count(exist));
     if let Some(resume) = update
         .failures
         .as_ref()
@@ -163,9 +163,9 @@ pub fn update_replicas(
         let taken: BTreeSet<u32> = replicas.iter().map(|replica| replica.number).collect();
         update.create = (0..)
             .filter(|number| !taken.contains(number))
-            .take(missing.min(room) as usize)
+            .take(missing.min(capacity) as usize)
             .collect();
-        if missing > room {
+        if missing > capacity {
             // Somebody has to look when a pod that never ends counts as lost.
             update.again_at = ending
                 .iter()

@@ -8,7 +8,7 @@ use super::{
     replica_pods::template,
 };
 use crate::{
-    child::{Child, Owner},
+    desired_object::{DesiredObject, Owner},
     fixtures::{assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -29,7 +29,7 @@ pub fn seeing(yaml: &str) -> InferencePoolObservation {
 }
 
 /// What is made of a pool that was accepted just now.
-pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<Child> {
+pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<DesiredObject> {
     let decision = decided(&InferencePoolObservation {
         owner: Owner::of(&pool).unwrap(),
         pool,
@@ -37,7 +37,7 @@ pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<Child> {
         ..with_engine("{embedded: {}}", 1)
     });
     let pods = decision.create.into_iter().map(|(pod, _)| pod);
-    decision.children.into_iter().chain(pods).collect()
+    decision.objects.into_iter().chain(pods).collect()
 }
 
 fn with_engine(engine: &str, replicas: u32) -> InferencePoolObservation {
@@ -99,17 +99,17 @@ fn a_new_pool_is_given_its_pods_and_a_service_that_names_them_all() {
     let decision = decided(&seen(2));
     assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-1"]);
     assert_eq!(
-        names(&decision.children),
+        names(&decision.objects),
         ["Service/demo-engines", "NetworkPolicy/demo-engines"]
     );
-    let service = find(&decision.children, "Service", "demo-engines");
+    let service = find(&decision.objects, "Service", "demo-engines");
     assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
     assert_eq!(
         decision.status.url.as_deref(),
         Some("http://demo-engines.team.svc:8000")
     );
     decision
-        .children
+        .objects
         .iter()
         .chain(decision.create.iter().map(|(pod, _)| pod))
         .for_each(assert_understood);
@@ -168,7 +168,7 @@ fn a_replica_of_several_pods_is_one_replica_with_one_door() {
     let decision = decided(&pool);
     assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-0-1"]);
     let pods: Vec<&Value> = decision.create.iter().map(|(pod, _)| &pod.object).collect();
-    let selector = find(&decision.children, "Service", "demo-engines")["spec"]["selector"].clone();
+    let selector = find(&decision.objects, "Service", "demo-engines")["spec"]["selector"].clone();
     let selected = |pod: &Value| {
         let labels = &pod["metadata"]["labels"];
         selector

@@ -9,7 +9,7 @@ use std::time::Duration;
 use grpo_contracts::exit::{Hang, PEER_LOST_CODE};
 use jiff::Timestamp;
 
-use super::{Group, missing};
+use super::group::{Group, missing};
 use crate::pods::{Failure, PodFacts, PodState};
 
 /// How long the cause of a lost peer is waited for.

@@ -2,16 +2,17 @@
 
 use grpo_crds::SandboxPoolStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::runtime::events::Event;
 
 use super::{
+    isolation::{Finding, findings},
     objects::objects,
     observation::SandboxPoolObservation,
-    walls::{Finding, findings},
 };
 use crate::{
-    child::Child,
-    conditions::{Conditions, Holds, holds, shortened},
-    events::Note,
+    conditions::{ConditionStatus, Conditions, is_true, shortened},
+    desired_object::DesiredObject,
+    events::{normal, warning},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
@@ -19,27 +20,26 @@ use crate::{
 pub const READY: &str = "Ready";
 
 /// Everything that is to be done.
-#[derive(Debug)]
 pub struct Decision {
-    pub children: Vec<Child>,
+    pub objects: Vec<DesiredObject>,
     /// A gateway serves.
     pub serves: bool,
     pub status: SandboxPoolStatus,
-    pub notes: Vec<Note>,
+    pub events: Vec<Event>,
 }
 
 pub fn decide(seen: &SandboxPoolObservation, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
-    let (status, notes) = status(seen);
+    let (status, events) = status(seen);
     Decision {
-        children: if deleted { Vec::new() } else { objects(seen, settings) },
+        objects: if deleted { Vec::new() } else { objects(seen, settings) },
         serves: seen.gateway_pods.iter().any(PodFacts::is_ready),
         status,
-        notes,
+        events,
     }
 }
 
-fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Note>) {
+fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
     let previous = seen.pool.status.clone().unwrap_or_default();
     let serves = seen.gateway_pods.iter().any(PodFacts::is_ready);
     let (reason, message) = if serves {
@@ -50,26 +50,32 @@ fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Note>) {
             format!("the gateway does not serve; {}", gateway_problem(&seen.gateway_pods)),
         )
     };
-    let walls = findings(&seen.pool.spec, seen.report.as_deref());
+    let findings = findings(&seen.pool.spec, seen.report.as_deref());
     let conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now)).set(
         READY,
-        Holds::of(serves),
+        ConditionStatus::of(serves),
         reason,
         &message,
     );
-    let conditions = walls
+    let conditions = findings
         .iter()
-        .fold(conditions, |conditions, wall| {
-            conditions.set(wall.type_, wall.holds.clone(), wall.reason, &wall.message)
+        .fold(conditions, |conditions, finding| {
+            conditions.set(finding.type_, finding.status.clone(), finding.reason, &finding.message)
         })
         .done();
-    let was = holds(&previous.conditions, READY);
-    let mut notes: Vec<Note> = walls
+    let was = is_true(&previous.conditions, READY);
+    let mut events: Vec<Event> = findings
         .iter()
-        .filter(|wall| is_news(wall, &previous.conditions))
-        .map(|wall| note(wall.holds != Holds::Yes, wall.reason, &wall.message))
+        .filter(|finding| is_news(finding, &previous.conditions))
+        .map(|finding| {
+            event(
+                finding.status != ConditionStatus::True,
+                finding.reason,
+                &finding.message,
+            )
+        })
         .collect();
-    notes.extend((was != serves).then(|| note(was, reason, &message)));
+    events.extend((was != serves).then(|| event(was, reason, &message)));
     let living = || seen.sandbox_pods.iter().filter(|pod| !pod.deleting);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let status = SandboxPoolStatus {
@@ -79,26 +85,25 @@ fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Note>) {
         ready: number(living().filter(|pod| pod.is_ready()).count()),
         leased: number(seen.leases),
         pending: number(living().filter(|pod| !pod.is_ready() && !pod.is_finished()).count()),
-        egress_blocked: Some(walls[0].holds.text().to_owned()),
+        egress_blocked: Some(findings[0].status.text().to_owned()),
     };
-    (status, notes)
+    (status, events)
 }
 
-fn note(warning: bool, reason: &str, text: &str) -> Note {
-    Note {
-        warning,
-        reason: reason.to_owned(),
-        action: "Reconcile",
-        text: text.to_owned(),
+fn event(warns: bool, reason: &str, text: &str) -> Event {
+    if warns {
+        warning(reason, text)
+    } else {
+        normal(reason, text)
     }
 }
 
 /// Whether a finding is told as an Event: not that nothing is known yet, nor that nothing is wrong still.
-fn is_news(wall: &Finding, previous: &[Condition]) -> bool {
-    let before = previous.iter().find(|condition| condition.type_ == wall.type_);
-    match (before, &wall.holds) {
-        (Some(before), holds) => before.status != holds.text() && before.reason != wall.reason,
-        (None, holds) => *holds == Holds::No,
+fn is_news(finding: &Finding, previous: &[Condition]) -> bool {
+    let before = previous.iter().find(|condition| condition.type_ == finding.type_);
+    match (before, &finding.status) {
+        (Some(before), status) => before.status != status.text() && before.reason != finding.reason,
+        (None, status) => *status == ConditionStatus::False,
     }
 }
 

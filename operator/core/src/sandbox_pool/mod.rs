@@ -3,9 +3,9 @@
 //! The gateway that is made owns the sandbox pods; here they are only counted.
 
 pub mod decide;
+mod isolation;
 mod objects;
 pub mod observation;
-mod walls;
 
 #[cfg(test)]
 pub mod tests;

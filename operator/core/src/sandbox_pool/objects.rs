@@ -1,4 +1,4 @@
-//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the walls
+//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the findings
 //! around the sandboxes.
 
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::observation::SandboxPoolObservation;
 use crate::{
-    child::Child,
+    desired_object::DesiredObject,
     digest::digest,
     names::{self, Labels, labels, role},
     pod_parts::{container_security, environment, lay_over, mount, pod_security, resources, scratch_volume},
@@ -26,7 +26,7 @@ const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
 
-pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<Child> {
+pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
     let mut objects = vec![pool_file(seen), key(seen)];
     objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
     objects.extend(gateway_rights(seen));
@@ -53,8 +53,8 @@ fn pool_text(seen: &SandboxPoolObservation) -> String {
     serde_json::to_string_pretty(&seen.pool.spec).unwrap_or_default()
 }
 
-fn pool_file(seen: &SandboxPoolObservation) -> Child {
-    seen.owner.child::<ConfigMap>(
+fn pool_file(seen: &SandboxPoolObservation) -> DesiredObject {
+    seen.owner.object::<ConfigMap>(
         names::gateway(&seen.owner.name),
         &pool_labels(seen, role::GATEWAY),
         json!({"data": {POOL_FILE: pool_text(seen)}}),
@@ -62,11 +62,11 @@ fn pool_file(seen: &SandboxPoolObservation) -> Child {
 }
 
 /// The gateway's private key. Random, so it is made once and never written again; the operator cannot read it back.
-fn key(seen: &SandboxPoolObservation) -> Child {
+fn key(seen: &SandboxPoolObservation) -> DesiredObject {
     let seed: [u8; 32] = rand::random();
     let text = base64::engine::general_purpose::STANDARD.encode(seed);
     seen.owner
-        .child::<Secret>(
+        .object::<Secret>(
             names::gateway_key(&seen.owner.name),
             &pool_labels(seen, role::GATEWAY),
             json!({"type": "Opaque", "data": {SEED: text}}),
@@ -79,19 +79,19 @@ fn ledgers(seen: &SandboxPoolObservation) -> Vec<String> {
 }
 
 /// A shard of the ledger of leases, empty at first; from then on the gateway's.
-fn ledger(seen: &SandboxPoolObservation, name: &str) -> Child {
+fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
     seen.owner
-        .child::<ConfigMap>(name, &pool_labels(seen, role::LEDGER), json!({"data": {}}))
+        .object::<ConfigMap>(name, &pool_labels(seen, role::LEDGER), json!({"data": {}}))
         .created_once()
 }
 
 /// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else.
-fn gateway_rights(seen: &SandboxPoolObservation) -> [Child; 3] {
+fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
     let owner = &seen.owner;
     [
-        owner.child::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
-        owner.child::<Role>(
+        owner.object::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
+        owner.object::<Role>(
             &name,
             &labels,
             json!({"rules": [
@@ -99,7 +99,7 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [Child; 3] {
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
             ]}),
         ),
-        owner.child::<RoleBinding>(
+        owner.object::<RoleBinding>(
             &name,
             &labels,
             json!({
@@ -111,8 +111,8 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [Child; 3] {
 }
 
 /// Sandboxes are reached by their gateway only, and reach nothing; nor do pods that hold an image for them.
-fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> Child {
-    seen.owner.child::<NetworkPolicy>(
+fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
+    seen.owner.object::<NetworkPolicy>(
         names::sandbox_policy(&seen.owner.name),
         &pool_labels(seen, role::SANDBOX),
         json!({"spec": {
@@ -129,9 +129,9 @@ fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> Child {
     )
 }
 
-fn gateway_service(seen: &SandboxPoolObservation) -> Child {
+fn gateway_service(seen: &SandboxPoolObservation) -> DesiredObject {
     let port = RunConfig::GATEWAY_PORT;
-    seen.owner.child::<Service>(
+    seen.owner.object::<Service>(
         names::gateway(&seen.owner.name),
         &pool_labels(seen, role::GATEWAY),
         json!({"spec": {
@@ -143,7 +143,7 @@ fn gateway_service(seen: &SandboxPoolObservation) -> Child {
 
 /// One gateway at a time: the old one ends before the new one begins. It is replaced when the pool's spec changes;
 /// leases survive that in the ledger.
-fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> Child {
+fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject {
     let owner = &seen.owner;
     let name = names::gateway(&owner.name);
     let labels = pool_labels(seen, role::GATEWAY);
@@ -200,7 +200,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> Child {
         },
     });
     lay_over(&mut template, options.pod_template.as_ref());
-    owner.child::<Deployment>(
+    owner.object::<Deployment>(
         &name,
         &labels,
         json!({"spec": {

@@ -6,7 +6,7 @@ use grpo_crds::SandboxPool;
 use grpo_sandbox_protocol::PoolReport;
 use jiff::Timestamp;
 
-use crate::{child::Owner, pods::PodFacts};
+use crate::{desired_object::Owner, pods::PodFacts};
 
 /// Everything a decision about a pool is made from.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use super::{
     observation::SandboxPoolObservation,
 };
 use crate::{
-    child::{Child, Keep, Owner},
+    desired_object::{DesiredObject, Keep, Owner},
     fixtures::{assert_understood, find, names, object, pod, running},
     pods::PodState,
     settings::Settings,
@@ -32,14 +32,14 @@ fn seen(spec: &str) -> SandboxPoolObservation {
 }
 
 /// What is made of a pool that was accepted just now.
-pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<Child> {
+pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<DesiredObject> {
     let seen = SandboxPoolObservation {
         owner: Owner::of(&pool).unwrap(),
         pool,
         run,
         ..seen("{max: 1}")
     };
-    decided(&seen).children
+    decided(&seen).objects
 }
 
 fn decided(seen: &SandboxPoolObservation) -> Decision {
@@ -50,7 +50,7 @@ fn decided(seen: &SandboxPoolObservation) -> Decision {
 fn a_pool_is_given_a_gateway_with_its_rights_its_key_and_its_ledger() {
     let decision = decided(&seen("{max: 4}"));
     assert_eq!(
-        names(&decision.children),
+        names(&decision.objects),
         [
             "ConfigMap/demo-gateway",
             "Secret/demo-gateway-key",
@@ -63,17 +63,17 @@ fn a_pool_is_given_a_gateway_with_its_rights_its_key_and_its_ledger() {
             "Deployment/demo-gateway",
         ]
     );
-    decision.children.iter().for_each(assert_understood);
+    decision.objects.iter().for_each(assert_understood);
 }
 
 #[test]
 fn key_and_ledger_are_made_once_and_never_written_again() {
     let decision = decided(&seen("{max: 4}"));
     let once: Vec<&str> = decision
-        .children
+        .objects
         .iter()
-        .filter(|child| child.keep == Keep::CreatedOnce)
-        .map(|child| child.name.as_str())
+        .filter(|desired| desired.keep == Keep::CreatedOnce)
+        .map(|desired| desired.name.as_str())
         .collect();
     assert_eq!(once, ["demo-gateway-key", "demo-ledger-0"]);
 }
@@ -82,11 +82,11 @@ fn key_and_ledger_are_made_once_and_never_written_again() {
 fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes() {
     let of = |spec: &str| {
         let decision = decided(&seen(spec));
-        let text = find(&decision.children, "ConfigMap", "demo-gateway")["data"]["pool.json"]
+        let text = find(&decision.objects, "ConfigMap", "demo-gateway")["data"]["pool.json"]
             .as_str()
             .unwrap()
             .to_owned();
-        let template = find(&decision.children, "Deployment", "demo-gateway")["spec"]["template"].clone();
+        let template = find(&decision.objects, "Deployment", "demo-gateway")["spec"]["template"].clone();
         (serde_json::from_str::<SandboxPoolSpec>(&text).unwrap(), template)
     };
     let (spec, template) = of("{max: 4}");
@@ -122,11 +122,11 @@ fn a_large_pool_has_a_ledger_for_every_256_leases() {
     let decision = decided(&seen("{max: 600}"));
     let ledgers = ["demo-ledger-0", "demo-ledger-1", "demo-ledger-2"];
     for ledger in ledgers {
-        find(&decision.children, "ConfigMap", ledger);
+        find(&decision.objects, "ConfigMap", ledger);
     }
-    let rules = &find(&decision.children, "Role", "demo-gateway")["rules"];
+    let rules = &find(&decision.objects, "Role", "demo-gateway")["rules"];
     assert_eq!(rules[1]["resourceNames"], json!(ledgers));
-    let gateway = find(&decision.children, "Deployment", "demo-gateway");
+    let gateway = find(&decision.objects, "Deployment", "demo-gateway");
     let arguments = gateway["spec"]["template"]["spec"]["containers"][0]["args"]
         .as_array()
         .unwrap();
@@ -140,7 +140,7 @@ fn a_large_pool_has_a_ledger_for_every_256_leases() {
 #[test]
 fn the_gateway_may_touch_pods_and_its_own_ledger_only() {
     let decision = decided(&seen("{max: 4}"));
-    let rules = &find(&decision.children, "Role", "demo-gateway")["rules"];
+    let rules = &find(&decision.objects, "Role", "demo-gateway")["rules"];
     assert_eq!(rules[0]["resources"], json!(["pods"]));
     assert_eq!(rules[1]["resourceNames"], json!(["demo-ledger-0"]));
     assert_eq!(rules.as_array().unwrap().len(), 2);
@@ -149,7 +149,7 @@ fn the_gateway_may_touch_pods_and_its_own_ledger_only() {
 #[test]
 fn sandboxes_are_reached_by_their_gateway_and_reach_nothing() {
     let decision = decided(&seen("{max: 4}"));
-    let policy = &find(&decision.children, "NetworkPolicy", "demo-sandboxes")["spec"];
+    let policy = &find(&decision.objects, "NetworkPolicy", "demo-sandboxes")["spec"];
     assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
     assert_eq!(policy["egress"], json!(null), "no rule lets anything out");
     let from = &policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"];
@@ -192,9 +192,9 @@ fn the_pool_counts_its_sandboxes_and_is_ready_when_its_gateway_is() {
     pool.pool.status = Some(status);
     let decision = decided(&pool);
     assert_eq!(decision.status.egress_blocked.as_deref(), Some("True"));
-    assert_eq!(decision.notes.len(), 1, "{:?}", decision.notes);
+    assert_eq!(decision.events.len(), 1);
     pool.pool.status = Some(decision.status);
-    assert_eq!(decided(&pool).notes.len(), 0, "told once");
+    assert_eq!(decided(&pool).events.len(), 0, "told once");
 }
 
 #[test]

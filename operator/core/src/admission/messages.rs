@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::{
-    decide::Verdict,
     facts::{Candidate, NodeFacts, PodNeeds},
-    fit::{Budget, GPU, Room, place},
+    fit::{Budget, Capacity, GPU, place},
+    verdict::Verdict,
 };
 use crate::quantity::in_words;
 
@@ -25,7 +25,7 @@ fn waits(reason: &'static str, message: String) -> Verdict {
 /// The reason of a run that waits for nothing here.
 pub const ADMITTED: &str = "Admitted";
 
-pub fn let_in() -> Verdict {
+pub fn admitted() -> Verdict {
     Verdict {
         admitted: true,
         reason: ADMITTED,
@@ -37,7 +37,7 @@ pub fn behind(other: &Candidate) -> Verdict {
     waits(
         "BehindAnotherRun",
         format!(
-            "GrpoRun {}/{} comes first and is being placed; runs are let in one at a time. To go before it, give this run a higher priorityClassName",
+            "GrpoRun {}/{} comes first and is being placed; runs are admitted one at a time. To go before it, give this run a higher priorityClassName",
             other.namespace, other.name
         ),
     )
@@ -56,17 +56,17 @@ pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
         admitted: true,
         reason: "BeingScheduled",
         message: format!(
-            "its pods were let in; the scheduler has not bound {} of them yet ({})",
+            "its pods were admitted; the scheduler has not bound {} of them yet ({})",
             unbound.len(),
             names.join(", ")
         ),
     }
 }
 
-pub fn put_back(until: Timestamp, now: Timestamp) -> Verdict {
+pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
     let seconds = until.duration_since(now).as_secs().max(0) + 1;
     waits(
-        "PutBack",
+        "Requeued",
         format!(
             "the scheduler did not place all of its pods, so they were taken back and hold nothing; the next try is in {seconds} s. \
              `kubectl get events` shows what the scheduler missed: volumes, affinities or ports that admission does not look at"
@@ -78,17 +78,17 @@ pub fn put_back(until: Timestamp, now: Timestamp) -> Verdict {
 pub fn does_not_fit(
     pods: &[&PodNeeds],
     run: &Candidate,
-    room: Option<&Room<'_>>,
+    capacity: Option<&Capacity<'_>>,
     nodes: &[NodeFacts],
     budget: &mut Budget,
 ) -> Verdict {
     let wants = wants(pods);
-    let Some(room) = room else {
+    let Some(capacity) = capacity else {
         return waits("WaitsForCapacity", format!("waits for {wants}"));
     };
-    let ever = place(&Room::empty(nodes), pods, run.store_node.as_deref(), budget).is_some();
-    let scarce = scarce(pods, room);
-    let on_nodes = free_in_words(pods, room, &scarce);
+    let ever = place(&Capacity::total(nodes), pods, run.store_node.as_deref(), budget).is_some();
+    let scarce = scarce(pods, capacity);
+    let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
         return waits(
             "WaitsForCapacity",
@@ -148,13 +148,13 @@ fn each(pod: &PodNeeds) -> String {
 }
 
 /// The resource of which the nodes that may take these pods have least, measured by what is asked.
-fn scarce(pods: &[&PodNeeds], room: &Room<'_>) -> String {
+fn scarce(pods: &[&PodNeeds], capacity: &Capacity<'_>) -> String {
     let mut wanted = super::facts::Amounts::new();
     for pod in pods {
         super::facts::add(&mut wanted, &pod.requests);
     }
     let free = |resource: &str| -> i64 {
-        let usable = room.nodes.iter().filter(|(node, _)| node.usable);
+        let usable = capacity.nodes.iter().filter(|(node, _)| node.usable);
         usable
             .map(|(_, free)| free.get(resource).copied().unwrap_or(0).max(0))
             .sum()
@@ -169,10 +169,10 @@ fn scarce(pods: &[&PodNeeds], room: &Room<'_>) -> String {
 }
 
 /// `free nvidia.com/gpu: node-a 2 of 8, node-b 0 of 8; 3 nodes may not take its pods`.
-fn free_in_words(pods: &[&PodNeeds], room: &Room<'_>, resource: &str) -> String {
+fn free_in_words(pods: &[&PodNeeds], capacity: &Capacity<'_>, resource: &str) -> String {
     let members: Vec<_> = pods.iter().filter_map(|pod| pod.member.as_deref()).collect();
     let may = |node: &NodeFacts| members.iter().any(|member| node.admits(member));
-    let (usable, closed): (Vec<_>, Vec<_>) = room.nodes.iter().partition(|(node, _)| may(node));
+    let (usable, closed): (Vec<_>, Vec<_>) = capacity.nodes.iter().partition(|(node, _)| may(node));
     let mut with: Vec<(&str, i64, i64)> = usable
         .iter()
         .map(|(node, free)| {

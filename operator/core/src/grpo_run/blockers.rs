@@ -14,42 +14,42 @@ use super::{
 use crate::{
     admission::{Gate, Verdict},
     estimate,
-    pod_group::{GroupState, Plan},
+    pod_group::{GroupState, GroupUpdate},
 };
 
 /// Why a run is not running: one word for machines, a sentence for people.
-pub type Wait = (&'static str, String);
+pub type Blocker = (&'static str, String);
 
-/// What has to be there before the run may ask for room in the cluster: until then it would hold what others can use.
-pub fn before_admission(seen: &RunObservation) -> Vec<Wait> {
-    let mut waits = Vec::new();
+/// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can use.
+pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
     let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
-    waits.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
-    waits.extend(store_missing(seen));
+    blockers.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
+    blockers.extend(store_missing(seen));
     if seen.run.spec.mode.needs_engines() {
-        waits.extend(inference_unusable(seen));
+        blockers.extend(inference_unusable(seen));
     }
     if seen.run.spec.mode.needs_sandboxes() {
-        waits.extend(sandboxes_unusable(seen));
+        blockers.extend(sandboxes_unusable(seen));
     }
-    waits
+    blockers
 }
 
 /// What has to be there before it runs, once it is admitted.
-pub fn before_running(seen: &RunObservation, driver: &Plan, trainer: Option<&Plan>) -> Vec<Wait> {
-    let mut waits = Vec::new();
+pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
     if seen.run.spec.mode.needs_engines() {
-        waits.extend(inference_unready(seen));
+        blockers.extend(inference_unready(seen));
     }
     if seen.run.spec.mode.needs_sandboxes() {
-        waits.extend(sandboxes_unready(seen));
+        blockers.extend(sandboxes_unready(seen));
     }
-    waits.extend(group_unready("DriverNotReady", "driver", driver));
-    waits.extend(trainer.and_then(|plan| group_unready("TrainerNotReady", "trainer", plan)));
-    waits
+    blockers.extend(group_unready("DriverNotReady", "driver", driver));
+    blockers.extend(trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update)));
+    blockers
 }
 
-/// How the run stands with whoever lets it in.
+/// How the run stands with admission.
 pub fn admission(seen: &RunObservation) -> Verdict {
     let gated = |pods: &[crate::pods::PodFacts]| pods.iter().any(|pod| !pod.deleting && pod.is_gated());
     match Gate::of_run(&seen.run) {
@@ -57,24 +57,24 @@ pub fn admission(seen: &RunObservation) -> Verdict {
             admitted: false,
             reason: "WaitsForQuota",
             message: format!(
-                "waits for quota in LocalQueue {queue} of namespace {0}: Kueue lets all of its pods in at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
+                "waits for quota in LocalQueue {queue} of namespace {0}: Kueue admits all of its pods at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
                 seen.owner.namespace
             ),
         },
         Gate::Kueue { queue, .. } => Verdict {
             admitted: true,
             reason: "Admitted",
-            message: format!("Kueue lets its pods in by LocalQueue {queue}"),
+            message: format!("Kueue admits its pods by LocalQueue {queue}"),
         },
         Gate::Ours { .. } => seen.verdict.clone().unwrap_or(Verdict {
             admitted: false,
-            reason: "NotLookedAt",
+            reason: "NotEvaluated",
             message: "admission has not looked at it yet".to_owned(),
         }),
     }
 }
 
-fn store_missing(seen: &RunObservation) -> Option<Wait> {
+fn store_missing(seen: &RunObservation) -> Option<Blocker> {
     let store = &seen.run.spec.store;
     if seen.store != StoreVolume::Missing {
         return None;
@@ -89,8 +89,8 @@ fn store_missing(seen: &RunObservation) -> Option<Wait> {
     ))
 }
 
-fn group_unready(reason: &'static str, group: &str, plan: &Plan) -> Option<Wait> {
-    match &plan.state {
+fn group_unready(reason: &'static str, group: &str, update: &GroupUpdate) -> Option<Blocker> {
+    match &update.state {
         GroupState::Starting { message } | GroupState::Pausing { message } => {
             Some((reason, format!("{group}: {message}")))
         }
@@ -99,17 +99,17 @@ fn group_unready(reason: &'static str, group: &str, plan: &Plan) -> Option<Wait>
 }
 
 /// Groups that pause after failures: their pods are missing to admission, and this says why.
-pub fn pauses(driver: &Plan, trainer: Option<&Plan>) -> Vec<Wait> {
-    let pauses = |plan: &&Plan| matches!(plan.state, GroupState::Pausing { .. });
+pub fn pauses(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
+    let pauses = |update: &&GroupUpdate| matches!(update.state, GroupState::Pausing { .. });
     let driver = Some(driver).filter(pauses);
     let trainer = trainer.filter(pauses);
-    let driver = driver.and_then(|plan| group_unready("DriverNotReady", "driver", plan));
-    let trainer = trainer.and_then(|plan| group_unready("TrainerNotReady", "trainer", plan));
+    let driver = driver.and_then(|update| group_unready("DriverNotReady", "driver", update));
+    let trainer = trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update));
     driver.into_iter().chain(trainer).collect()
 }
 
 /// The pool is not there, belongs to another run, or can never serve this one.
-fn inference_unusable(seen: &RunObservation) -> Option<Wait> {
+fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     let spec = &seen.run.spec;
     let words = pool_in_words::<InferencePool>(seen.inference_name());
     let Some(pool) = &seen.inference else {
@@ -215,7 +215,7 @@ fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Str
     ))
 }
 
-fn inference_unready(seen: &RunObservation) -> Option<Wait> {
+fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<InferencePool>(seen.inference_name());
     match &seen.inference {
         None => Some(("InferencePoolMissing", format!("{words} is being made"))),
@@ -226,7 +226,7 @@ fn inference_unready(seen: &RunObservation) -> Option<Wait> {
     }
 }
 
-fn sandboxes_unusable(seen: &RunObservation) -> Option<Wait> {
+fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
     match &seen.sandboxes {
         Some(_) => None,
@@ -234,7 +234,7 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Wait> {
     }
 }
 
-fn sandboxes_unready(seen: &RunObservation) -> Option<Wait> {
+fn sandboxes_unready(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
     match &seen.sandboxes {
         None => Some(("SandboxPoolMissing", format!("{words} is being made"))),
@@ -246,7 +246,7 @@ fn sandboxes_unready(seen: &RunObservation) -> Option<Wait> {
 }
 
 /// A pool of the run's own is made by this very reconcile; one that is named has to be there.
-fn missing(reason: &'static str, words: &str, own: bool) -> Option<Wait> {
+fn missing(reason: &'static str, words: &str, own: bool) -> Option<Blocker> {
     (!own).then(|| {
         (
             reason,
@@ -255,7 +255,7 @@ fn missing(reason: &'static str, words: &str, own: bool) -> Option<Wait> {
     })
 }
 
-fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<Wait> {
+fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<Blocker> {
     let ready = conditions
         .into_iter()
         .flatten()
@@ -284,7 +284,7 @@ mod tests {
     };
 
     /// What a training run with an adapter of rank 16 says of the pool it refers to.
-    fn of_pool(engine: &str, lora: Option<u32>, own: bool) -> Option<Wait> {
+    fn of_pool(engine: &str, lora: Option<u32>, own: bool) -> Option<Blocker> {
         let mut run: grpo_crds::GrpoRun = object(DEMO);
         run.spec.model.lora = Some(serde_json::from_value(serde_json::json!({"rank": 16})).unwrap());
         if !own {

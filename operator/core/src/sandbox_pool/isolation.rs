@@ -4,7 +4,7 @@
 use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport};
 
-use crate::conditions::Holds;
+use crate::conditions::ConditionStatus;
 
 pub const EGRESS_BLOCKED: &str = "EgressBlocked";
 pub const LIMITS_ENFORCED: &str = "LimitsEnforced";
@@ -16,7 +16,7 @@ const NAMED: usize = 3;
 /// One condition.
 pub struct Finding {
     pub type_: &'static str,
-    pub holds: Holds,
+    pub status: ConditionStatus,
     pub reason: &'static str,
     pub message: String,
 }
@@ -33,14 +33,14 @@ pub fn findings(spec: &SandboxPoolSpec, report: Option<&PoolReport>) -> [Finding
 }
 
 fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
-    let (holds, reason, what) = match found {
+    let (status, reason, what) = match found {
         None => (
-            Holds::Unknown,
+            ConditionStatus::Unknown,
             "NotProbed",
             "no sandbox has tried yet what it can reach".to_owned(),
         ),
         Some(EgressReport { failed: Some(why), .. }) => (
-            Holds::Unknown,
+            ConditionStatus::Unknown,
             "ProbeFailed",
             format!("what sandboxes can reach could not be tried: {why}"),
         ),
@@ -51,13 +51,13 @@ fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
             );
             return Finding {
                 type_: EGRESS_BLOCKED,
-                holds: Holds::Yes,
+                status: ConditionStatus::True,
                 reason: "NothingReached",
                 message,
             };
         }
         Some(found) => (
-            Holds::No,
+            ConditionStatus::False,
             "Reached",
             format!(
                 "a sandbox reached {}: the cluster does not enforce NetworkPolicy {}",
@@ -66,14 +66,14 @@ fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
             ),
         ),
     };
-    let leases = match (spec.allow_unenforced, &holds) {
+    let leases = match (spec.allow_unenforced, &status) {
         (true, _) => "leases are given all the same, because allowUnenforced is true",
-        (false, Holds::Unknown) => "leases wait for it, unless allowUnenforced is true",
+        (false, ConditionStatus::Unknown) => "leases wait for it, unless allowUnenforced is true",
         (false, _) => "leases are refused, unless allowUnenforced is true",
     };
     Finding {
         type_: EGRESS_BLOCKED,
-        holds,
+        status,
         reason,
         message: format!("{what}; {leases}"),
     }
@@ -83,7 +83,7 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
     let Some(found) = found else {
         return Finding {
             type_: LIMITS_ENFORCED,
-            holds: Holds::Unknown,
+            status: ConditionStatus::Unknown,
             reason: "NotProbed",
             message: "no sandbox has looked yet what it is bounded by".to_owned(),
         };
@@ -115,11 +115,11 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
     };
     bounds.push(root.to_owned());
     let bounds = bounds.join(", ");
-    let holds = missing.is_empty() && (found.user_namespace || !spec.user_namespaces);
+    let bounded = missing.is_empty() && (found.user_namespace || !spec.user_namespaces);
     Finding {
         type_: LIMITS_ENFORCED,
-        holds: Holds::of(holds),
-        reason: if holds { "Bounded" } else { "Unbounded" },
+        status: ConditionStatus::of(bounded),
+        reason: if bounded { "Bounded" } else { "Unbounded" },
         message: match missing.is_empty() {
             true => format!("a sandbox has: {bounds}"),
             false => format!("a sandbox has no bound on {}; it has: {bounds}", missing.join(", ")),
@@ -154,7 +154,7 @@ fn images(troubles: &[ImageTrouble]) -> Finding {
     };
     Finding {
         type_: IMAGES_AVAILABLE,
-        holds: Holds::of(named.is_empty()),
+        status: ConditionStatus::of(named.is_empty()),
         reason,
         message,
     }
@@ -168,7 +168,7 @@ mod tests {
         serde_yaml_ng::from_str(text).unwrap()
     }
 
-    fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (Holds, &'static str, String) {
+    fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (ConditionStatus, &'static str, String) {
         let found = EgressReport {
             at: 1,
             tried: vec![
@@ -179,31 +179,35 @@ mod tests {
             failed: failed.map(str::to_owned),
         };
         let finding = egress(&spec(spec_text), Some(&found));
-        (finding.holds, finding.reason, finding.message)
+        (finding.status, finding.reason, finding.message)
     }
 
     #[test]
     fn what_a_probe_reached_decides_whether_the_way_out_is_blocked() {
-        let (holds, reason, message) = egress_of("{max: 4}", &[], None);
-        assert_eq!((holds, reason), (Holds::Yes, "NothingReached"));
+        let (status, reason, message) = egress_of("{max: 4}", &[], None);
+        assert_eq!((status, reason), (ConditionStatus::True, "NothingReached"));
         assert!(
             message.contains("the API server (10.0.0.1:443), another sandbox"),
             "{message}"
         );
-        let (holds, _, message) = egress_of("{max: 4}", &["the API server (10.0.0.1:443)"], None);
-        assert_eq!(holds, Holds::No);
+        let (status, _, message) = egress_of("{max: 4}", &["the API server (10.0.0.1:443)"], None);
+        assert_eq!(status, ConditionStatus::False);
         assert!(
             message.contains("reached the API server") && message.contains("leases are refused"),
             "{message}"
         );
-        let (holds, _, message) = egress_of("{max: 4, allowUnenforced: true}", &["x"], None);
-        assert_eq!(holds, Holds::No);
+        let (status, _, message) = egress_of("{max: 4, allowUnenforced: true}", &["x"], None);
+        assert_eq!(status, ConditionStatus::False);
         assert!(message.contains("given all the same"), "{message}");
-        let (holds, reason, message) = egress_of("{max: 4}", &[], Some("no sandbox was free in time"));
-        assert_eq!((holds, reason), (Holds::Unknown, "ProbeFailed"));
+        let (status, reason, message) = egress_of("{max: 4}", &[], Some("no sandbox was free in time"));
+        assert_eq!((status, reason), (ConditionStatus::Unknown, "ProbeFailed"));
         assert!(message.contains("leases wait"), "{message}");
         let nobody = findings(&spec("{max: 4}"), None);
-        assert!(nobody[..2].iter().all(|finding| finding.holds == Holds::Unknown));
+        assert!(
+            nobody[..2]
+                .iter()
+                .all(|finding| finding.status == ConditionStatus::Unknown)
+        );
     }
 
     #[test]
@@ -215,7 +219,7 @@ mod tests {
             user_namespace: true,
         };
         let bare = limits(&spec("{max: 4}"), Some(&found));
-        assert_eq!(bare.holds, Holds::No);
+        assert_eq!(bare.status, ConditionStatus::False);
         assert_eq!(
             bare.message,
             "a sandbox has no bound on disk (set resources.limits.ephemeral-storage); it has: \
@@ -226,17 +230,17 @@ mod tests {
             ..found
         };
         let disk = "{max: 4, resources: {limits: {ephemeral-storage: 4Gi}}}";
-        assert_eq!(limits(&spec(disk), Some(&whole)).holds, Holds::Yes);
+        assert_eq!(limits(&spec(disk), Some(&whole)).status, ConditionStatus::True);
         let unmapped = Limits {
             user_namespace: false,
             ..whole
         };
-        assert_eq!(limits(&spec(disk), Some(&unmapped)).holds, Holds::No);
+        assert_eq!(limits(&spec(disk), Some(&unmapped)).status, ConditionStatus::False);
     }
 
     #[test]
     fn images_that_cannot_be_had_are_named_until_they_can() {
-        assert_eq!(images(&[]).holds, Holds::Yes);
+        assert_eq!(images(&[]).status, ConditionStatus::True);
         let trouble = |nth: u32| ImageTrouble {
             image: format!("task:{nth}"),
             code: grpo_sandbox_protocol::ErrorCode::ImageUnavailable,
@@ -245,7 +249,7 @@ mod tests {
             until: 0,
         };
         let finding = images(&(1..=5).map(trouble).collect::<Vec<_>>());
-        assert_eq!(finding.holds, Holds::No);
+        assert_eq!(finding.status, ConditionStatus::False);
         assert!(
             finding.message.contains("task:1 (failed 1 times in a row): not found"),
             "{}",

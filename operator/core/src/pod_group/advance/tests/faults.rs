@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::*;
+use super::super::*;
 
 const START: Duration = Duration::from_secs(1800);
 
@@ -109,29 +109,33 @@ fn pods(statuses: [Value; 4]) -> Vec<PodFacts> {
         .collect()
 }
 
-fn told(plan: &Plan) -> &str {
-    &plan.ended.as_ref().unwrap().1
+fn told(update: &GroupUpdate) -> &str {
+    &update.ended.as_ref().unwrap().1
 }
 
 /// The next attempt is made at once, and the failure is not counted.
-fn begins_again_uncounted(plan: &Plan) {
-    assert_eq!((plan.status.current, &plan.create), (4, &vec![0, 1, 2, 3]), "{plan:?}");
-    assert_eq!(plan.status.consecutive_failures, 2, "{plan:?}");
-    assert_eq!(plan.retry_in, None);
+fn begins_again_uncounted(update: &GroupUpdate) {
+    assert_eq!(
+        (update.status.current, &update.create),
+        (4, &vec![0, 1, 2, 3]),
+        "{update:?}"
+    );
+    assert_eq!(update.status.consecutive_failures, 2, "{update:?}");
+    assert_eq!(update.retry_in, None);
 }
 
 #[test]
 fn a_pod_that_was_deleted_is_not_counted_whether_it_is_still_seen_or_not() {
     let mut killed = pods([runs(), runs(), runs(), lost_its_peers(20)]);
     killed[2] = pod(2, runs(), true);
-    let plan = advance(&group(), &known(), &killed, now());
-    begins_again_uncounted(&plan);
-    assert!(told(&plan).contains("demo-trainer-3-2 was deleted"), "{plan:?}");
+    let update = advance(&group(), &known(), &killed, now());
+    begins_again_uncounted(&update);
+    assert!(told(&update).contains("demo-trainer-3-2 was deleted"), "{update:?}");
 
     killed.remove(2);
-    let plan = advance(&group(), &known(), &killed, now());
-    begins_again_uncounted(&plan);
-    assert!(told(&plan).contains("rank 2 was deleted"), "{plan:?}");
+    let update = advance(&group(), &known(), &killed, now());
+    begins_again_uncounted(&update);
+    assert!(told(&update).contains("rank 2 was deleted"), "{update:?}");
 }
 
 #[test]
@@ -140,16 +144,16 @@ fn a_lost_node_whose_pod_never_finishes_terminating_does_not_hold_up_the_next_at
     unreachable["conditions"][0] = ready("False", "2026-01-01T00:08:00Z");
     let mut seen = pods([runs(), runs(), runs(), runs()]);
     seen[1] = pod(1, unreachable, true);
-    let plan = advance(&group(), &known(), &seen, now());
-    begins_again_uncounted(&plan);
+    let update = advance(&group(), &known(), &seen, now());
+    begins_again_uncounted(&update);
     assert_eq!(
-        plan.delete,
+        update.delete,
         ["demo-trainer-3-0", "demo-trainer-3-2", "demo-trainer-3-3"],
         "the stuck one is deleted already"
     );
     assert!(
-        told(&plan).contains("demo-trainer-3-1 was taken away by the cluster (DeletionByTaintManager)"),
-        "{plan:?}"
+        told(&update).contains("demo-trainer-3-1 was taken away by the cluster (DeletionByTaintManager)"),
+        "{update:?}"
     );
 
     // It is still there when the next attempt runs, and is of no account.
@@ -159,7 +163,7 @@ fn a_lost_node_whose_pod_never_finishes_terminating_does_not_hold_up_the_next_at
         name: format!("demo-trainer-4-{rank}"),
         ..pod(rank, runs(), false)
     }));
-    let again = advance(&group(), &plan.status, &later, now());
+    let again = advance(&group(), &update.status, &later, now());
     assert_eq!((again.state, again.delete.len()), (GroupState::Running, 0));
 }
 
@@ -168,12 +172,12 @@ fn an_image_that_cannot_be_pulled_is_waited_for_however_long() {
     let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}});
     let pulling = json!({"phase": "Pending", "containerStatuses": container(waiting)});
     let seen = pods([not_ready_yet(), not_ready_yet(), not_ready_yet(), pulling]);
-    let plan = advance(&group(), &known(), &seen, at("2026-01-03T00:00:00Z"));
+    let update = advance(&group(), &known(), &seen, at("2026-01-03T00:00:00Z"));
     assert!(
-        matches!(&plan.state, GroupState::Starting { message } if message.contains("example.com/trainer:1")),
-        "{plan:?}"
+        matches!(&update.state, GroupState::Starting { message } if message.contains("example.com/trainer:1")),
+        "{update:?}"
     );
-    assert_eq!((plan.status, plan.retry_in), (known(), None));
+    assert_eq!((update.status, update.retry_in), (known(), None));
 }
 
 #[test]
@@ -186,16 +190,16 @@ fn a_drained_and_a_preempted_pod_are_not_counted_whatever_the_others_say_then() 
             lost_its_peers(29),
             ended(1, "Error", "also", 31),
         ]);
-        let plan = advance(&group(), &known(), &seen, now());
-        begins_again_uncounted(&plan);
-        assert!(told(&plan).contains(reason), "{plan:?}");
+        let update = advance(&group(), &known(), &seen, now());
+        begins_again_uncounted(&update);
+        assert!(told(&update).contains(reason), "{update:?}");
     }
 }
 
 #[test]
 fn a_hung_rank_counts_is_named_with_its_pod_and_its_node_is_avoided_from_then_on() {
     let seen = pods([hung(2, 20), lost_its_peers(19), runs(), hung(2, 20)]);
-    let plan = advance(
+    let update = advance(
         &group(),
         &AttemptStatus {
             consecutive_failures: 0,
@@ -209,10 +213,10 @@ fn a_hung_rank_counts_is_named_with_its_pod_and_its_node_is_avoided_from_then_on
         "all-gather of step 4",
         "pod demo-trainer-3-2 on node gpu-2",
     ] {
-        assert!(told(&plan).contains(words), "{plan:?}");
+        assert!(told(&update).contains(words), "{update:?}");
     }
-    assert_eq!(plan.status.avoid_nodes, ["gpu-2"]);
-    assert_eq!((plan.status.consecutive_failures, plan.create.len()), (1, 4));
+    assert_eq!(update.status.avoid_nodes, ["gpu-2"]);
+    assert_eq!((update.status.consecutive_failures, update.create.len()), (1, 4));
 }
 
 #[test]
@@ -220,10 +224,10 @@ fn a_rank_that_hangs_because_its_node_is_gone_is_the_clusters_doing() {
     let mut out_of_reach = runs();
     out_of_reach["conditions"] = json!([ready("False", "2026-01-01T00:08:00Z")]);
     let seen = pods([hung(2, 20), hung(2, 20), out_of_reach, hung(2, 20)]);
-    let plan = advance(&group(), &known(), &seen, now());
-    begins_again_uncounted(&plan);
-    assert!(told(&plan).contains("whose node does not answer"), "{plan:?}");
-    assert_eq!(plan.status.avoid_nodes, ["gpu-2"]);
+    let update = advance(&group(), &known(), &seen, now());
+    begins_again_uncounted(&update);
+    assert!(told(&update).contains("whose node does not answer"), "{update:?}");
+    assert_eq!(update.status.avoid_nodes, ["gpu-2"]);
 }
 
 #[test]
@@ -234,8 +238,8 @@ fn avoided_nodes_are_bounded_newest_last_and_forgotten_when_something_is_finishe
         ..known()
     };
     let seen = pods([hung(2, 20), runs(), runs(), runs()]);
-    let plan = advance(&group(), &full, &seen, now());
-    let names: Vec<&str> = plan.status.avoid_nodes.iter().map(String::as_str).collect();
+    let update = advance(&group(), &full, &seen, now());
+    let names: Vec<&str> = update.status.avoid_nodes.iter().map(String::as_str).collect();
     assert_eq!(
         names,
         ["gpu-0", "gpu-1", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7", "gpu-2"]
@@ -245,17 +249,17 @@ fn avoided_nodes_are_bounded_newest_last_and_forgotten_when_something_is_finishe
         avoid_nodes: (10..18).map(|n| format!("gpu-{n}")).collect(),
         ..full
     };
-    let plan = advance(&group(), &others, &seen, now());
-    assert_eq!(plan.status.avoid_nodes.len(), 8);
-    assert_eq!(plan.status.avoid_nodes[7], "gpu-2");
-    assert_eq!(plan.status.avoid_nodes[0], "gpu-11");
+    let update = advance(&group(), &others, &seen, now());
+    assert_eq!(update.status.avoid_nodes.len(), 8);
+    assert_eq!(update.status.avoid_nodes[7], "gpu-2");
+    assert_eq!(update.status.avoid_nodes[0], "gpu-11");
 
     let further = Group {
         mark: "l1-v4".into(),
         ..group()
     };
-    let plan = advance(&further, &others, &pods([runs(), runs(), runs(), runs()]), now());
-    assert_eq!(plan.status.avoid_nodes, [] as [&str; 0]);
+    let update = advance(&further, &others, &pods([runs(), runs(), runs(), runs()]), now());
+    assert_eq!(update.status.avoid_nodes, [] as [&str; 0]);
 }
 
 #[test]
@@ -266,10 +270,10 @@ fn pods_that_wait_say_which_nodes_they_avoid() {
         avoid_nodes: vec!["gpu-2".into()],
         ..known()
     };
-    let plan = advance(&group(), &avoiding, &pods([runs(), runs(), runs(), pending]), now());
+    let update = advance(&group(), &avoiding, &pods([runs(), runs(), runs(), pending]), now());
     assert!(
-        matches!(&plan.state, GroupState::Starting { message } if message.contains("0/4 nodes") && message.contains("avoided: gpu-2")),
-        "{plan:?}"
+        matches!(&update.state, GroupState::Starting { message } if message.contains("0/4 nodes") && message.contains("avoided: gpu-2")),
+        "{update:?}"
     );
 }
 
@@ -282,7 +286,7 @@ fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of
         out_of_memory,
         lost_its_peers(22),
     ]);
-    let plan = advance(
+    let update = advance(
         &group(),
         &AttemptStatus {
             consecutive_failures: 0,
@@ -292,10 +296,10 @@ fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of
         now(),
     );
     assert!(
-        told(&plan).ends_with("exit code 137 (OOMKilled): step 4 | packing | allocating 40 GiB"),
-        "{plan:?}"
+        told(&update).ends_with("exit code 137 (OOMKilled): step 4 | packing | allocating 40 GiB"),
+        "{update:?}"
     );
-    assert_eq!(plan.status.consecutive_failures, 1);
+    assert_eq!(update.status.consecutive_failures, 1);
 }
 
 #[test]
@@ -306,7 +310,7 @@ fn of_two_that_failed_by_themselves_the_first_is_told() {
         ended(8, "Error", "first", 20),
         runs(),
     ]);
-    let plan = advance(
+    let update = advance(
         &group(),
         &AttemptStatus {
             consecutive_failures: 0,
@@ -315,17 +319,17 @@ fn of_two_that_failed_by_themselves_the_first_is_told() {
         &seen,
         now(),
     );
-    assert!(told(&plan).ends_with("exit code 8: first"), "{plan:?}");
+    assert!(told(&update).ends_with("exit code 8: first"), "{update:?}");
 }
 
 #[test]
 fn a_lost_peer_alone_is_given_a_moment_for_its_cause_to_be_seen_and_no_longer() {
     let seen = pods([lost_its_peers(58), runs(), runs(), runs()]);
-    let plan = advance(&group(), &known(), &seen, now());
-    assert_eq!((plan.retry_in, &plan.ended), (Some(Duration::from_secs(1)), &None));
-    assert_eq!(plan.status, known());
+    let update = advance(&group(), &known(), &seen, now());
+    assert_eq!((update.retry_in, &update.ended), (Some(Duration::from_secs(1)), &None));
+    assert_eq!(update.status, known());
 
-    let plan = advance(
+    let update = advance(
         &group(),
         &AttemptStatus {
             consecutive_failures: 0,
@@ -334,25 +338,25 @@ fn a_lost_peer_alone_is_given_a_moment_for_its_cause_to_be_seen_and_no_longer() 
         &seen,
         at("2026-01-01T00:10:01Z"),
     );
-    assert!(told(&plan).contains("connection closed by peer"), "{plan:?}");
-    assert_eq!(plan.status.consecutive_failures, 1);
+    assert!(told(&update).contains("connection closed by peer"), "{update:?}");
+    assert_eq!(update.status.consecutive_failures, 1);
 }
 
 #[test]
 fn ranks_that_are_not_ready_within_the_deadline_are_named_and_the_attempt_is_over() {
     let seen = pods([runs(), not_ready_yet(), runs(), not_ready_yet()]);
-    let plan = advance(&group(), &known(), &seen, now());
-    assert_eq!(plan.retry_in, Some(Duration::from_secs(1800 - 570)));
+    let update = advance(&group(), &known(), &seen, now());
+    assert_eq!(update.retry_in, Some(Duration::from_secs(1800 - 570)));
     assert!(
-        matches!(&plan.state, GroupState::Starting { message } if message.contains("rank 1 (pod demo-trainer-3-1 on node gpu-1), rank 3")),
-        "{plan:?}"
+        matches!(&update.state, GroupState::Starting { message } if message.contains("rank 1 (pod demo-trainer-3-1 on node gpu-1), rank 3")),
+        "{update:?}"
     );
 
     let known = AttemptStatus {
         consecutive_failures: 0,
         ..known()
     };
-    let plan = advance(&group(), &known, &seen, at("2026-01-01T00:30:30Z"));
+    let update = advance(&group(), &known, &seen, at("2026-01-01T00:30:30Z"));
     for words in [
         "2 of 4 pods",
         "1800 s",
@@ -360,42 +364,42 @@ fn ranks_that_are_not_ready_within_the_deadline_are_named_and_the_attempt_is_ove
         "rank 1 (pod",
         "rank 3 (pod",
     ] {
-        assert!(told(&plan).contains(words), "{words}: {plan:?}");
+        assert!(told(&update).contains(words), "{words}: {update:?}");
     }
-    assert_eq!((plan.status.consecutive_failures, plan.create.len()), (1, 4));
+    assert_eq!((update.status.consecutive_failures, update.create.len()), (1, 4));
 }
 
 #[test]
 fn the_start_deadline_begins_with_the_last_pod_and_is_over_once_all_were_ready() {
     let mut late = not_ready_yet();
     late["containerStatuses"] = container(json!({"running": {"startedAt": "2026-01-01T05:00:00Z"}}));
-    let plan = advance(
+    let update = advance(
         &group(),
         &known(),
         &pods([runs(), runs(), runs(), late]),
         at("2026-01-01T05:10:00Z"),
     );
-    assert_eq!(plan.retry_in, Some(Duration::from_secs(1200)));
+    assert_eq!(update.retry_in, Some(Duration::from_secs(1200)));
 
     let mut out_of_reach = runs();
     out_of_reach["conditions"] = json!([ready("False", "2026-01-01T06:00:00Z")]);
-    let plan = advance(
+    let update = advance(
         &group(),
         &known(),
         &pods([runs(), runs(), runs(), out_of_reach]),
         at("2026-01-01T06:01:00Z"),
     );
-    assert_eq!((&plan.ended, &plan.create), (&None, &vec![]));
+    assert_eq!((&update.ended, &update.create), (&None, &vec![]));
     assert!(
-        matches!(&plan.state, GroupState::Starting { message } if message.contains("gpu-3") && message.contains("out of reach")),
-        "{plan:?}"
+        matches!(&update.state, GroupState::Starting { message } if message.contains("gpu-3") && message.contains("out of reach")),
+        "{update:?}"
     );
 }
 
 #[test]
 fn a_termination_message_that_is_no_verdict_is_told_as_it_is() {
     let seen = pods([ended(43, "Error", "not JSON", 20), runs(), runs(), runs()]);
-    let plan = advance(
+    let update = advance(
         &group(),
         &AttemptStatus {
             consecutive_failures: 0,
@@ -404,6 +408,6 @@ fn a_termination_message_that_is_no_verdict_is_told_as_it_is() {
         &seen,
         now(),
     );
-    assert!(told(&plan).ends_with("exit code 43: not JSON"), "{plan:?}");
-    assert_eq!(plan.status.avoid_nodes, [] as [&str; 0]);
+    assert!(told(&update).ends_with("exit code 43: not JSON"), "{update:?}");
+    assert_eq!(update.status.avoid_nodes, [] as [&str; 0]);
 }

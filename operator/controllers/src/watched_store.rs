@@ -11,6 +11,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -25,12 +26,15 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::{
-    controller::Kind,
-    watches::{Parent, Pauses, Triggers, every_object},
+    parent::Parent,
+    watches::{
+        config::{Pauses, every_object},
+        triggers::Triggers,
+    },
 };
 
 /// Where kubectl keeps the whole manifest for its next apply.
@@ -41,22 +45,27 @@ type Key = (String, String);
 /// What each reader has read: the object's version, or that there was none.
 type Readers = HashMap<Key, HashMap<Parent, Option<String>>>;
 
-/// The mirrors of our three kinds.
-pub struct Mirrors {
-    pub runs: Arc<Mirror<GrpoRun>>,
-    pub inference_pools: Arc<Mirror<InferencePool>>,
-    pub sandbox_pools: Arc<Mirror<SandboxPool>>,
+/// The watched of our three kinds.
+pub struct WatchedStores {
+    pub runs: Arc<WatchedStore<GrpoRun>>,
+    pub inference_pools: Arc<WatchedStore<InferencePool>>,
+    pub sandbox_pools: Arc<WatchedStore<SandboxPool>>,
 }
 
-pub struct Mirror<K: Kind> {
+/// A kind that is watched.
+pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {}
+
+impl<K> Watched for K where K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {}
+
+pub struct WatchedStore<K: Watched> {
     store: Store<DeserializeGuard<K>>,
     /// Everything that exists has been seen. Not the store's own word for it, which wakes only one of several who wait.
     filled: watch::Sender<bool>,
     readers: Mutex<Readers>,
 }
 
-impl<K: Kind> Mirror<K> {
-    /// An empty mirror, and the stream that fills it: it has to be polled, by the controller of the kind.
+impl<K: Watched> WatchedStore<K> {
+    /// An empty watched, and the stream that fills it: it has to be polled, by the controller of the kind.
     pub fn of(
         api: Api<DeserializeGuard<K>>,
         triggers: Triggers,
@@ -65,12 +74,12 @@ impl<K: Kind> Mirror<K> {
         impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
     ) {
         let (store, writer) = reflector::store();
-        let mirror = Arc::new(Self {
+        let watched = Arc::new(Self {
             store,
             filled: watch::Sender::new(false),
             readers: Mutex::default(),
         });
-        let reflected = mirror.clone();
+        let reflected = watched.clone();
         let stream = watcher(api, every_object())
             .backoff(Pauses::default())
             // Who wrote which field, and what kubectl applied, is longer than the object, and nobody here asks.
@@ -93,7 +102,7 @@ impl<K: Kind> Mirror<K> {
                 }
             })
             .applied_objects();
-        (mirror, stream)
+        (watched, stream)
     }
 
     pub fn store(&self) -> Store<DeserializeGuard<K>> {
@@ -166,7 +175,7 @@ impl<K: Kind> Mirror<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watches::Controlled;
+    use crate::parent::Controlled;
 
     fn guarded(name: &str, version: &str) -> DeserializeGuard<SandboxPool> {
         let pool = serde_json::json!({
@@ -185,21 +194,21 @@ mod tests {
         }
     }
 
-    /// A mirror, and how to make it see something: who is concerned comes back.
+    /// A watched, and how to make it see something: who is concerned comes back.
     struct Seeing {
-        mirror: Mirror<SandboxPool>,
+        watched: WatchedStore<SandboxPool>,
         writer: reflector::store::Writer<DeserializeGuard<SandboxPool>>,
     }
 
     impl Seeing {
         fn listed(pools: &[(&str, &str)]) -> Self {
             let (store, writer) = reflector::store();
-            let mirror = Mirror {
+            let watched = WatchedStore {
                 store,
                 filled: watch::Sender::new(false),
                 readers: Mutex::default(),
             };
-            let mut seeing = Self { mirror, writer };
+            let mut seeing = Self { watched, writer };
             seeing.list(pools);
             seeing
         }
@@ -207,7 +216,7 @@ mod tests {
         fn sees(&mut self, event: Event<DeserializeGuard<SandboxPool>>) -> Vec<String> {
             self.writer.apply_watcher_event(&event);
             let mut names: Vec<String> = self
-                .mirror
+                .watched
                 .concerned(&event)
                 .into_iter()
                 .map(|reader| reader.name)
@@ -225,7 +234,7 @@ mod tests {
         }
 
         async fn reads(&self, who: &str, pool: &str) -> Option<String> {
-            self.mirror.read("team", pool, &reader(who)).await?.resource_version()
+            self.watched.read("team", pool, &reader(who)).await?.resource_version()
         }
     }
 

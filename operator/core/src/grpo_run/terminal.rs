@@ -7,18 +7,17 @@ use grpo_crds::{
     grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
 };
 use jiff::{SignedDuration, Timestamp};
+use kube::runtime::events::Event;
 
 use super::{
-    decide::{
-        ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED, claim_release, conditions, note,
-        phase_before, status,
-    },
+    decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
     observation::RunObservation,
+    status::{claim_release, conditions, phase_before, status},
 };
 use crate::{
-    conditions::{Holds, holds},
-    events::Note,
-    pod_group::{GroupState, Plan},
+    conditions::{ConditionStatus, is_true},
+    events::{normal, warning},
+    pod_group::{GroupState, GroupUpdate},
     pods::{Failure, PodFacts},
 };
 
@@ -32,7 +31,7 @@ pub enum End {
 /// The end that an earlier reconcile wrote down. Nothing but suspending a failed run takes it back.
 pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
     let conditions = &status.as_ref()?.conditions;
-    if holds(conditions, SUCCEEDED) {
+    if is_true(conditions, SUCCEEDED) {
         return Some(End::Succeeded);
     }
     let failed = conditions
@@ -45,14 +44,14 @@ pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
 }
 
 /// Whether the groups have come to an end of the run.
-pub fn end(seen: &RunObservation, driver: &Plan, trainer: Option<&Plan>) -> Option<End> {
+pub fn end(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Option<End> {
     let failed = |reason: &str, message: &str| {
         Some(End::Failed(Fault {
             reason: reason.to_owned(),
             message: message.to_owned(),
         }))
     };
-    match (&driver.state, trainer.map(|plan| &plan.state)) {
+    match (&driver.state, trainer.map(|update| &update.state)) {
         (GroupState::Succeeded, _) => Some(End::Succeeded),
         (GroupState::Fault(failure), _) => Some(End::Failed(declared_fault(seen, failure))),
         (GroupState::Exhausted { message }, _) => failed("DriverFailed", message),
@@ -105,7 +104,7 @@ pub fn terminating(seen: &RunObservation) -> Decision {
 }
 
 /// Over: what it held is given back, what it knows stays until its time is up.
-pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut notes: Vec<Note>) -> Decision {
+pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Vec<Event>) -> Decision {
     let (phase, message) = match end {
         End::Succeeded => (
             Phase::Succeeded,
@@ -114,28 +113,22 @@ pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut notes: Vec
         End::Failed(fault) => (Phase::Failed, format!("{}: {}", fault.reason, fault.message)),
     };
     if phase_before(seen) != Some(phase) {
-        notes.push(match end {
-            End::Succeeded => note(false, "Succeeded", message.clone()),
-            End::Failed(fault) => note(true, &fault.reason, fault.message.clone()),
+        events.push(match end {
+            End::Succeeded => normal("Succeeded", message.clone()),
+            End::Failed(fault) => warning(&fault.reason, fault.message.clone()),
         });
     }
     let gone = "its pods and the pools made for it are gone";
-    let conditions =
-        conditions(seen)
-            .set(ADMITTED, Holds::No, "Finished", gone)
-            .set(PROVISIONED, Holds::No, "Finished", gone);
+    let conditions = conditions(seen)
+        .set(ADMITTED, ConditionStatus::False, "Finished", gone)
+        .set(PROVISIONED, ConditionStatus::False, "Finished", gone);
     let conditions = match end {
-        End::Succeeded => {
-            conditions
-                .set(SUCCEEDED, Holds::Yes, "Finished", &message)
-                .set(FAILED, Holds::No, "Finished", &message)
-        }
-        End::Failed(fault) => conditions.set(SUCCEEDED, Holds::No, &fault.reason, &fault.message).set(
-            FAILED,
-            Holds::Yes,
-            &fault.reason,
-            &fault.message,
-        ),
+        End::Succeeded => conditions
+            .set(SUCCEEDED, ConditionStatus::True, "Finished", &message)
+            .set(FAILED, ConditionStatus::False, "Finished", &message),
+        End::Failed(fault) => conditions
+            .set(SUCCEEDED, ConditionStatus::False, &fault.reason, &fault.message)
+            .set(FAILED, ConditionStatus::True, &fault.reason, &fault.message),
     };
     let conditions = conditions.done();
     let left = time_left(seen, &conditions);
@@ -149,7 +142,7 @@ pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut notes: Vec
         delete_run: left.is_some_and(|left| left.is_zero()),
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
-        notes,
+        events,
         retry_in: left.filter(|left| !left.is_zero()),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
@@ -177,23 +170,23 @@ pub fn suspended(seen: &RunObservation) -> Decision {
     } else {
         "suspended: it holds nothing; what is finished stays in the store. Set spec.suspend to false to go on from there".to_owned()
     };
-    let notes = if phase_before(seen) == Some(Phase::Suspended) {
+    let events = if phase_before(seen) == Some(Phase::Suspended) {
         Vec::new()
     } else {
-        vec![note(false, "Suspended", message.clone())]
+        vec![normal("Suspended", message.clone())]
     };
     let conditions = conditions(seen)
-        .set(ADMITTED, Holds::No, "Suspended", &message)
-        .set(PROVISIONED, Holds::No, "Suspended", &message)
+        .set(ADMITTED, ConditionStatus::False, "Suspended", &message)
+        .set(PROVISIONED, ConditionStatus::False, "Suspended", &message)
         .set(
             SUCCEEDED,
-            Holds::No,
+            ConditionStatus::False,
             "NotFinished",
             "the run goes on when it is no longer suspended",
         )
         .set(
             FAILED,
-            Holds::No,
+            ConditionStatus::False,
             "NotFinished",
             "the run goes on when it is no longer suspended",
         )
@@ -211,7 +204,7 @@ pub fn suspended(seen: &RunObservation) -> Decision {
         delete_pools: true,
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
-        notes,
+        events,
         ..Decision::nothing(status(seen, Phase::Suspended, message, attempts, conditions))
     }
 }

@@ -1,3 +1,5 @@
+mod faults;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -60,28 +62,28 @@ fn attempt(current: u32) -> AttemptStatus {
 
 #[test]
 fn a_new_group_makes_all_pods_of_attempt_one() {
-    let plan = advance(&group(2), &AttemptStatus::default(), &[], now());
-    assert_eq!((plan.status.current, plan.create), (1, vec![0, 1]));
-    assert!(plan.status.created);
+    let update = advance(&group(2), &AttemptStatus::default(), &[], now());
+    assert_eq!((update.status.current, update.create), (1, vec![0, 1]));
+    assert!(update.status.created);
 }
 
 #[test]
 fn a_group_whose_pods_run_is_left_alone() {
     let pods = [pod(1, 0, running()), pod(1, 1, running())];
-    let plan = advance(&group(2), &attempt(1), &pods, now());
-    assert_eq!(plan, Plan::nothing(attempt(1), vec![], GroupState::Running));
+    let update = advance(&group(2), &attempt(1), &pods, now());
+    assert_eq!(update, GroupUpdate::nothing(attempt(1), vec![], GroupState::Running));
 }
 
 #[test]
 fn one_failed_rank_ends_the_attempt_and_the_next_begins_at_once() {
     let pods = [pod(1, 0, running()), pod(1, 1, crashed(1))];
-    let plan = advance(&group(2), &attempt(1), &pods, now());
-    assert_eq!(plan.delete, ["demo-trainer-1-0", "demo-trainer-1-1"]);
+    let update = advance(&group(2), &attempt(1), &pods, now());
+    assert_eq!(update.delete, ["demo-trainer-1-0", "demo-trainer-1-1"]);
     assert_eq!(
-        (plan.status.current, plan.create, plan.status.consecutive_failures),
+        (update.status.current, update.create, update.status.consecutive_failures),
         (2, vec![0, 1], 1)
     );
-    assert_eq!(plan.ended, Some((1, "exit code 1".into())));
+    assert_eq!(update.ended, Some((1, "exit code 1".into())));
 }
 
 #[test]
@@ -108,8 +110,8 @@ fn something_finished_in_between_resets_the_count() {
         progress_mark: Some("before".into()),
         ..attempt(4)
     };
-    let plan = advance(&group(1), &known, &[pod(4, 0, crashed(1))], now());
-    assert_eq!((plan.status.consecutive_failures, plan.create), (1, vec![0]));
+    let update = advance(&group(1), &known, &[pod(4, 0, crashed(1))], now());
+    assert_eq!((update.status.consecutive_failures, update.create), (1, vec![0]));
 }
 
 #[test]
@@ -119,20 +121,20 @@ fn too_many_failures_in_a_row_end_the_group_and_keep_the_last_pods_to_look_at() 
         progress_mark: Some("0/0".into()),
         ..attempt(4)
     };
-    let plan = advance(&group(1), &known, &[pod(4, 0, crashed(9))], now());
-    assert!(matches!(&plan.state, GroupState::Exhausted { message } if message.contains("exit code 9")));
-    assert!(plan.create.is_empty() && plan.delete.is_empty());
+    let update = advance(&group(1), &known, &[pod(4, 0, crashed(9))], now());
+    assert!(matches!(&update.state, GroupState::Exhausted { message } if message.contains("exit code 9")));
+    assert!(update.create.is_empty() && update.delete.is_empty());
 }
 
 #[test]
 fn numbers_that_somebody_wrote_into_the_status_end_the_group_in_words_and_not_the_operator() {
     let last = attempt(u32::MAX);
     for pods in [vec![], vec![pod(u32::MAX, 0, crashed(9))]] {
-        let plan = advance(&group(1), &last, &pods, now());
-        assert_eq!((plan.status.current, plan.create.len()), (u32::MAX, 0));
+        let update = advance(&group(1), &last, &pods, now());
+        assert_eq!((update.status.current, update.create.len()), (u32::MAX, 0));
         assert!(
-            matches!(&plan.state, GroupState::Exhausted { message } if message.contains("attempt 4294967295 is the last")),
-            "{plan:?}"
+            matches!(&update.state, GroupState::Exhausted { message } if message.contains("attempt 4294967295 is the last")),
+            "{update:?}"
         );
     }
 
@@ -141,9 +143,9 @@ fn numbers_that_somebody_wrote_into_the_status_end_the_group_in_words_and_not_th
         progress_mark: Some("0/0".into()),
         ..attempt(2)
     };
-    let plan = advance(&group(1), &known, &[pod(2, 0, crashed(9))], now());
-    assert_eq!(plan.status.consecutive_failures, u32::MAX);
-    assert!(matches!(plan.state, GroupState::Exhausted { .. }), "{plan:?}");
+    let update = advance(&group(1), &known, &[pod(2, 0, crashed(9))], now());
+    assert_eq!(update.status.consecutive_failures, u32::MAX);
+    assert!(matches!(update.state, GroupState::Exhausted { .. }), "{update:?}");
 }
 
 #[test]
@@ -164,9 +166,9 @@ fn what_the_cluster_took_away_is_replaced_at_once_and_does_not_count() {
             progress_mark: Some("0/0".into()),
             ..attempt(3)
         };
-        let plan = advance(&group(2), &known, &pods, now());
+        let update = advance(&group(2), &known, &pods, now());
         assert_eq!(
-            (plan.status.current, plan.create, plan.status.consecutive_failures),
+            (update.status.current, update.create, update.status.consecutive_failures),
             (4, vec![0, 1], 3)
         );
     }
@@ -174,9 +176,9 @@ fn what_the_cluster_took_away_is_replaced_at_once_and_does_not_count() {
 
 #[test]
 fn exit_code_42_is_a_fault_and_never_tried_again() {
-    let plan = advance(&group(1), &attempt(1), &[pod(1, 0, crashed(42))], now());
-    assert!(matches!(plan.state, GroupState::Fault(_)));
-    assert!(plan.create.is_empty());
+    let update = advance(&group(1), &attempt(1), &[pod(1, 0, crashed(42))], now());
+    assert!(matches!(update.state, GroupState::Fault(_)));
+    assert!(update.create.is_empty());
 }
 
 #[test]
@@ -185,14 +187,14 @@ fn images_are_waited_for_and_the_message_says_so() {
         PodFacts::just_made("demo-trainer-1-0".into(), 1, 0),
         pod(1, 1, pulling()),
     ];
-    let plan = advance(&group(2), &attempt(1), &pods, now());
+    let update = advance(&group(2), &attempt(1), &pods, now());
     assert_eq!(
-        plan.state,
+        update.state,
         GroupState::Starting {
             message: "cannot get an image".into()
         }
     );
-    assert!(plan.create.is_empty() && plan.delete.is_empty());
+    assert!(update.create.is_empty() && update.delete.is_empty());
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn pods_that_never_finish_terminating_do_not_hold_up_the_next_attempt() {
         deleting: true,
         ..pod(1, 0, running())
     };
-    let plan = advance(
+    let update = advance(
         &group(1),
         &AttemptStatus {
             created: false,
@@ -210,14 +212,14 @@ fn pods_that_never_finish_terminating_do_not_hold_up_the_next_attempt() {
         &[stuck],
         now(),
     );
-    assert_eq!((plan.create, plan.delete.len()), (vec![0], 0));
+    assert_eq!((update.create, update.delete.len()), (vec![0], 0));
 }
 
 #[test]
 fn pods_of_a_later_attempt_than_the_one_written_down_are_adopted() {
-    let plan = advance(&group(2), &attempt(1), &[pod(2, 0, running())], now());
-    assert_eq!((plan.status.current, plan.create), (2, vec![1]));
-    assert_eq!(plan.ended, None);
+    let update = advance(&group(2), &attempt(1), &[pod(2, 0, running())], now());
+    assert_eq!((update.status.current, update.create), (2, vec![1]));
+    assert_eq!(update.ended, None);
 }
 
 #[test]
@@ -254,17 +256,17 @@ proptest! {
         let mut pods: Vec<PodFacts> = Vec::new();
         let mut at = now();
         for change in history {
-            let plan = advance(&group, &status, &pods, at);
-            prop_assert!(plan.status.current >= status.current);
-            prop_assert!(plan.status.consecutive_failures <= group.limit);
-            status = plan.status.clone();
-            pods.retain(|pod| !plan.delete.contains(&pod.name));
-            for rank in &plan.create {
+            let update = advance(&group, &status, &pods, at);
+            prop_assert!(update.status.current >= status.current);
+            prop_assert!(update.status.consecutive_failures <= group.limit);
+            status = update.status.clone();
+            pods.retain(|pod| !update.delete.contains(&pod.name));
+            for rank in &update.create {
                 prop_assert!(!pods.iter().any(|pod| pod.attempt == status.current && pod.rank == *rank));
                 pods.push(PodFacts::just_made(format!("p-{}-{rank}", status.current), status.current, *rank));
             }
             prop_assert!(pods.iter().filter(|pod| !pod.deleting).all(|pod| pod.attempt == status.current));
-            if matches!(plan.state, GroupState::Exhausted { .. } | GroupState::Fault(_) | GroupState::Succeeded) {
+            if matches!(update.state, GroupState::Exhausted { .. } | GroupState::Fault(_) | GroupState::Succeeded) {
                 return Ok(());
             }
             for (pod, (state, deleting)) in pods.iter_mut().zip(change) {
@@ -273,7 +275,7 @@ proptest! {
                     pod.deleting |= deleting;
                 }
             }
-            at = at.checked_add(plan.retry_in.unwrap_or(Duration::from_secs(1))).unwrap();
+            at = at.checked_add(update.retry_in.unwrap_or(Duration::from_secs(1))).unwrap();
         }
     }
 }

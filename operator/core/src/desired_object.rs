@@ -17,7 +17,7 @@ pub enum Keep {
 
 /// An object the operator wants to exist.
 #[derive(Clone, Debug)]
-pub struct Child {
+pub struct DesiredObject {
     pub resource: ApiResource,
     pub name: String,
     pub keep: Keep,
@@ -46,7 +46,12 @@ impl Owner {
     }
 
     /// A child of kind `K`; `body` is everything besides apiVersion, kind and metadata.
-    pub fn child<K: Resource<DynamicType = ()>>(&self, name: impl Into<String>, labels: &Labels, body: Value) -> Child {
+    pub fn object<K: Resource<DynamicType = ()>>(
+        &self,
+        name: impl Into<String>,
+        labels: &Labels,
+        body: Value,
+    ) -> DesiredObject {
         let name = name.into();
         let resource = ApiResource::erase::<K>(&());
         let mut object = json!({
@@ -62,7 +67,7 @@ impl Owner {
         if let (Some(object), Value::Object(body)) = (object.as_object_mut(), body) {
             object.extend(body);
         }
-        Child {
+        DesiredObject {
             resource,
             name,
             keep: Keep::Applied,
@@ -71,7 +76,7 @@ impl Owner {
     }
 }
 
-impl Child {
+impl DesiredObject {
     pub fn created_once(mut self) -> Self {
         self.keep = Keep::CreatedOnce;
         self
