@@ -165,8 +165,8 @@ check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a G
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
 	@$(ENV)
-	UPDATE_GOLDEN=1 cargo test $(PLAIN) --bin grpo-operator golden
-	git --no-pager diff --stat -- docs/examples/golden operator/src/inference_pool/golden
+	UPDATE_GOLDEN=1 cargo test -p grpo-operator-core golden
+	git --no-pager diff --stat -- docs/examples/golden operator/core/src/inference_pool/golden
 
 book: ## build the book with mdBook: docs/book/index.html
 	@e2e/setup/book.sh

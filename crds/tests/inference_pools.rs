@@ -116,7 +116,7 @@ fn every_flag_that_the_operator_sets_is_refused_in_extra_args_in_any_spelling() 
 /// The pools of which the operator's tests show what is made.
 #[test]
 fn the_operators_golden_pools_are_accepted() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/src/inference_pool/golden");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/core/src/inference_pool/golden");
     let mut read = 0;
     for case in std::fs::read_dir(folder).unwrap() {
         let file = case.unwrap().path().join("pool.yaml");

@@ -13,7 +13,7 @@ VENV=$CACHE/venv-vllm
 PYTHON=$VENV/bin/python
 SGLANG_VERSION=0.5.23
 SGLANG=$CACHE/sglang-$SGLANG_VERSION
-POOLS=operator/src/inference_pool/golden
+POOLS=operator/core/src/inference_pool/golden
 PORT=${GRPO_VLLM_PORT:-18001}
 # Two cores are enough for a tiny model, and vLLM takes all there are.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}

@@ -63,7 +63,11 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
             Duration::from_secs(30),
             &format!("{} to be as its golden file", example.name),
             async || {
-                let made = grpo_digest::digest(&example.name, &example.namespace, &objects(&rig.admin, example).await?);
+                let made = grpo_operator_core::plan::plan(
+                    &example.name,
+                    &example.namespace,
+                    &objects(&rig.admin, example).await?,
+                );
                 Ok(made.map_or_else(|error| Err(error.to_string()), |made| same(&golden, &made)))
             },
         )

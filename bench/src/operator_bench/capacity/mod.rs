@@ -3,7 +3,7 @@
 //!
 //! Several scenarios go on at a time on one control plane, each on nodes that only its runs may use. In each, all runs
 //! are applied at once; whenever one is placed it is ended, and the next has its turn, until every run has been placed.
-//! Seen from outside, by what pods are bound:
+//! ScenarioOutcome from outside, by what pods are bound:
 //!
 //! * half-placed: some but not all pods of a run are bound for longer than the operator takes to put them back;
 //! * deadlock: a run that has room, by trying every placement, is not placed.
@@ -60,7 +60,7 @@ const ZONE: &str = "bench.grpo.dev/zone";
 
 /// What was seen of one scenario.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct ScenarioOutcome {
     deadlocks: usize,
     half_placed: usize,
     placed: usize,
@@ -68,7 +68,7 @@ struct Seen {
     longest_wait: Duration,
 }
 
-impl Seen {
+impl ScenarioOutcome {
     fn and(mut self, other: Self) -> Self {
         self.deadlocks += other.deadlocks;
         self.half_placed += other.half_placed;
@@ -87,7 +87,9 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     let next = AtomicU64::new(0);
     let players = (0..scale.at_a_time).map(|player| play(&rig, player, &next, scale.scenarios));
     let played = futures::future::try_join_all(players).await?;
-    let seen = played.into_iter().fold(Seen::default(), Seen::and);
+    let seen = played
+        .into_iter()
+        .fold(ScenarioOutcome::default(), ScenarioOutcome::and);
     operator.part.runs()?;
     let figure = |what: &str| format!("4: {what} in {} scenarios", scale.scenarios);
     let count = |number: usize| Some(number as f64);
@@ -111,11 +113,11 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
 }
 
 /// Plays one scenario after the other until there are no more.
-async fn play(rig: &Rig, player: u64, next: &AtomicU64, scenarios: u64) -> Result<Seen, RigError> {
+async fn play(rig: &Rig, player: u64, next: &AtomicU64, scenarios: u64) -> Result<ScenarioOutcome, RigError> {
     let namespace = format!("player-{player}");
     rig.namespace(&namespace).await?;
     fleet::volume(&rig.admin, &namespace).await?;
-    let mut seen = Seen::default();
+    let mut seen = ScenarioOutcome::default();
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         if number >= scenarios {
@@ -158,7 +160,7 @@ enum State {
 }
 
 impl Game<'_> {
-    async fn play(&self) -> Result<Seen, RigError> {
+    async fn play(&self) -> Result<ScenarioOutcome, RigError> {
         self.set_up().await?;
         let mut players: Vec<Player> = (0..)
             .zip(&self.scenario.runs)
@@ -173,7 +175,7 @@ impl Game<'_> {
         for player in &players {
             self.manifest(player).apply(&self.rig.admin, self.namespace).await?;
         }
-        let mut seen = Seen::default();
+        let mut seen = ScenarioOutcome::default();
         while players.iter().any(|player| player.state == State::Waits) {
             tokio::time::sleep(LOOK).await;
             let pods = self.pods().await?;
@@ -184,7 +186,7 @@ impl Game<'_> {
     }
 
     /// What has changed since the last look.
-    async fn look(&self, players: &mut [Player], pods: &[Pod], seen: &mut Seen) -> Result<(), RigError> {
+    async fn look(&self, players: &mut [Player], pods: &[Pod], seen: &mut ScenarioOutcome) -> Result<(), RigError> {
         let free = self.free(pods);
         for player in players.iter_mut().filter(|player| player.state == State::Waits) {
             let bound = pods

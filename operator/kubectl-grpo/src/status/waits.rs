@@ -61,7 +61,7 @@ fn thing(reason: &str, message: &str) -> &'static str {
         "BehindAnotherRun" => "its turn",
         "WaitsForCapacity" | "NeverFits" if says("GPU") || says("/gpu") => "GPUs",
         "WaitsForCapacity" | "NeverFits" => "room on the nodes",
-        "WaitsForPods" | "NotLookedAt" | "PutBack" | "BeingScheduled" => "its place on the nodes",
+        "WaitsForPods" | "NotEvaluated" | "Requeued" | "BeingScheduled" => "its place on the nodes",
         _ if says("for want of an image") => "an image",
         _ if says("cannot be scheduled") && (says("GPU") || says("/gpu")) => "GPUs",
         _ if says("cannot be scheduled") => "room on the nodes",

@@ -1,0 +1,68 @@
+//! What the agents of a pool say about themselves: which version serves, whether a probe was passed, what fails.
+//!
+//! It is only shown, never decided upon, and an agent that does not answer holds nothing up.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use grpo_contracts::RunConfig;
+use grpo_engine_protocol::AgentStatus;
+use grpo_operator_core::{
+    inference_pool::observation::Statuses,
+    pods::{PodFacts, PodState},
+};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{StatusCode, body::Bytes};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+
+/// An agent answers at once, or is not there.
+const DEADLINE: Duration = Duration::from_secs(2);
+const LONGEST_ANSWER: usize = 64 << 10;
+const AT_ONE_TIME: usize = 64;
+
+/// The way to agents.
+#[derive(Clone, Debug)]
+pub struct Agents(Client<HttpConnector, Empty<Bytes>>);
+
+impl Default for Agents {
+    fn default() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build_http())
+    }
+}
+
+impl Agents {
+    /// Asks the agent of every replica that runs.
+    pub async fn statuses(&self, pods: &[PodFacts]) -> Statuses {
+        let mut asked = Vec::new();
+        for pod in pods {
+            if let (0, false, PodState::Running { .. }, Some(ip)) = (pod.node, pod.deleting, &pod.state, &pod.ip) {
+                asked.push(self.clone().named(pod.name.clone(), ip.clone()));
+            }
+        }
+        let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONE_TIME).collect().await;
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn named(self, pod: String, ip: String) -> Option<(String, AgentStatus)> {
+        Some((pod, self.status(&ip).await?))
+    }
+
+    async fn status(&self, ip: &str) -> Option<AgentStatus> {
+        let host = if ip.contains(':') {
+            format!("[{ip}]")
+        } else {
+            ip.to_owned()
+        };
+        let uri = format!("http://{host}:{}/agent/v1/status", RunConfig::AGENT_PORT);
+        let answer = async {
+            let answer = self.0.get(uri.parse().ok()?).await.ok()?;
+            (answer.status() == StatusCode::OK).then_some(())?;
+            let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await.ok()?;
+            serde_json::from_slice(&body.to_bytes()).ok()
+        };
+        tokio::time::timeout(DEADLINE, answer).await.ok().flatten()
+    }
+}

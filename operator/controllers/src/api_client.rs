@@ -1,0 +1,262 @@
+//! The way to the API server: every request is counted, none writes when this replica's term is over, and no answer
+//! holds a time that cannot be read.
+//!
+//! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last
+//! two days of the year 9999, which jiff does not. One such object in a list would make the whole list unreadable, and
+//! so blind the operator for everybody. What is a time by the name of its field is moved by ten days as it passes by,
+//! if it is one of these.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response,
+    body::{Body as HttpBody, Bytes, Frame},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder},
+};
+use memchr::memmem;
+use tower::{BoxError, Layer, Service};
+
+use crate::{lease::WriteWindow, metrics::Metrics};
+
+/// A client from the environment: the kubeconfig, or the service account of the pod.
+pub async fn connect(metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
+    let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    let doorkeeper = Doorkeeper {
+        metrics: metrics.clone(),
+        window: window.clone(),
+    };
+    Ok(ClientBuilder::try_from(config)?.with_layer(&doorkeeper).build())
+}
+
+/// A write that was held back: another replica may be at work.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is written while this replica cannot renew its Lease; it is tried again")]
+struct WriteWindowClosed;
+
+/// What stands between the operator and the API server.
+#[derive(Clone)]
+struct Doorkeeper {
+    metrics: Metrics,
+    window: Arc<WriteWindow>,
+}
+
+impl<S> Layer<S> for Doorkeeper {
+    type Service = Kept<S>;
+
+    fn layer(&self, inner: S) -> Kept<S> {
+        let keeper = self.clone();
+        Kept { inner, keeper }
+    }
+}
+
+struct Kept<S> {
+    inner: S,
+    keeper: Doorkeeper,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>> + Send>>;
+
+impl<S, B> Service<Request<Body>> for Kept<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
+    type Error = BoxError;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let verb = verb(request.method(), request.uri().path(), request.uri().query());
+        if !(self.keeper.window.is_open() || may_be_sent_by_anybody(&request)) {
+            return Box::pin(std::future::ready(Err(WriteWindowClosed.into())));
+        }
+        let (metrics, begun) = (self.keeper.metrics.clone(), Instant::now());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await.map_err(Into::into);
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            metrics.requested(verb, code, begun.elapsed());
+            let mut mended = Mended::default();
+            Ok(answer?.map(|body| {
+                body.map_frame(move |frame| mended.frame(frame))
+                    .map_err(Into::into)
+                    .boxed_unsync()
+            }))
+        })
+    }
+}
+
+/// Reads, and what is about the Lease itself.
+fn may_be_sent_by_anybody(request: &Request<Body>) -> bool {
+    request.method() == Method::GET || request.uri().path().starts_with("/apis/coordination.k8s.io/")
+}
+
+/// What a request is called where rights are given.
+fn verb(method: &Method, path: &str, query: Option<&str>) -> &'static str {
+    if query.is_some_and(|query| query.split('&').any(|part| part == "watch=true" || part == "watch=1")) {
+        return "watch";
+    }
+    match *method {
+        Method::GET if names_one(path) => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "other",
+    }
+}
+
+/// Whether a path is that of one object, not of all of a kind.
+fn names_one(path: &str) -> bool {
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    // /api/v1/… or /apis/group/version/…
+    let prefix = if parts.first() == Some(&"api") { 2 } else { 3 };
+    parts.drain(..prefix.min(parts.len()));
+    if parts.first() == Some(&"namespaces") && parts.len() > 2 {
+        parts.drain(..2);
+    }
+    parts.len() > 1
+}
+
+/// How a text begins that is no time for jiff, as the API server writes it; the digit that makes it so is the last, and
+/// another follows.
+const LATE: &[u8] = b"\":\"9999-12-3";
+/// How the names of fields end that hold times.
+const TIMES: [&[u8]; 4] = [b"time", b"Time", b"Timestamp", b"Before"];
+/// The longest of these names, and what separates it from its value.
+const LOOK_BACK: usize = 9;
+
+/// Moves times as they pass by. Pieces of an answer end anywhere, so the end of one that may be a beginning waits for
+/// the next.
+#[derive(Default)]
+struct Mended {
+    /// What waits.
+    kept: Vec<u8>,
+    /// The end of what went before.
+    before: Vec<u8>,
+}
+
+impl Mended {
+    fn frame(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        match frame.into_data() {
+            Ok(data) => Frame::data(self.data(data)),
+            Err(frame) => frame,
+        }
+    }
+
+    fn data(&mut self, mut data: Bytes) -> Bytes {
+        if !self.kept.is_empty() {
+            data = [std::mem::take(&mut self.kept).as_slice(), &data].concat().into();
+        }
+        // An answer is JSON: it never ends with what waits here.
+        self.kept = data.split_off(data.len() - begun(&data)).to_vec();
+        let late: Vec<usize> = memmem::find_iter(&data, LATE)
+            .filter(|at| self.is_time(&data[..*at]))
+            .collect();
+        if !late.is_empty() {
+            let mut mended = Vec::from(data);
+            for at in late {
+                mended[at + LATE.len() - 1] = b'2';
+            }
+            data = mended.into();
+        }
+        self.before
+            .extend_from_slice(&data[data.len().saturating_sub(LOOK_BACK)..]);
+        self.before.drain(..self.before.len().saturating_sub(LOOK_BACK));
+        data
+    }
+
+    /// Whether the field's name that ends here is that of a time.
+    fn is_time(&self, until: &[u8]) -> bool {
+        let name = [&self.before, &until[until.len().saturating_sub(LOOK_BACK)..]].concat();
+        TIMES.iter().any(|end| name.ends_with(end))
+    }
+}
+
+/// How many bytes at the end may be the beginning of a late time.
+fn begun(data: &[u8]) -> usize {
+    let longest = data.len().min(LATE.len() - 1);
+    (1..=longest)
+        .rev()
+        .find(|length| data.ends_with(&LATE[..*length]))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_called_what_rights_call_it() {
+        for (method, path, query, wanted) in [
+            (Method::GET, "/api/v1/pods", Some("limit=500"), "list"),
+            (Method::GET, "/api/v1/pods", Some("watch=true&limit=500"), "watch"),
+            (Method::GET, "/api/v1/namespaces/a/pods", None, "list"),
+            (Method::GET, "/api/v1/namespaces/a/pods/b", None, "get"),
+            (
+                Method::GET,
+                "/apis/grpo.dev/v1alpha1/namespaces/a/grporuns/b/status",
+                None,
+                "get",
+            ),
+            (Method::GET, "/api/v1/namespaces/a", None, "get"),
+            (
+                Method::PATCH,
+                "/apis/grpo.dev/v1alpha1/namespaces/a/grporuns/b/status",
+                None,
+                "patch",
+            ),
+            (Method::POST, "/api/v1/namespaces/a/pods", None, "create"),
+            (Method::DELETE, "/api/v1/namespaces/a/pods/b", None, "delete"),
+        ] {
+            assert_eq!(verb(&method, path, query), wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_replica_without_a_term_reads_and_asks_for_the_lease_and_writes_nothing_else() {
+        let may = |method: &Method, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            may_be_sent_by_anybody(&request)
+        };
+        assert!(may(&Method::GET, "/api/v1/pods"));
+        assert!(may(
+            &Method::PUT,
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/grpo-operator"
+        ));
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert!(!may(&method, "/api/v1/namespaces/a/pods"), "{method}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_jiff_cannot_read_is_moved_wherever_an_answer_is_cut() {
+        let answer = r#"{"a":[{"time":"9999-12-31T23:59:59Z"}],"value":"9999-12-31T23:59:59Z","notBefore":"9999-12-30T22:00:01Z"}"#;
+        let wanted = r#"{"a":[{"time":"9999-12-21T23:59:59Z"}],"value":"9999-12-31T23:59:59Z","notBefore":"9999-12-20T22:00:01Z"}"#;
+        for cut in 0..answer.len() {
+            let mut mended = Mended::default();
+            let mut whole = mended.data(Bytes::from(&answer[..cut])).to_vec();
+            whole.extend_from_slice(&mended.data(Bytes::from(&answer[cut..])));
+            assert_eq!(String::from_utf8(whole).unwrap(), wanted, "cut at {cut}");
+        }
+        let read = |time: &str| time.parse::<jiff::Timestamp>().is_ok();
+        assert!(read("9999-12-21T23:59:59Z") && !read("9999-12-31T23:59:59Z"));
+    }
+}

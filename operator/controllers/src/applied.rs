@@ -1,0 +1,208 @@
+//! What this process has applied, so that an object that is as wanted costs no request.
+//!
+//! An entry says: this content, and the resource version it has had since. Watches of the children report every other
+//! version and every deletion here, also what is missing from a fresh list; the entry is dropped then, and the next
+//! reconcile applies again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::parent::Parent;
+
+/// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names
+/// alone are megabytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    kind: [u8; 4],
+    object: [u8; 16],
+}
+
+impl Key {
+    pub fn of(kind: &str, namespace: &str, name: &str) -> Self {
+        // No name of Kubernetes has a slash.
+        Self {
+            kind: beginning(kind),
+            object: beginning(&format!("{namespace}/{name}")),
+        }
+    }
+}
+
+fn beginning<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
+    let digest = Sha256::digest(text.as_bytes());
+    std::array::from_fn(|at| digest[at])
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    /// See [`crate::cluster::digest`].
+    content: u64,
+    version: Option<Box<str>>,
+    owner: Option<Arc<Parent>>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<Key, Entry>,
+    /// Each owner once.
+    owners: HashSet<Arc<Parent>>,
+}
+
+#[derive(Default)]
+pub struct Applied {
+    entries: Mutex<Entries>,
+}
+
+/// What a watch has seen of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting<'a> {
+    At(Option<&'a str>),
+    Deleted,
+}
+
+impl Applied {
+    /// Whether exactly this has been applied and nobody has changed it since.
+    pub fn is_current(&self, key: &Key, content: u64) -> bool {
+        self.locked()
+            .by_key
+            .get(key)
+            .is_some_and(|entry| entry.content == content)
+    }
+
+    pub fn record(&self, key: Key, content: u64, version: Option<String>, owner: Option<Parent>) {
+        let mut entries = self.locked();
+        let entry = Entry {
+            content,
+            version: version.map(String::into_boxed_str),
+            owner: owner.map(|owner| entries.one(owner)),
+        };
+        entries.by_key.insert(key, entry);
+    }
+
+    /// Drops what was applied of a kind and is not in a fresh list of it: its deletion was missed. Returns the owners,
+    /// who should look.
+    pub fn missed(&self, kind: &str, listed: &HashSet<Key>) -> HashSet<Parent> {
+        let kind = beginning(kind);
+        let mut owners = HashSet::new();
+        let mut entries = self.locked();
+        entries.by_key.retain(|key, entry| {
+            let is_there = key.kind != kind || listed.contains(key);
+            if !is_there {
+                owners.extend(entry.owner.as_deref().cloned());
+            }
+            is_there
+        });
+        entries.owners.retain(|owner| Arc::strong_count(owner) > 1);
+        owners
+    }
+
+    /// Takes note of what a watch has seen. True: the owner should look, because the child is not as it was left.
+    pub fn seen(&self, key: &Key, sighting: Sighting<'_>) -> bool {
+        let mut entries = self.locked();
+        match (entries.by_key.get(key), sighting) {
+            (None, Sighting::At(_)) => false,
+            (Some(entry), Sighting::At(version)) if entry.version.as_deref() == version => false,
+            _ => {
+                entries.remove(key);
+                true
+            }
+        }
+    }
+
+    pub fn forget(&self, key: &Key) {
+        self.locked().remove(key);
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    fn one(&mut self, owner: Parent) -> Arc<Parent> {
+        if let Some(known) = self.owners.get(&owner) {
+            return known.clone();
+        }
+        let owner = Arc::new(owner);
+        self.owners.insert(owner.clone());
+        owner
+    }
+
+    /// The last entry of an owner takes the owner along.
+    fn remove(&mut self, key: &Key) {
+        if let Some(owner) = self.by_key.remove(key).and_then(|entry| entry.owner)
+            && Arc::strong_count(&owner) == 2
+        {
+            self.owners.remove(&owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parent::Controlled;
+
+    fn owner() -> Parent {
+        Parent {
+            kind: Controlled::Run,
+            namespace: "default".into(),
+            name: "demo".into(),
+        }
+    }
+
+    fn key() -> Key {
+        Key::of("Service", "default", "demo-driver")
+    }
+
+    #[test]
+    fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
+        let applied = Applied::default();
+        assert!(!applied.is_current(&key(), 1));
+        applied.record(key(), 1, Some("7".into()), Some(owner()));
+        assert!(applied.is_current(&key(), 1));
+        assert!(!applied.is_current(&key(), 2));
+        assert!(!applied.seen(&key(), Sighting::At(Some("7"))));
+        assert!(applied.seen(&key(), Sighting::At(Some("8"))));
+        assert!(!applied.is_current(&key(), 1));
+    }
+
+    #[test]
+    fn a_child_that_a_fresh_list_lacks_is_made_again() {
+        let applied = Applied::default();
+        applied.record(key(), 1, Some("7".into()), Some(owner()));
+        assert!(
+            applied.missed("ConfigMap", &HashSet::new()).is_empty(),
+            "another kind's list"
+        );
+        assert!(applied.missed("Service", &HashSet::from([key()])).is_empty());
+        assert!(applied.is_current(&key(), 1));
+        assert_eq!(applied.missed("Service", &HashSet::new()), HashSet::from([owner()]));
+        assert!(!applied.is_current(&key(), 1));
+    }
+
+    #[test]
+    fn an_owner_is_known_while_it_has_a_child() {
+        let applied = Applied::default();
+        let other = Key::of("Service", "default", "demo-trainer");
+        for key in [key(), other] {
+            applied.record(key, 1, None, Some(owner()));
+        }
+        assert_eq!(applied.locked().owners.len(), 1);
+        applied.forget(&key());
+        assert_eq!(applied.locked().owners.len(), 1);
+        applied.forget(&other);
+        assert!(applied.locked().owners.is_empty());
+    }
+
+    #[test]
+    fn a_deleted_child_is_made_again() {
+        let applied = Applied::default();
+        applied.record(key(), 1, Some("7".into()), Some(owner()));
+        assert!(applied.seen(&key(), Sighting::Deleted));
+        assert!(!applied.is_current(&key(), 1));
+    }
+}

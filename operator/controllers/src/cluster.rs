@@ -1,0 +1,304 @@
+//! The requests the operator makes, each once: apply, create, delete, read, write a status, publish an event.
+
+use std::sync::{Mutex, PoisonError};
+
+use grpo_operator_core::{
+    desired_object::{DesiredObject, Keep},
+    digest::number,
+    names,
+};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    core::ApiResource,
+    runtime::events::{Event, Recorder, Reporter},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    applied::{Applied, Key},
+    error::Error,
+    parent::Parent,
+};
+
+/// The way to the API server.
+pub struct Cluster {
+    pub client: Client,
+    pub events: Events,
+    pub applied: Applied,
+}
+
+/// Publishes Events. A recorder remembers each for six minutes, whole, to count repetitions instead of publishing them:
+/// when a thousand runs begin at once, that would be more than everything else that is known of them.
+pub struct Events {
+    client: Client,
+    reporter: Reporter,
+    current: Mutex<(Recorder, usize)>,
+}
+
+/// What a recorder has published when another takes its place.
+const EVENTS_REMEMBERED: usize = 512;
+
+impl Events {
+    pub fn new(client: Client, reporter: Reporter) -> Self {
+        let recorder = Recorder::new(client.clone(), reporter.clone());
+        Self {
+            client,
+            reporter,
+            current: Mutex::new((recorder, 0)),
+        }
+    }
+
+    fn recorder(&self) -> Recorder {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.1 >= EVENTS_REMEMBERED {
+            *current = (Recorder::new(self.client.clone(), self.reporter.clone()), 0);
+        }
+        current.1 += 1;
+        current.0.clone()
+    }
+}
+
+impl Cluster {
+    fn dynamic(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+
+    /// Makes a child what it should be. Costs no request when it already is.
+    pub async fn apply(&self, namespace: &str, desired: &DesiredObject) -> Result<(), Error> {
+        let what = || format!("{} {namespace}/{}", desired.kind(), desired.name);
+        let key = key(namespace, desired);
+        let content = match desired.keep {
+            Keep::Applied => number(&desired.object),
+            Keep::CreatedOnce => number(&desired.object["metadata"]["ownerReferences"]),
+        };
+        if self.applied.is_current(&key, content) {
+            return Ok(());
+        }
+        let api = self.dynamic(namespace, &desired.resource);
+        let source_error = |source| Error::Apply {
+            what: what(),
+            source: Box::new(source),
+        };
+        let version = match desired.keep {
+            Keep::Applied => {
+                let params = PatchParams::apply(names::FIELD_MANAGER).force();
+                let applied = api
+                    .patch(&desired.name, &params, &Patch::Apply(&desired.object))
+                    .await
+                    .map_err(source_error)?;
+                applied.resource_version()
+            }
+            Keep::CreatedOnce => {
+                let object: DynamicObject = serde_json::from_value(desired.object.clone())
+                    .map_err(|source| Error::Json { what: what(), source })?;
+                match api.create(&creation(), &object).await {
+                    Ok(created) => created.resource_version(),
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                        // That of a deleted object of the same name is about to go too: it must not be taken for ours.
+                        let existing = api
+                            .get_metadata_opt(&desired.name)
+                            .await
+                            .map_err(|source| Error::Read {
+                                what: what(),
+                                source: Box::new(source),
+                            })?;
+                        match existing.filter(|existing| is_owned_as(&existing.metadata, &desired.object)) {
+                            Some(existing) => existing.metadata.resource_version,
+                            None => return Err(Error::NameTaken { what: what() }),
+                        }
+                    }
+                    Err(source) => return Err(source_error(source)),
+                }
+            }
+        };
+        self.applied.record(key, content, version, owner_of(desired));
+        Ok(())
+    }
+
+    /// Looks again at the next apply, whatever is remembered: for what no watch reports.
+    pub fn distrust(&self, namespace: &str, desired: &DesiredObject) {
+        self.applied.forget(&key(namespace, desired));
+    }
+
+    /// Makes a pod. A pod of this name that the same owner already has is as good.
+    pub async fn create_pod(&self, namespace: &str, owner: &str, desired: &DesiredObject) -> Result<(), Error> {
+        let what = || format!("Pod {namespace}/{}", desired.name);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pod: Pod =
+            serde_json::from_value(desired.object.clone()).map_err(|source| Error::Json { what: what(), source })?;
+        match pods.create(&creation(), &pod).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let existing = pods
+                    .get_metadata_opt(&desired.name)
+                    .await
+                    .map_err(|source| Error::Read {
+                        what: what(),
+                        source: Box::new(source),
+                    })?;
+                let ours = existing
+                    .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && is_owned_by(&pod.metadata, owner));
+                if ours {
+                    Ok(())
+                } else {
+                    Err(Error::NameTaken { what: what() })
+                }
+            }
+            Err(source) => Err(Error::Create {
+                what: what(),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Deletes an object; it is fine when there is none.
+    pub async fn delete<K>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        // Should it be wanted again, it is not there any more.
+        self.applied.forget(&Key::of(&K::kind(&()), namespace, name));
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let params = DeleteParams {
+            preconditions: uid.map(|uid| Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        match api.delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(source) => Err(Error::Delete {
+                what: format!("{} {namespace}/{name}", K::kind(&())),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        api.get_opt(name).await.map_err(|source| Error::Read {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })
+    }
+
+    /// Writes the operator's part of a status. Fields of other managers stay as they are.
+    pub async fn write_status<K>(
+        &self,
+        object: &K,
+        manager: &str,
+        status: Value,
+        version: Option<&str>,
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Serialize
+            + std::fmt::Debug,
+    {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
+        let mut body = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name, "uid": object.uid()},
+            "status": status,
+        });
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = json!(version);
+        }
+        match api
+            .patch_status(&name, &PatchParams::apply(manager).force(), &Patch::Apply(&body))
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Deleted meanwhile, or deleted and made again: there is nothing left to say about this one.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            // Somebody wrote between the look and the write; what they wrote triggers another look.
+            Err(kube::Error::Api(status)) if version.is_some() && status.is_conflict() => Ok(()),
+            Err(source) => Err(Error::Status {
+                what: format!("{} {namespace}/{name}", K::kind(&())),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// Writes the conditions of an object whose other fields cannot be read, whoever owns them.
+    pub async fn overwrite_conditions<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        conditions: &[Condition],
+    ) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        let api = self.dynamic(namespace, &ApiResource::erase::<K>(&()));
+        let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        let params = PatchParams {
+            field_manager: Some(names::STATUS_FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let written = api.patch_status(name, &params, &patch).await;
+        written.map(drop).map_err(|source| Error::Status {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })
+    }
+
+    /// Publishes what happened. Events are a courtesy: a failure is only logged.
+    pub async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, events: Vec<Event>) {
+        for mut event in events {
+            event.note = event.note.map(|note| note.chars().take(1000).collect());
+            if let Err(error) = self.events.recorder().publish(&event, &object.object_ref(&())).await {
+                tracing::warn!(object = object.name_any(), reason = event.reason, %error, "could not publish an event");
+            }
+        }
+    }
+}
+
+fn key(namespace: &str, desired: &DesiredObject) -> Key {
+    Key::of(desired.kind(), namespace, &desired.name)
+}
+
+fn owner_of(desired: &DesiredObject) -> Option<Parent> {
+    let metadata = serde_json::from_value(desired.object["metadata"].clone()).ok()?;
+    Parent::of_owned(&metadata)
+}
+
+fn creation() -> PostParams {
+    PostParams {
+        field_manager: Some(names::FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+/// Whether an object's controller is the one with this uid.
+pub fn is_owned_by(metadata: &kube::core::ObjectMeta, uid: &str) -> bool {
+    metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.uid == uid && owner.controller == Some(true))
+}
+
+/// Whether an object has the owner that a child is made with.
+fn is_owned_as(metadata: &kube::core::ObjectMeta, desired: &Value) -> bool {
+    let owner = &desired["metadata"]["ownerReferences"][0]["uid"];
+    owner.as_str().is_some_and(|uid| is_owned_by(metadata, uid))
+}

@@ -1,0 +1,91 @@
+//! What every reconcile works with: the way to the API server, what is watched, and what is remembered in between.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use grpo_operator_core::settings::Settings;
+
+use crate::{
+    admission::Admission,
+    agents::Agents,
+    attempt_counts::AttemptCounts,
+    cluster::Cluster,
+    metrics::Metrics,
+    pending_pods::PendingPods,
+    store_volumes::StoreVolumes,
+    watched_store::WatchedStores,
+    watches::{ledgers::Ledgers, pods::PodIndex},
+};
+
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(120);
+
+/// What every reconcile works with.
+pub struct Context {
+    pub cluster: Arc<Cluster>,
+    pub settings: Settings,
+    pub pods: Arc<PodIndex>,
+    pub ledgers: Arc<Ledgers>,
+    pub pending_pods: PendingPods,
+    pub attempts: AttemptCounts,
+    pub store_volumes: StoreVolumes,
+    pub agents: Agents,
+    pub metrics: Metrics,
+    pub admission: Arc<Admission>,
+    pub watched: WatchedStores,
+    failures: Mutex<HashMap<String, u32>>,
+    /// What was last said of objects that cannot be read, by uid.
+    pub unreadable: Mutex<HashMap<String, String>>,
+}
+
+impl Context {
+    pub fn new(
+        cluster: Arc<Cluster>,
+        settings: Settings,
+        pods: Arc<PodIndex>,
+        ledgers: Arc<Ledgers>,
+        metrics: Metrics,
+        admission: Arc<Admission>,
+        watched: WatchedStores,
+    ) -> Self {
+        Self {
+            cluster,
+            settings,
+            pods,
+            ledgers,
+            pending_pods: PendingPods::default(),
+            attempts: AttemptCounts::default(),
+            store_volumes: StoreVolumes::default(),
+            agents: Agents::default(),
+            metrics,
+            admission,
+            watched,
+            failures: Mutex::default(),
+            unreadable: Mutex::default(),
+        }
+    }
+
+    /// Nothing needs to be known of this object any more.
+    pub fn forget(&self, uid: &str) {
+        self.pending_pods.forget(uid);
+        self.store_volumes.forget(uid);
+        self.attempts.forget(uid);
+    }
+
+    pub fn succeeded(&self, uid: &str) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// How long to wait after one more failure of this object.
+    pub fn failed(&self, uid: &str) -> Duration {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(uid.to_owned()).or_insert(0);
+        *count = count.saturating_add(1);
+        FIRST_RETRY
+            .saturating_mul(1u32.checked_shl(*count - 1).unwrap_or(u32::MAX))
+            .min(LONGEST_RETRY)
+    }
+}

@@ -1,0 +1,100 @@
+//! Does what was decided about a run: objects first, then pods, so that a pod finds what it mounts.
+
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use grpo_operator_core::{
+    desired_object::DesiredObject,
+    grpo_run::{
+        decision::{AdmissionStep, ClaimStep, Decision},
+        observation::RunObservation,
+    },
+    names::CLAIM_FIELD_MANAGER,
+};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::read::group_key;
+use crate::{cluster::is_owned_by, context::Context, error::Error};
+
+pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let (cluster, owner) = (&context.cluster, &seen.owner);
+    for desired in &decision.objects {
+        if is_missed(seen, desired) {
+            cluster.distrust(&owner.namespace, desired);
+        }
+        cluster.apply(&owner.namespace, desired).await?;
+    }
+    match &decision.admission {
+        AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),
+        AdmissionStep::Forget => context.admission.forget(&owner.uid),
+    }
+    step_claim(seen, decision.claim, context).await?;
+    for pod in &decision.delete_pods {
+        cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+    }
+    for (role, pod, facts) in &decision.create {
+        cluster.create_pod(&owner.namespace, &owner.uid, pod).await?;
+        context.pending_pods.made(&group_key(&owner.uid, role), facts.clone());
+    }
+    for service in &decision.delete_services {
+        cluster.delete::<Service>(&owner.namespace, service, None).await?;
+    }
+    if decision.delete_pools {
+        delete_own_pools(seen, context).await?;
+    }
+    if decision.delete_run {
+        cluster
+            .delete::<GrpoRun>(&owner.namespace, &owner.name, Some(&owner.uid))
+            .await?;
+    }
+    Ok(())
+}
+
+/// A pool that was deleted by hand: no watch has told, because pools are read anew every time.
+fn is_missed(seen: &RunObservation, desired: &DesiredObject) -> bool {
+    let is = |kind: &str| desired.kind() == kind;
+    (is(&InferencePool::kind(&())) && seen.inference.is_none())
+        || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
+}
+
+/// A claim is taken against the version of the pool that was seen free: of two runs that see it free, one gets it.
+async fn step_claim(seen: &RunObservation, step: ClaimStep, context: &Context) -> Result<(), Error> {
+    let Some(pool) = &seen.inference else { return Ok(()) };
+    let status: Value = match step {
+        ClaimStep::Leave => return Ok(()),
+        ClaimStep::Take => json!({"claimedBy": {"name": seen.owner.name, "uid": seen.owner.uid}}),
+        ClaimStep::Release => json!({}),
+    };
+    context
+        .cluster
+        .write_status(pool, CLAIM_FIELD_MANAGER, status, pool.resource_version().as_deref())
+        .await
+}
+
+/// Deletes the pools that were made for the run; theirs go with them.
+async fn delete_own_pools(seen: &RunObservation, context: &Context) -> Result<(), Error> {
+    let (cluster, owner) = (&context.cluster, &seen.owner);
+    if let Some(pool) = seen
+        .inference
+        .as_ref()
+        .filter(|pool| is_to_go(&pool.metadata, &owner.uid))
+    {
+        cluster
+            .delete::<InferencePool>(&owner.namespace, &pool.name_any(), pool.metadata.uid.as_deref())
+            .await?;
+    }
+    if let Some(pool) = seen
+        .sandboxes
+        .as_ref()
+        .filter(|pool| is_to_go(&pool.metadata, &owner.uid))
+    {
+        cluster
+            .delete::<SandboxPool>(&owner.namespace, &pool.name_any(), pool.metadata.uid.as_deref())
+            .await?;
+    }
+    Ok(())
+}
+
+fn is_to_go(metadata: &kube::core::ObjectMeta, owner: &str) -> bool {
+    metadata.deletion_timestamp.is_none() && is_owned_by(metadata, owner)
+}

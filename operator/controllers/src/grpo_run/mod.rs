@@ -1,0 +1,62 @@
+//! The controller of `GrpoRun`: [`read`] what there is, [`decide`](decide::decide) what is to be done, [`apply`] it, write the
+//! [`status`].
+
+mod apply;
+mod read;
+mod status;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::Stream;
+use grpo_crds::{GrpoRun, grpo_run::Phase};
+use grpo_operator_core::grpo_run::{decide, decision};
+use kube::{core::DeserializeGuard, runtime::watcher};
+use tokio::sync::mpsc;
+
+use crate::{
+    context::Context,
+    controller::{self, Kind},
+    error::Error,
+    parent::Parent,
+};
+
+/// Runs the controller until the process ends.
+pub async fn control(
+    shown: impl Stream<Item = Result<DeserializeGuard<GrpoRun>, watcher::Error>> + Send + 'static,
+    triggers: mpsc::Receiver<Parent>,
+    context: Arc<Context>,
+) {
+    // Its pools trigger it through their watched, which it reads them from.
+    let controller = controller::controller(&context.watched.runs, shown, triggers);
+    controller::run(controller, context).await;
+}
+
+impl Kind for GrpoRun {
+    const HEALTH: &'static str = decision::PROVISIONED;
+
+    fn state(&self) -> &'static str {
+        match self.status.as_ref().and_then(|status| status.phase) {
+            None | Some(Phase::Pending) => "Pending",
+            Some(Phase::Queued) => "Queued",
+            Some(Phase::Provisioning) => "Provisioning",
+            Some(Phase::Running) => "Running",
+            Some(Phase::Suspended) => "Suspended",
+            Some(Phase::Succeeded) => "Succeeded",
+            Some(Phase::Failed) => "Failed",
+            Some(Phase::Terminating) => "Terminating",
+        }
+    }
+
+    async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
+        let seen = read::read(self, context).await?;
+        let decision = decide::decide(&seen, &context.settings);
+        apply::apply(&seen, &decision, context).await?;
+        let retry_in = decision.retry_in;
+        status::write(&seen, decision, context).await?;
+        Ok(retry_in)
+    }
+
+    async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {
+        status::show(self, error, context).await
+    }
+}

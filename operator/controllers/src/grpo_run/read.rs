@@ -1,0 +1,129 @@
+//! What there is of a run: its pods and attempts from memory, its pools and its volume from the API server.
+
+use grpo_crds::{GrpoRun, grpo_run::AccessMode};
+use grpo_operator_core::{
+    desired_object::Owner,
+    grpo_run::observation::{RunObservation, StoreVolume},
+    names::{self, role},
+    pods::PodFacts,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+
+use crate::{
+    context::Context,
+    error::Error,
+    parent::{Controlled, Parent},
+};
+
+/// Where the scheduler events the node for which a volume that waits for its first consumer is made.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Error> {
+    let owner = Owner::of(run).ok_or_else(|| Error::Nameless {
+        what: format!("GrpoRun {}", run.name_any()),
+    })?;
+    let parent = Parent {
+        kind: Controlled::Run,
+        namespace: owner.namespace.clone(),
+        name: owner.name.clone(),
+    };
+    // Pods of a deleted run of the same name are not this run's.
+    let all: Vec<(String, PodFacts)> = [role::DRIVER, role::TRAINER]
+        .iter()
+        .flat_map(|role| context.pods.pods(&parent, role))
+        .filter(|pod| pod.owner.as_deref() == Some(&owner.uid))
+        .map(|pod| (pod.role, pod.facts))
+        .collect();
+    let seen = |wanted: &str| {
+        all.iter()
+            .filter(|(role, _)| role == wanted)
+            .map(|(_, facts)| facts.clone())
+            .collect()
+    };
+    let (driver_pods, trainer_pods) = (seen(role::DRIVER), seen(role::TRAINER));
+
+    let mut read = RunObservation {
+        attempts: context.attempts.attempts(
+            &owner.uid,
+            run.status.as_ref().and_then(|status| status.attempts.as_ref()),
+        ),
+        driver_pods: context
+            .pending_pods
+            .with_made(&group_key(&owner.uid, role::DRIVER), driver_pods),
+        trainer_pods: context
+            .pending_pods
+            .with_made(&group_key(&owner.uid, role::TRAINER), trainer_pods),
+        inference: None,
+        sandboxes: None,
+        store: StoreVolume::Missing,
+        store_node: None,
+        gpu_memory: context.admission.gpu_memory(),
+        verdict: context.admission.verdict(&owner.uid),
+        now: Timestamp::now(),
+        run: run.clone(),
+        owner,
+    };
+    (read.store, read.store_node) = store(&read, context).await?;
+    if run.spec.mode.needs_engines() {
+        let pools = &context.watched.inference_pools;
+        read.inference = pools.read(&read.owner.namespace, read.inference_name(), &parent).await;
+    }
+    if run.spec.mode.needs_sandboxes() {
+        let pools = &context.watched.sandbox_pools;
+        read.sandboxes = pools.read(&read.owner.namespace, read.sandboxes_name(), &parent).await;
+    }
+    Ok(read)
+}
+
+/// The key of a group's pods among the pending ones.
+pub fn group_key(uid: &str, role: &str) -> String {
+    format!("{uid}/{role}")
+}
+
+/// What holds the store, and the node that it is on where it is on one.
+async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume, Option<String>), Error> {
+    let store = &read.run.spec.store;
+    let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
+    let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
+        (Some(existing), _) => {
+            // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has
+            // admitted the run.
+            if admitted && let Some(known) = context.store_volumes.of(&read.owner.uid) {
+                return Ok((known, None));
+            }
+            existing.claim_name.clone()
+        }
+        (None, Some(template)) if template.access_modes.contains(&AccessMode::ReadWriteMany) => {
+            return Ok((StoreVolume::Shared, None));
+        }
+        (None, Some(_)) if admitted => {
+            return Ok((StoreVolume::OneNode, None));
+        }
+        (None, Some(_)) => names::store_claim(&read.owner.name),
+        // An object store: nothing is mounted.
+        (None, None) => return Ok((StoreVolume::Shared, None)),
+    };
+    let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
+    let Some(claim) = claim else {
+        let own = store.volume_claim_template.is_some();
+        return Ok((
+            if own {
+                StoreVolume::OneNode
+            } else {
+                StoreVolume::Missing
+            },
+            None,
+        ));
+    };
+    let node = claim.annotations().get(SELECTED_NODE).cloned();
+    let modes = claim.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
+    Ok(if modes.iter().any(|mode| mode == "ReadWriteMany") {
+        context.store_volumes.keep(&read.owner.uid, StoreVolume::Shared);
+        (StoreVolume::Shared, None)
+    } else {
+        context.store_volumes.keep(&read.owner.uid, StoreVolume::OneNode);
+        (StoreVolume::OneNode, node)
+    })
+}

@@ -1,0 +1,32 @@
+//! Does what was decided about an InferencePool (`grpo.dev`).
+
+use grpo_operator_core::{
+    inference_pool::{decide::Decision, observation::InferencePoolObservation},
+    names::CLAIM_FIELD_MANAGER,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::{context::Context, error::Error};
+
+pub async fn apply(seen: &InferencePoolObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let (cluster, owner) = (&context.cluster, &seen.owner);
+    for desired in &decision.objects {
+        cluster.apply(&owner.namespace, desired).await?;
+    }
+    for pod in &decision.delete {
+        cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+    }
+    for (pod, facts) in &decision.create {
+        cluster.create_pod(&owner.namespace, &owner.uid, pod).await?;
+        context.pending_pods.made(&owner.uid, facts.clone());
+    }
+    if decision.release_claim {
+        let version = seen.pool.resource_version();
+        cluster
+            .write_status(&seen.pool, CLAIM_FIELD_MANAGER, json!({}), version.as_deref())
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Objects that something happened to, until their reconcile begins.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{parent::Controlled, parent::Parent};
+
+/// What was to be reconciled this long ago no longer exists: nothing reconciles an object that is gone.
+const FORGOTTEN: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+pub struct Queue {
+    since: Mutex<HashMap<Parent, Instant>>,
+}
+
+impl Queue {
+    /// The first of several triggers counts.
+    pub fn triggered(&self, parent: &Parent) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.entry(parent.clone()).or_insert_with(Instant::now);
+    }
+
+    /// How long it has waited, if a trigger caused it.
+    pub fn begun(&self, kind: &str, namespace: &str, name: &str) -> Option<Duration> {
+        let parent = Parent {
+            kind: Controlled::named(kind)?,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.remove(&parent).map(|since| since.elapsed())
+    }
+
+    /// How many wait, by kind.
+    pub fn lengths(&self) -> BTreeMap<&'static str, i64> {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.retain(|_, since| since.elapsed() < FORGOTTEN);
+        let mut lengths: BTreeMap<&'static str, i64> = Controlled::ALL.iter().map(|kind| (kind.name(), 0)).collect();
+        for parent in since.keys() {
+            *lengths.entry(parent.kind.name()).or_default() += 1;
+        }
+        lengths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_waits_from_its_first_trigger_until_its_reconcile_begins() {
+        let queue = Queue::default();
+        let parent = Parent {
+            kind: Controlled::Run,
+            namespace: "a".into(),
+            name: "b".into(),
+        };
+        assert_eq!(queue.begun("GrpoRun", "a", "b"), None, "nothing happened to it");
+        queue.triggered(&parent);
+        queue.triggered(&parent);
+        assert_eq!(queue.lengths()["GrpoRun"], 1);
+        assert!(queue.begun("GrpoRun", "a", "b").is_some());
+        assert_eq!(queue.lengths()["GrpoRun"], 0);
+    }
+}

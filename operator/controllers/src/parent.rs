@@ -1,0 +1,70 @@
+//! Objects of ours, and which of them a pod or a child object belongs to.
+
+use grpo_crds::GrpoRun;
+use grpo_operator_core::names::{self, role};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt, core::ObjectMeta};
+
+/// Which controller an object belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Controlled {
+    Run,
+    InferencePool,
+    SandboxPool,
+}
+
+impl Controlled {
+    pub const ALL: [Self; 3] = [Self::Run, Self::InferencePool, Self::SandboxPool];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "GrpoRun",
+            Self::InferencePool => "InferencePool",
+            Self::SandboxPool => "SandboxPool",
+        }
+    }
+
+    pub fn named(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == kind)
+    }
+}
+
+/// An object of ours, by kind and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Parent {
+    pub kind: Controlled,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Parent {
+    /// Whom a pod belongs to, by its labels.
+    pub fn of_pod(pod: &Pod) -> Option<Self> {
+        let labels = pod.labels();
+        let (kind, label) = match labels.get(names::ROLE)?.as_str() {
+            role::DRIVER | role::TRAINER => (Controlled::Run, names::RUN),
+            role::ENGINE => (Controlled::InferencePool, names::INFERENCE_POOL),
+            role::GATEWAY | role::SANDBOX => (Controlled::SandboxPool, names::SANDBOX_POOL),
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            namespace: pod.namespace()?,
+            name: labels.get(label)?.clone(),
+        })
+    }
+
+    /// Whom an object belongs to, by its controller reference.
+    pub fn of_owned(metadata: &ObjectMeta) -> Option<Self> {
+        let owner = metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true) && owner.api_version == GrpoRun::api_version(&()))?;
+        Some(Self {
+            kind: Controlled::named(&owner.kind)?,
+            namespace: metadata.namespace.clone()?,
+            name: owner.name.clone(),
+        })
+    }
+}

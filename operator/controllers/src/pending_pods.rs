@@ -1,0 +1,74 @@
+//! Pods that this process has just made and that no watch shows yet.
+//!
+//! A reconcile that reads a watch's cache right after a write would see the past: it would take a pod that it has just
+//! made for a lost one. Only the leader reconciles, and its caches are filled before it begins, so nothing has to
+//! survive the process.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use grpo_operator_core::pods::PodFacts;
+
+/// A made pod that no watch has shown after this long was deleted in between.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Made {
+    facts: PodFacts,
+    at: Instant,
+}
+
+#[derive(Default)]
+pub struct PendingPods {
+    made: Mutex<HashMap<String, Vec<Made>>>,
+}
+
+impl PendingPods {
+    /// A pod of the owner with this uid has been made.
+    pub fn made(&self, owner: &str, facts: PodFacts) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.entry(owner.to_owned()).or_default().push(Made {
+            facts,
+            at: Instant::now(),
+        });
+    }
+
+    /// The pods a watch shows, and those it does not show yet.
+    pub fn with_made(&self, owner: &str, mut seen: Vec<PodFacts>) -> Vec<PodFacts> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = made.get_mut(owner) {
+            waiting.retain(|made| made.at.elapsed() < PATIENCE && !seen.iter().any(|pod| pod.name == made.facts.name));
+            seen.extend(waiting.iter().map(|made| made.facts.clone()));
+            if waiting.is_empty() {
+                made.remove(owner);
+            }
+        }
+        seen
+    }
+
+    /// Nothing needs to be known of this owner any more.
+    pub fn forget(&self, owner: &str) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_made_pod_is_known_until_a_watch_shows_it() {
+        let pending = PendingPods::default();
+        let made = PodFacts::just_made("demo-driver-1-0".into(), 1, 0);
+        pending.made("uid", made.clone());
+        assert_eq!(pending.with_made("uid", Vec::new()), vec![made.clone()]);
+        assert_eq!(pending.with_made("uid", vec![made.clone()]), [made]);
+        assert_eq!(
+            pending.with_made("uid", Vec::new()),
+            [],
+            "once seen, a watch that shows it no more is right"
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! Objects of one of our kinds as their watch last showed them, and who has read them.
+//!
+//! ```text
+//! watch ─► store ─► controller of the kind
+//!            └────► whoever has read the object that changed (or did not exist), once
+//! ```
+//!
+//! A reconcile that reads another object here costs no request, and is triggered when that object is not any more what
+//! it has read: also when it did not exist, and also when its deletion was missed while the watch was interrupted. A
+//! reader is told once; it reads again, and is told again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::{Stream, StreamExt};
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
+use kube::{
+    Api, Resource, ResourceExt,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, ObjectRef, Store},
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::{
+    parent::Parent,
+    watches::{
+        config::{Pauses, every_object},
+        triggers::Triggers,
+    },
+};
+
+/// Where kubectl keeps the whole manifest for its next apply.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Namespace and name.
+type Key = (String, String);
+/// What each reader has read: the object's version, or that there was none.
+type Readers = HashMap<Key, HashMap<Parent, Option<String>>>;
+
+/// The watched of our three kinds.
+pub struct WatchedStores {
+    pub runs: Arc<WatchedStore<GrpoRun>>,
+    pub inference_pools: Arc<WatchedStore<InferencePool>>,
+    pub sandbox_pools: Arc<WatchedStore<SandboxPool>>,
+}
+
+/// A kind that is watched.
+pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {}
+
+impl<K> Watched for K where K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {}
+
+pub struct WatchedStore<K: Watched> {
+    store: Store<DeserializeGuard<K>>,
+    /// Everything that exists has been seen. Not the store's own word for it, which wakes only one of several who wait.
+    filled: watch::Sender<bool>,
+    readers: Mutex<Readers>,
+}
+
+impl<K: Watched> WatchedStore<K> {
+    /// An empty watched, and the stream that fills it: it has to be polled, by the controller of the kind.
+    pub fn of(
+        api: Api<DeserializeGuard<K>>,
+        triggers: Triggers,
+    ) -> (
+        Arc<Self>,
+        impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
+    ) {
+        let (store, writer) = reflector::store();
+        let watched = Arc::new(Self {
+            store,
+            filled: watch::Sender::new(false),
+            readers: Mutex::default(),
+        });
+        let reflected = watched.clone();
+        let stream = watcher(api, every_object())
+            .backoff(Pauses::default())
+            // Who wrote which field, and what kubectl applied, is longer than the object, and nobody here asks.
+            .modify(|object| {
+                object.managed_fields_mut().clear();
+                object.annotations_mut().remove(LAST_APPLIED);
+            })
+            .reflect(writer)
+            .then(move |event| {
+                let concerned = event
+                    .as_ref()
+                    .map(|event| reflected.concerned(event))
+                    .unwrap_or_default();
+                let triggers = triggers.clone();
+                async move {
+                    for reader in concerned {
+                        triggers.pull(reader).await;
+                    }
+                    event
+                }
+            })
+            .applied_objects();
+        (watched, stream)
+    }
+
+    pub fn store(&self) -> Store<DeserializeGuard<K>> {
+        self.store.clone()
+    }
+
+    /// The object as the watch last showed it. The reader is triggered when it changes. An object that cannot be read
+    /// counts as none.
+    pub async fn read(&self, namespace: &str, name: &str, reader: &Parent) -> Option<K> {
+        self.is_filled().await;
+        let key = (namespace.to_owned(), name.to_owned());
+        // The store is written before readers are looked through, and read while they are locked: a change is either
+        // seen or told.
+        let mut readers = self.locked();
+        let object = self.current(&key);
+        let version = object
+            .as_ref()
+            .and_then(|object| object.meta().resource_version.clone());
+        readers.entry(key).or_default().insert(reader.clone(), version);
+        object.and_then(|object| object.0.as_ref().ok().cloned())
+    }
+
+    /// The same for somebody who does not want to be told, also when it cannot be read.
+    pub async fn peek(&self, namespace: &str, name: &str) -> Option<Arc<DeserializeGuard<K>>> {
+        self.is_filled().await;
+        self.current(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    async fn is_filled(&self) {
+        // An error means that the watch's end is gone, and then the process ends.
+        let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
+    }
+
+    fn current(&self, (namespace, name): &Key) -> Option<Arc<DeserializeGuard<K>>> {
+        self.store.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// Who has read what is not so any more.
+    fn concerned(&self, event: &Event<DeserializeGuard<K>>) -> HashSet<Parent> {
+        let mut readers = self.locked();
+        match event {
+            Event::Apply(object) | Event::Delete(object) => {
+                let key = (object.namespace().unwrap_or_default(), object.name_any());
+                readers.remove(&key).into_iter().flat_map(HashMap::into_keys).collect()
+            }
+            Event::InitDone => {
+                self.filled.send_replace(true);
+                let mut concerned = HashSet::new();
+                readers.retain(|key, read| {
+                    let current = self
+                        .current(key)
+                        .and_then(|object| object.meta().resource_version.clone());
+                    concerned.extend(
+                        read.extract_if(|_, version| *version != current)
+                            .map(|(reader, _)| reader),
+                    );
+                    !read.is_empty()
+                });
+                concerned
+            }
+            Event::Init | Event::InitApply(_) => HashSet::new(),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parent::Controlled;
+
+    fn guarded(name: &str, version: &str) -> DeserializeGuard<SandboxPool> {
+        let pool = serde_json::json!({
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool",
+            "metadata": {"name": name, "namespace": "team", "resourceVersion": version},
+            "spec": {"max": 1},
+        });
+        DeserializeGuard(Ok(serde_json::from_value(pool).unwrap()))
+    }
+
+    fn reader(name: &str) -> Parent {
+        Parent {
+            kind: Controlled::Run,
+            namespace: "team".into(),
+            name: name.into(),
+        }
+    }
+
+    /// A watched, and how to make it see something: who is concerned comes back.
+    struct Seeing {
+        watched: WatchedStore<SandboxPool>,
+        writer: reflector::store::Writer<DeserializeGuard<SandboxPool>>,
+    }
+
+    impl Seeing {
+        fn listed(pools: &[(&str, &str)]) -> Self {
+            let (store, writer) = reflector::store();
+            let watched = WatchedStore {
+                store,
+                filled: watch::Sender::new(false),
+                readers: Mutex::default(),
+            };
+            let mut seeing = Self { watched, writer };
+            seeing.list(pools);
+            seeing
+        }
+
+        fn sees(&mut self, event: Event<DeserializeGuard<SandboxPool>>) -> Vec<String> {
+            self.writer.apply_watcher_event(&event);
+            let mut names: Vec<String> = self
+                .watched
+                .concerned(&event)
+                .into_iter()
+                .map(|reader| reader.name)
+                .collect();
+            names.sort();
+            names
+        }
+
+        fn list(&mut self, pools: &[(&str, &str)]) -> Vec<String> {
+            self.sees(Event::Init);
+            for (name, version) in pools {
+                self.sees(Event::InitApply(guarded(name, version)));
+            }
+            self.sees(Event::InitDone)
+        }
+
+        async fn reads(&self, who: &str, pool: &str) -> Option<String> {
+            self.watched.read("team", pool, &reader(who)).await?.resource_version()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_is_told_once_when_what_it_read_changes() {
+        let mut seeing = Seeing::listed(&[("a", "1"), ("b", "1")]);
+        assert_eq!(seeing.reads("run", "a").await.as_deref(), Some("1"));
+        assert!(seeing.sees(Event::Apply(guarded("b", "2"))).is_empty());
+        assert_eq!(seeing.sees(Event::Apply(guarded("a", "3"))), ["run"]);
+        assert!(
+            seeing.sees(Event::Apply(guarded("a", "4"))).is_empty(),
+            "it has not read again"
+        );
+        assert_eq!(seeing.reads("run", "a").await.as_deref(), Some("4"));
+        assert_eq!(seeing.sees(Event::Delete(guarded("a", "4"))), ["run"]);
+        assert_eq!(seeing.reads("run", "a").await, None);
+    }
+
+    #[tokio::test]
+    async fn who_found_nothing_is_told_when_there_is_something() {
+        let mut seeing = Seeing::listed(&[]);
+        assert_eq!(seeing.reads("run", "a").await, None);
+        assert_eq!(seeing.sees(Event::Apply(guarded("a", "1"))), ["run"]);
+    }
+
+    #[tokio::test]
+    async fn what_was_missed_while_the_watch_was_interrupted_is_told_after_the_next_list() {
+        let mut seeing = Seeing::listed(&[("same", "1"), ("changed", "1"), ("deleted", "1")]);
+        for pool in ["same", "changed", "deleted", "made"] {
+            seeing.reads(&format!("reads-{pool}"), pool).await;
+        }
+        let told = seeing.list(&[("same", "1"), ("changed", "2"), ("made", "1")]);
+        assert_eq!(told, ["reads-changed", "reads-deleted", "reads-made"]);
+        assert!(seeing.list(&[("same", "1")]).is_empty(), "told once");
+    }
+}

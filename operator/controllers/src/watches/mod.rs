@@ -1,0 +1,16 @@
+//! Watches that feed the three controllers: all pods that are ours, the ledgers, and what the operator has applied.
+//!
+//! ```text
+//! pods ─────► PodIndex (facts by parent, in memory) ──┐
+//! ledgers ──► Ledgers (leases and report by pool) ────┼─► Triggers ─► the parent's controller
+//! children ─► Applied (drops what has changed) ───────┘
+//! ```
+//!
+//! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was
+//! triggered by. Pods are kept as facts, a few hundred bytes each, and a change that changes no fact triggers nobody.
+
+pub mod children;
+pub mod config;
+pub mod ledgers;
+pub mod pods;
+pub mod triggers;

@@ -1,0 +1,377 @@
+//! What admission knows of nodes and pods: what there is, what is taken, what is asked for. A few hundred bytes each.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Affinity, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::ResourceExt;
+
+use crate::{names, quantity::thousandths};
+
+/// What a node's scheduler label says it is called.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Of which every pod takes one.
+const PODS: &str = "pods";
+
+/// Amounts by resource, in thousandths.
+pub type Amounts = BTreeMap<Arc<str>, i64>;
+
+/// What matters of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeFacts {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// Taints that keep pods away.
+    pub taints: Vec<Taint>,
+    /// New pods may be bound to it.
+    pub usable: bool,
+    pub allocatable: Amounts,
+}
+
+/// What matters of one pod, whoever it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodNeeds {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Arc<str>,
+    /// Its resourceVersion: an older sighting is not taken for a newer one.
+    pub version: u64,
+    /// The node it is bound to.
+    pub node: Option<Arc<str>>,
+    /// The node that the scheduler keeps for it, mostly because it preempts others there.
+    pub promised: Option<Arc<str>>,
+    pub requests: Arc<Amounts>,
+    /// Only of pods of runs.
+    pub member: Option<Box<Member>>,
+}
+
+/// A pod that is admitted with its run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Uid of the run.
+    pub run: String,
+    pub role: String,
+    pub attempt: u32,
+    pub rank: u32,
+    pub gated: bool,
+    pub deleting: bool,
+    pub priority: i32,
+    /// Gates of others, which stay.
+    pub other_gates: Vec<String>,
+    pub selector: Arc<BTreeMap<String, String>>,
+    /// Required node affinity: any of the terms.
+    pub terms: Vec<NodeSelectorTerm>,
+    pub tolerations: Arc<Vec<Toleration>>,
+    /// All pods of a run for which this is set have to be on one node, that of their volume.
+    pub together: bool,
+    /// It asks for something that is not looked at here: the scheduler alone knows where it may go.
+    pub beyond_us: bool,
+}
+
+impl NodeFacts {
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let ready = status
+            .and_then(|status| status.conditions.as_ref())
+            .into_iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+        let repels = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+        Self {
+            name: node.name_any(),
+            labels: node.labels().clone(),
+            taints: spec
+                .and_then(|spec| spec.taints.as_ref())
+                .into_iter()
+                .flatten()
+                .filter(repels)
+                .cloned()
+                .collect(),
+            usable: ready && !cordoned && node.metadata.deletion_timestamp.is_none(),
+            allocatable: amounts(status.and_then(|status| status.allocatable.as_ref())),
+        }
+    }
+
+    /// Whether the scheduler may bind this pod here, if there is capacity.
+    pub fn admits(&self, pod: &Member) -> bool {
+        self.usable
+            && pod
+                .selector
+                .iter()
+                .all(|(key, value)| self.labels.get(key) == Some(value))
+            && (pod.terms.is_empty() || pod.terms.iter().any(|term| self.matches(term)))
+            && self
+                .taints
+                .iter()
+                .all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+    }
+
+    fn matches(&self, term: &NodeSelectorTerm) -> bool {
+        let labels = term.match_expressions.iter().flatten();
+        let fields = term.match_fields.iter().flatten();
+        labels
+            .into_iter()
+            .all(|wanted| satisfies(wanted, self.labels.get(&wanted.key).map(String::as_str)))
+            && fields
+                .into_iter()
+                .all(|wanted| satisfies(wanted, (wanted.key == "metadata.name").then_some(self.name.as_str())))
+    }
+}
+
+/// Whether a label's value satisfies a requirement.
+fn satisfies(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = wanted.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
+    let compared = || Some((value?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match wanted.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared().is_some_and(|(value, bound)| value > bound),
+        "Lt" => compared().is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().filter(|effect| !effect.is_empty());
+    let key = toleration.key.as_deref().filter(|key| !key.is_empty());
+    let value = || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    effect.is_none_or(|effect| effect == taint.effect)
+        && match toleration.operator.as_deref() {
+            Some("Exists") => key.is_none_or(|key| key == taint.key),
+            _ => key == Some(taint.key.as_str()) && value(),
+        }
+}
+
+impl PodNeeds {
+    pub fn of(pod: &Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let member = pod.annotations().get(names::ADMITTED_WITH).map(|run| {
+            Box::new(Member::of(
+                run,
+                &spec,
+                pod.labels(),
+                pod.metadata.deletion_timestamp.is_some(),
+            ))
+        });
+        Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default().into(),
+            version: pod
+                .resource_version()
+                .and_then(|version| version.parse().ok())
+                .unwrap_or(0),
+            node: spec.node_name.as_deref().map(Arc::from),
+            promised: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.nominated_node_name.as_deref())
+                .filter(|node| !node.is_empty() && spec.node_name.is_none())
+                .map(Arc::from),
+            requests: requests(&spec).into(),
+            member,
+        }
+    }
+}
+
+impl Member {
+    fn of(run: &str, spec: &PodSpec, labels: &BTreeMap<String, String>, deleting: bool) -> Self {
+        let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let gates = || spec.scheduling_gates.iter().flatten().map(|gate| &gate.name);
+        let affinity = spec.affinity.clone().unwrap_or_default();
+        Self {
+            run: run.to_owned(),
+            role: labels.get(names::ROLE).cloned().unwrap_or_default(),
+            attempt: number(names::ATTEMPT),
+            rank: number(names::RANK),
+            gated: gates().any(|gate| gate == names::GATE),
+            deleting,
+            priority: spec.priority.unwrap_or(0),
+            other_gates: gates().filter(|gate| *gate != names::GATE).cloned().collect(),
+            selector: spec.node_selector.clone().unwrap_or_default().into(),
+            terms: affinity
+                .node_affinity
+                .as_ref()
+                .and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref())
+                .map(|required| required.node_selector_terms.clone())
+                .unwrap_or_default(),
+            tolerations: spec.tolerations.clone().unwrap_or_default().into(),
+            together: is_with_its_store(&affinity),
+            beyond_us: is_beyond_us(spec, &affinity),
+        }
+    }
+}
+
+/// Our own term, by which pods that mount one ReadWriteOnce volume are on one node.
+fn is_with_its_store(affinity: &Affinity) -> bool {
+    pod_terms(affinity).any(|selects_store| selects_store)
+}
+
+/// For each required pod affinity term, whether it is ours.
+fn pod_terms(affinity: &Affinity) -> impl Iterator<Item = bool> + '_ {
+    let terms = affinity
+        .pod_affinity
+        .as_ref()
+        .and_then(|pods| pods.required_during_scheduling_ignored_during_execution.as_ref());
+    terms.into_iter().flatten().map(|term| {
+        let labels = term
+            .label_selector
+            .as_ref()
+            .and_then(|selector| selector.match_labels.as_ref());
+        labels.is_some_and(|labels| labels.contains_key(names::STORE))
+    })
+}
+
+fn is_beyond_us(spec: &PodSpec, affinity: &Affinity) -> bool {
+    let foreign = pod_terms(affinity).any(|ours| !ours);
+    let apart = affinity.pod_anti_affinity.as_ref().is_some_and(|apart| {
+        apart
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+            .is_some_and(|terms| !terms.is_empty())
+    });
+    let spread = spec
+        .topology_spread_constraints
+        .iter()
+        .flatten()
+        .any(|spread| spread.when_unsatisfiable == "DoNotSchedule");
+    let claims = spec.resource_claims.iter().flatten().next().is_some();
+    foreign
+        || apart
+        || spread
+        || claims
+        || spec
+            .scheduler_name
+            .as_deref()
+            .is_some_and(|name| name != "default-scheduler")
+}
+
+/// What the scheduler counts: the containers and sidecars together, or the largest init container, and the overhead.
+fn requests(spec: &PodSpec) -> Amounts {
+    let mut running = Amounts::new();
+    let mut largest_init = Amounts::new();
+    let of = |resources: &Option<k8s_openapi::api::core::v1::ResourceRequirements>| {
+        let limits = amounts(resources.as_ref().and_then(|resources| resources.limits.as_ref()));
+        let mut requests = limits;
+        requests.extend(amounts(
+            resources.as_ref().and_then(|resources| resources.requests.as_ref()),
+        ));
+        requests
+    };
+    for container in spec.init_containers.iter().flatten() {
+        let needs = of(&container.resources);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut running, &needs);
+        } else {
+            for (resource, amount) in needs {
+                let beside = running.get(&resource).copied().unwrap_or(0);
+                let largest = largest_init.entry(resource).or_insert(0);
+                *largest = (*largest).max(amount.saturating_add(beside));
+            }
+        }
+    }
+    for container in &spec.containers {
+        add(&mut running, &of(&container.resources));
+    }
+    for (resource, amount) in largest_init {
+        let total = running.entry(resource).or_insert(0);
+        *total = (*total).max(amount);
+    }
+    add(&mut running, &amounts(spec.overhead.as_ref()));
+    running.insert(Arc::from(PODS), 1000);
+    running
+}
+
+pub fn add(total: &mut Amounts, more: &Amounts) {
+    for (resource, amount) in more {
+        let sum = total.entry(resource.clone()).or_insert(0);
+        *sum = sum.saturating_add(*amount);
+    }
+}
+
+fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Amounts {
+    quantities
+        .into_iter()
+        .flatten()
+        .filter_map(|(resource, quantity)| Some((interned(resource), thousandths(quantity)?)))
+        .filter(|(_, amount)| *amount > 0)
+        .collect()
+}
+
+/// The names that every pod has are kept once.
+fn interned(resource: &str) -> Arc<str> {
+    use std::sync::OnceLock;
+    static COMMON: OnceLock<[Arc<str>; 4]> = OnceLock::new();
+    let common = COMMON.get_or_init(|| ["cpu", "memory", "nvidia.com/gpu", PODS].map(Arc::from));
+    common
+        .iter()
+        .find(|name| &***name == resource)
+        .cloned()
+        .unwrap_or_else(|| Arc::from(resource))
+}
+
+/// What many pods have alike, kept once: ten thousand of them ask for a handful of amounts, by a handful of selectors
+/// and tolerations.
+#[derive(Default)]
+pub struct Alike {
+    requests: Kept<Amounts>,
+    selectors: Kept<BTreeMap<String, String>>,
+    tolerations: Kept<Vec<Toleration>>,
+}
+
+impl Alike {
+    pub fn share(&mut self, pod: &mut PodNeeds) {
+        self.requests.share(&mut pod.requests);
+        if let Some(member) = &mut pod.member {
+            self.selectors.share(&mut member.selector);
+            self.tolerations.share(&mut member.tolerations);
+        }
+    }
+}
+
+/// Values that are looked through one by one, so not many.
+struct Kept<T>(Vec<Weak<T>>);
+
+/// Where no two pods are alike, so many values are compared in vain.
+const KEPT: usize = 64;
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: PartialEq> Kept<T> {
+    fn share(&mut self, value: &mut Arc<T>) {
+        self.0.retain(|kept| kept.strong_count() > 0);
+        match self.0.iter().filter_map(Weak::upgrade).find(|kept| kept == value) {
+            Some(kept) => *value = kept,
+            None if self.0.len() < KEPT => self.0.push(Arc::downgrade(value)),
+            None => {}
+        }
+    }
+}
+
+/// A run whose pods wait together, as its controller describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub created: Timestamp,
+    /// How many pods of each role make the run whole.
+    pub whole: BTreeMap<&'static str, u32>,
+    /// The node that the store's volume is on, once it has one.
+    pub store_node: Option<String>,
+}

@@ -1,0 +1,203 @@
+//! Whether pods fit onto nodes all at once, and where each would go. Pure.
+//!
+//! A search rather than a guess: pods by falling size, each first where it leaves least, with backtracking, so that
+//! what fits is found also when sizes do not divide each other. Nodes that are alike are tried once. The search is
+//! bounded; what it has not placed by then counts as not fitting, which is safe: the run waits.
+
+use std::{cmp::Reverse, sync::Arc};
+
+use super::facts::{Amounts, NodeFacts, PodNeeds, add};
+
+/// Of one search, so many tries, and of all searches of one decision together.
+const TRIES: usize = 20_000;
+const ALL_TRIES: usize = 200_000;
+
+/// What is left of the tries of one decision: a thousand runs that wait must not keep the cluster's events waiting.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(ALL_TRIES)
+    }
+}
+
+/// What decides about a pod's size before anything else.
+pub const GPU: &str = "nvidia.com/gpu";
+
+/// Nodes with what is free on them.
+#[derive(Clone, Debug)]
+pub struct Capacity<'a> {
+    pub nodes: Vec<(&'a NodeFacts, Amounts)>,
+}
+
+/// Pods that go onto one node together: mostly one.
+struct Item<'a> {
+    pods: Vec<usize>,
+    needs: Amounts,
+    /// The one node they may go to, when that is settled.
+    only: Option<&'a str>,
+}
+
+impl<'a> Capacity<'a> {
+    /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is
+    /// put there would wait in vain.
+    pub fn free(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
+        let mut capacity = Self::total(nodes);
+        for pod in pods {
+            if let Some(node) = pod.node.as_ref().or(pod.promised.as_ref()) {
+                capacity.take(node, &pod.requests);
+            }
+        }
+        capacity
+    }
+
+    /// The nodes as if nothing ran on them.
+    pub fn total(nodes: &'a [NodeFacts]) -> Self {
+        Self {
+            nodes: nodes.iter().map(|node| (node, node.allocatable.clone())).collect(),
+        }
+    }
+
+    pub fn take(&mut self, node: &str, needs: &Amounts) {
+        if let Some((_, free)) = self.nodes.iter_mut().find(|(facts, _)| facts.name == node) {
+            for (resource, amount) in needs {
+                *free.entry(resource.clone()).or_insert(0) -= amount;
+            }
+        }
+    }
+}
+
+/// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to
+/// be.
+pub fn place(
+    capacity: &Capacity<'_>,
+    pods: &[&PodNeeds],
+    store_node: Option<&str>,
+    budget: &mut Budget,
+) -> Option<Vec<Arc<str>>> {
+    let items = items(pods, store_node);
+    let admitted: Vec<Vec<bool>> = capacity
+        .nodes
+        .iter()
+        .map(|(node, _)| items.iter().map(|item| is_admitted(node, item, pods)).collect())
+        .collect();
+    let mut search = Search {
+        free: capacity.nodes.iter().map(|(_, free)| free.clone()).collect(),
+        items: &items,
+        admitted: &admitted,
+        chosen: Vec::with_capacity(items.len()),
+        tries: TRIES.min(budget.0),
+    };
+    let allowed = search.tries;
+    let placed = search.place_from(0);
+    budget.0 -= allowed - search.tries;
+    if !placed {
+        return None;
+    }
+    let mut nodes: Vec<Arc<str>> = vec![Arc::from(""); pods.len()];
+    for (item, node) in items.iter().zip(&search.chosen) {
+        for pod in &item.pods {
+            nodes[*pod] = Arc::from(capacity.nodes[*node].0.name.as_str());
+        }
+    }
+    Some(nodes)
+}
+
+fn items<'a>(pods: &[&PodNeeds], store_node: Option<&'a str>) -> Vec<Item<'a>> {
+    let is_together = |pod: &PodNeeds| pod.member.as_ref().is_some_and(|member| member.together);
+    let mut together = Item {
+        pods: Vec::new(),
+        needs: Amounts::new(),
+        only: store_node,
+    };
+    let mut items = Vec::new();
+    for (n, pod) in pods.iter().enumerate() {
+        if is_together(pod) {
+            together.pods.push(n);
+            add(&mut together.needs, &pod.requests);
+        } else {
+            items.push(Item {
+                pods: vec![n],
+                needs: (*pod.requests).clone(),
+                only: None,
+            });
+        }
+    }
+    if !together.pods.is_empty() {
+        items.push(together);
+    }
+    items.sort_by_cached_key(|item| Reverse(size(&item.needs)));
+    items
+}
+
+/// Devices first: they are what is short.
+fn size(needs: &Amounts) -> (i64, i64, i64, i64) {
+    let of = |resource: &str| needs.get(resource).copied().unwrap_or(0);
+    let others = needs
+        .iter()
+        .filter(|(resource, _)| resource.contains('/') && &***resource != GPU)
+        .map(|(_, amount)| *amount)
+        .sum();
+    (of(GPU), others, of("cpu"), of("memory"))
+}
+
+fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds]) -> bool {
+    item.only.is_none_or(|only| only == node.name)
+        && item
+            .pods
+            .iter()
+            .all(|pod| pods[*pod].member.as_ref().is_some_and(|member| node.admits(member)))
+}
+
+struct Search<'a> {
+    free: Vec<Amounts>,
+    items: &'a [Item<'a>],
+    /// By node, whether each item may go there.
+    admitted: &'a [Vec<bool>],
+    chosen: Vec<usize>,
+    tries: usize,
+}
+
+impl Search<'_> {
+    fn place_from(&mut self, n: usize) -> bool {
+        let Some(item) = self.items.get(n) else { return true };
+        let mut nodes: Vec<usize> = (0..self.free.len())
+            .filter(|node| self.admitted[*node][n] && fits_into(&self.free[*node], &item.needs))
+            .collect();
+        nodes.sort_by_cached_key(|node| size(&self.free[*node]));
+        let mut tried: Vec<usize> = Vec::new();
+        for node in nodes {
+            let alike =
+                |other: &usize| self.free[*other] == self.free[node] && self.admitted[*other] == self.admitted[node];
+            if tried.iter().any(alike) {
+                continue;
+            }
+            tried.push(node);
+            if self.tries == 0 {
+                return false;
+            }
+            self.tries -= 1;
+            change(&mut self.free[node], &item.needs, -1);
+            self.chosen.push(node);
+            if self.place_from(n + 1) {
+                return true;
+            }
+            self.chosen.pop();
+            change(&mut self.free[node], &item.needs, 1);
+        }
+        false
+    }
+}
+
+fn fits_into(free: &Amounts, needs: &Amounts) -> bool {
+    needs
+        .iter()
+        .all(|(resource, amount)| free.get(resource).copied().unwrap_or(0) >= *amount)
+}
+
+fn change(free: &mut Amounts, needs: &Amounts, sign: i64) {
+    for (resource, amount) in needs {
+        *free.entry(resource.clone()).or_insert(0) += sign * amount;
+    }
+}

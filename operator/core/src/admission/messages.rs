@@ -1,0 +1,215 @@
+//! What a run that waits is told: what is missing, how much, where, and what to do about it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{
+    facts::{Candidate, NodeFacts, PodNeeds},
+    fit::{Budget, Capacity, GPU, place},
+    verdict::Verdict,
+};
+use crate::quantity::in_words;
+
+/// Of many nodes, so many are named.
+const NODES_NAMED: usize = 6;
+
+fn waits(reason: &'static str, message: String) -> Verdict {
+    Verdict {
+        admitted: false,
+        reason,
+        message,
+    }
+}
+
+/// The reason of a run that waits for nothing here.
+pub const ADMITTED: &str = "Admitted";
+
+pub fn admitted() -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: ADMITTED,
+        message: "all of it fits; its pods may be scheduled".to_owned(),
+    }
+}
+
+pub fn behind(other: &Candidate) -> Verdict {
+    waits(
+        "BehindAnotherRun",
+        format!(
+            "GrpoRun {}/{} comes first and is being placed; runs are admitted one at a time. To go before it, give this run a higher priorityClassName",
+            other.namespace, other.name
+        ),
+    )
+}
+
+pub fn pods_missing(roles: &[&str]) -> Verdict {
+    waits(
+        "WaitsForPods",
+        format!("not all of its pods are made yet: {} missing", roles.join(" and ")),
+    )
+}
+
+pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
+    let names: Vec<&str> = unbound.iter().take(4).map(|pod| pod.name.as_str()).collect();
+    Verdict {
+        admitted: true,
+        reason: "BeingScheduled",
+        message: format!(
+            "its pods were admitted; the scheduler has not bound {} of them yet ({})",
+            unbound.len(),
+            names.join(", ")
+        ),
+    }
+}
+
+pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
+    let seconds = until.duration_since(now).as_secs().max(0) + 1;
+    waits(
+        "Requeued",
+        format!(
+            "the scheduler did not place all of its pods, so they were taken back and hold nothing; the next try is in {seconds} s. \
+             `kubectl get events` shows what the scheduler missed: volumes, affinities or ports that admission does not look at"
+        ),
+    )
+}
+
+/// Why these pods of a run do not fit.
+pub fn does_not_fit(
+    pods: &[&PodNeeds],
+    run: &Candidate,
+    capacity: Option<&Capacity<'_>>,
+    nodes: &[NodeFacts],
+    budget: &mut Budget,
+) -> Verdict {
+    let wants = wants(pods);
+    let Some(capacity) = capacity else {
+        return waits("WaitsForCapacity", format!("waits for {wants}"));
+    };
+    let ever = place(&Capacity::total(nodes), pods, run.store_node.as_deref(), budget).is_some();
+    let scarce = scarce(pods, capacity);
+    let on_nodes = free_in_words(pods, capacity, &scarce);
+    if ever {
+        return waits(
+            "WaitsForCapacity",
+            format!(
+                "waits for {wants}, all at once; {on_nodes}. It begins by itself when that is free: end or suspend other runs (`kubectl get grporuns -A`), or add nodes"
+            ),
+        );
+    }
+    let one_node = if pods.iter().filter(|pod| is_together(pod)).count() > 1 {
+        ", with the pods that share its ReadWriteOnce volume on one node"
+    } else {
+        ""
+    };
+    waits(
+        "NeverFits",
+        format!(
+            "wants {wants}{one_node}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
+        ),
+    )
+}
+
+fn is_together(pod: &PodNeeds) -> bool {
+    pod.member.as_ref().is_some_and(|member| member.together)
+}
+
+/// `2 trainer pods of 8 GPUs, 4 engine pods of 2 GPUs, 1 driver pod`, or CPU and memory where there are no GPUs.
+fn wants(pods: &[&PodNeeds]) -> String {
+    let mut groups: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for pod in pods {
+        let role = pod.member.as_ref().map_or("", |member| &member.role).to_owned();
+        *groups.entry((role, each(pod))).or_default() += 1;
+    }
+    let groups = groups.iter().rev().map(|((role, each), count)| {
+        let plural = if *count == 1 { "" } else { "s" };
+        format!("{count} {role} pod{plural} of {each}")
+    });
+    groups.collect::<Vec<_>>().join(", ")
+}
+
+fn each(pod: &PodNeeds) -> String {
+    let amount = |resource: &str| pod.requests.get(resource).copied().unwrap_or(0);
+    let devices: Vec<String> = pod
+        .requests
+        .iter()
+        .filter(|(resource, _)| resource.contains('/'))
+        .map(|(resource, amount)| format!("{} {resource}", in_words(resource, *amount)))
+        .collect();
+    if devices.is_empty() {
+        format!(
+            "{} CPU and {}",
+            in_words("cpu", amount("cpu")),
+            in_words("memory", amount("memory"))
+        )
+    } else {
+        devices.join(" and ")
+    }
+}
+
+/// The resource of which the nodes that may take these pods have least, measured by what is asked.
+fn scarce(pods: &[&PodNeeds], capacity: &Capacity<'_>) -> String {
+    let mut wanted = super::facts::Amounts::new();
+    for pod in pods {
+        super::facts::add(&mut wanted, &pod.requests);
+    }
+    let free = |resource: &str| -> i64 {
+        let usable = capacity.nodes.iter().filter(|(node, _)| node.usable);
+        usable
+            .map(|(_, free)| free.get(resource).copied().unwrap_or(0).max(0))
+            .sum()
+    };
+    if wanted.contains_key(GPU) {
+        return GPU.to_owned();
+    }
+    wanted
+        .iter()
+        .max_by_key(|(resource, wanted)| i128::from(**wanted) * 1_000_000 / i128::from(free(resource).max(1)))
+        .map_or_else(|| "cpu".to_owned(), |(resource, _)| resource.to_string())
+}
+
+/// `free nvidia.com/gpu: node-a 2 of 8, node-b 0 of 8; 3 nodes may not take its pods`.
+fn free_in_words(pods: &[&PodNeeds], capacity: &Capacity<'_>, resource: &str) -> String {
+    let members: Vec<_> = pods.iter().filter_map(|pod| pod.member.as_deref()).collect();
+    let may = |node: &NodeFacts| members.iter().any(|member| node.admits(member));
+    let (usable, closed): (Vec<_>, Vec<_>) = capacity.nodes.iter().partition(|(node, _)| may(node));
+    let mut with: Vec<(&str, i64, i64)> = usable
+        .iter()
+        .map(|(node, free)| {
+            let of = |amounts: &super::facts::Amounts| amounts.get(resource).copied().unwrap_or(0);
+            (node.name.as_str(), of(free).max(0), of(&node.allocatable))
+        })
+        .filter(|(_, _, all)| *all > 0)
+        .collect();
+    with.sort_by_key(|(name, free, _)| (std::cmp::Reverse(*free), *name));
+    let total: i64 = with.iter().map(|(_, free, _)| *free).sum();
+    let asked: i64 = pods
+        .iter()
+        .map(|pod| pod.requests.get(resource).copied().unwrap_or(0))
+        .sum();
+    let mut named: Vec<String> = with
+        .iter()
+        .take(NODES_NAMED)
+        .map(|(name, free, all)| format!("{name} {} of {}", in_words(resource, *free), in_words(resource, *all)))
+        .collect();
+    if with.len() > NODES_NAMED {
+        named.push(format!("{} more nodes", with.len() - NODES_NAMED));
+    }
+    let mut words = if with.is_empty() {
+        format!("no node that may take its pods has any {resource}")
+    } else {
+        format!(
+            "{} {resource} asked, {} free: {}",
+            in_words(resource, asked),
+            in_words(resource, total),
+            named.join(", ")
+        )
+    };
+    if !closed.is_empty() {
+        words.push_str(&format!(
+            "; {} other nodes are not ready, cordoned, tainted, or not selected",
+            closed.len()
+        ));
+    }
+    words
+}

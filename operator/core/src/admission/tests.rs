@@ -1,0 +1,554 @@
+//! Admission as a game: decisions are carried out against a model of the scheduler, and nobody may end up with half of
+//! what they need.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{
+    decide::{BIND_DEADLINE, Decision, History, PATIENCE, Snapshot, Step, decide},
+    facts::{Candidate, NodeFacts, PodNeeds},
+    verdict::Verdict,
+};
+
+fn node(name: &str, gpus: u32) -> NodeFacts {
+    node_from(
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()},
+                   "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": null, "lastTransitionTime": null}]}}),
+    )
+}
+
+fn node_from(node: serde_json::Value) -> NodeFacts {
+    NodeFacts::of(&serde_json::from_value::<Node>(node).unwrap())
+}
+
+fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
+    pod_from(run, role, rank, gpus, json!({}))
+}
+
+fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
+    let mut pod = json!({
+        "metadata": {
+            "name": format!("{run}-{role}-1-{rank}"), "namespace": "team", "uid": format!("{run}-{role}-{rank}"), "resourceVersion": "1",
+            "labels": {"grpo.dev/role": role, "grpo.dev/attempt": "1", "grpo.dev/rank": rank.to_string()},
+            "annotations": {"grpo.dev/admitted-with": run},
+        },
+        "spec": {
+            "schedulingGates": [{"name": "grpo.dev/admission"}],
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": gpus.to_string()}}}],
+        },
+    });
+    for (key, value) in more.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    PodNeeds::of(&serde_json::from_value::<Pod>(pod).unwrap())
+}
+
+fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
+    let mut whole = BTreeMap::from([("driver", 1)]);
+    if trainers > 0 {
+        whole.insert("trainer", trainers);
+    }
+    if engines > 0 {
+        whole.insert("engine", engines);
+    }
+    Candidate {
+        uid: name.into(),
+        namespace: "team".into(),
+        name: name.into(),
+        created: start() - SignedDuration::from_secs(age),
+        whole,
+        store_node: None,
+    }
+}
+
+fn start() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// A cluster in memory.
+#[derive(Clone)]
+struct World {
+    nodes: Vec<NodeFacts>,
+    pods: Vec<PodNeeds>,
+    runs: Vec<Candidate>,
+    history: History,
+    now: Timestamp,
+}
+
+impl World {
+    fn new(nodes: Vec<NodeFacts>) -> Self {
+        Self {
+            nodes,
+            pods: Vec::new(),
+            runs: Vec::new(),
+            history: History::default(),
+            now: start(),
+        }
+    }
+
+    /// A run with trainer ranks of `gpus` each, and engines of `engine_gpus`.
+    fn add(&mut self, name: &str, age: i64, trainers: (u32, u32), engines: (u32, u32)) {
+        self.runs.push(candidate(name, age, trainers.0, engines.0));
+        self.pods.push(pod(name, "driver", 0, 0));
+        self.pods
+            .extend((0..trainers.0).map(|rank| pod(name, "trainer", rank, trainers.1)));
+        self.pods
+            .extend((0..engines.0).map(|rank| pod(name, "engine", rank, engines.1)));
+    }
+
+    fn decide(&mut self) -> Decision {
+        let snapshot = Snapshot {
+            nodes: Some(&self.nodes),
+            pods: self.pods.iter().collect(),
+            candidates: self.runs.iter().collect(),
+            now: self.now,
+        };
+        decide(&snapshot, &mut self.history)
+    }
+
+    /// Decides and does it; the scheduler binds what it can, to the node that admission chose.
+    fn step(&mut self) -> Option<Step> {
+        let step = self.decide().step?;
+        match &step {
+            Step::Lift { pods, .. } => {
+                for chosen in pods {
+                    let host = chosen.host.clone();
+                    let pod = self.find(&chosen.uid);
+                    let member = pod.member.as_mut().unwrap();
+                    member.gated = false;
+                    if let Some(host) = host {
+                        Arc::make_mut(&mut member.selector).insert("kubernetes.io/hostname".into(), host);
+                    }
+                }
+                self.schedule();
+            }
+            Step::Requeue { pods, .. } => {
+                for chosen in pods {
+                    let pod = self.find(&chosen.uid);
+                    pod.node = None;
+                    let member = pod.member.as_mut().unwrap();
+                    member.gated = true;
+                    member.selector = Arc::default();
+                }
+            }
+        }
+        Some(step)
+    }
+
+    fn find(&mut self, uid: &str) -> &mut PodNeeds {
+        self.pods.iter_mut().find(|pod| *pod.uid == *uid).unwrap()
+    }
+
+    fn free(&self, node: &str, resource: &str) -> i64 {
+        let all = self.nodes.iter().find(|facts| facts.name == node).unwrap();
+        let used: i64 = self
+            .pods
+            .iter()
+            .filter(|pod| pod.node.as_deref() == Some(node))
+            .map(|pod| pod.requests.get(resource).copied().unwrap_or(0))
+            .sum();
+        all.allocatable.get(resource).copied().unwrap_or(0) - used
+    }
+
+    /// What kube-scheduler does with pods that have no gate, in the order they are there.
+    fn schedule(&mut self) {
+        for n in 0..self.pods.len() {
+            let pod = &self.pods[n];
+            let Some(member) = pod.member.as_ref().filter(|member| pod.node.is_none() && !member.gated) else {
+                continue;
+            };
+            let place = self.nodes.iter().find(|node| {
+                node.admits(member)
+                    && pod
+                        .requests
+                        .iter()
+                        .all(|(resource, amount)| self.free(&node.name, resource) >= *amount)
+            });
+            let place = place.map(|node| Arc::from(node.name.as_str()));
+            self.pods[n].node = place;
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            if self.step().is_none() {
+                return;
+            }
+        }
+        panic!("admission does not come to rest");
+    }
+
+    fn bound(&self, run: &str) -> usize {
+        self.of(run).filter(|pod| pod.node.is_some()).count()
+    }
+
+    fn of<'a>(&'a self, run: &'a str) -> impl Iterator<Item = &'a PodNeeds> {
+        self.pods
+            .iter()
+            .filter(move |pod| pod.member.as_ref().is_some_and(|member| member.run == run))
+    }
+
+    fn is_whole(&self, run: &str) -> bool {
+        self.of(run).all(|pod| pod.node.is_some())
+    }
+
+    fn end(&mut self, run: &str) {
+        self.runs.retain(|other| other.uid != run);
+        self.pods
+            .retain(|pod| pod.member.as_ref().is_none_or(|member| member.run != run));
+    }
+
+    fn message(&mut self, run: &str) -> (String, String) {
+        let verdict = self.decide().verdicts.remove(run).unwrap();
+        (verdict.reason.to_owned(), verdict.message)
+    }
+}
+
+/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three
+/// nodes.
+pub fn waits_for_gpus(run: &str, trainers: (u32, u32), engines: (u32, u32)) -> Verdict {
+    let mut world = World::new(vec![node("node-a", 8), node("node-b", 8), node("node-c", 8)]);
+    world.add("other", 60, (2, 8), (1, 5));
+    world.settle();
+    world.add(run, 30, trainers, engines);
+    world.settle();
+    world.decide().verdicts.remove(run).unwrap()
+}
+
+#[test]
+fn of_two_runs_that_fit_alone_only_one_holds_devices() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("old", 60, (1, 8), (1, 4));
+    world.add("young", 30, (1, 8), (1, 4));
+    world.settle();
+    assert!(world.is_whole("old"));
+    assert_eq!(world.bound("young"), 0);
+    let (reason, message) = world.message("young");
+    assert_eq!(reason, "WaitsForCapacity");
+    for words in [
+        "1 trainer pod of 8 nvidia.com/gpu",
+        "12 nvidia.com/gpu asked, 4 free",
+        "b 4 of 8",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    world.end("old");
+    world.settle();
+    assert!(world.is_whole("young"));
+}
+
+#[test]
+fn small_pods_do_not_take_the_halves_that_a_large_one_needs() {
+    // The scheduler model, like the real one, would spread; the plan packs, and pins.
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (2, 4), (1, 8));
+    world.settle();
+    assert!(world.is_whole("run"), "{:?}", world.pods);
+}
+
+#[test]
+fn what_fits_only_by_an_unusual_packing_is_found() {
+    let mut world = World::new(vec![node("a", 8), node("b", 7)]);
+    // 5+3 and 4+3 fill the nodes; putting 4 beside 3 on the first would not.
+    world.runs.push(candidate("run", 60, 4, 0));
+    world.pods.push(pod("run", "driver", 0, 0));
+    for (rank, gpus) in [(0, 5), (1, 4), (2, 3), (3, 3)] {
+        world.pods.push(pod("run", "trainer", rank, gpus));
+    }
+    world.settle();
+    assert!(world.is_whole("run"));
+}
+
+#[test]
+fn a_run_that_does_not_fit_holds_nobody_up() {
+    let mut world = World::new(vec![node("a", 8)]);
+    world.add("large", 60, (4, 8), (0, 0));
+    world.add("small", 30, (1, 4), (0, 0));
+    world.settle();
+    assert!(world.is_whole("small"));
+    let (reason, message) = world.message("large");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("4 trainer pods of 8 nvidia.com/gpu"), "{message}");
+}
+
+#[test]
+fn a_higher_priority_goes_first() {
+    let mut world = World::new(vec![node("a", 8)]);
+    world.add("old", 60, (1, 8), (0, 0));
+    world.add("urgent", 30, (1, 8), (0, 0));
+    for pod in &mut world.pods {
+        let member = pod.member.as_mut().unwrap();
+        member.priority = if member.run == "urgent" { 1000 } else { 0 };
+    }
+    world.settle();
+    assert!(world.is_whole("urgent"));
+    assert_eq!(world.bound("old"), 0);
+}
+
+#[test]
+fn nothing_is_let_in_before_all_pods_of_the_run_are_made() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (2, 4), (1, 4));
+    let engine = world.pods.pop().unwrap();
+    world.settle();
+    assert_eq!(world.bound("run"), 0);
+    assert_eq!(world.message("run").0, "WaitsForPods");
+    world.pods.push(engine);
+    world.settle();
+    assert!(world.is_whole("run"));
+}
+
+#[test]
+fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (2, 8), (0, 0));
+    let lifted = world.decide().step.unwrap();
+    let Step::Lift { pods, .. } = &lifted else {
+        panic!("{lifted:?}")
+    };
+    for chosen in pods {
+        world.find(&chosen.uid).member.as_mut().unwrap().gated = false;
+    }
+    // Something that admission knows nothing of keeps one of them away.
+    world.find("run-trainer-0").node = Some("a".into());
+    assert!(world.step().is_none(), "the scheduler is given time");
+    world.now += BIND_DEADLINE;
+    let step = world.step().unwrap();
+    let Step::Requeue { pods, .. } = &step else {
+        panic!("{step:?}")
+    };
+    assert_eq!(pods.len(), 3);
+    assert_eq!(world.bound("run"), 0);
+    let (reason, message) = world.message("run");
+    assert_eq!(reason, "Requeued");
+    assert!(message.contains("hold nothing"), "{message}");
+    world.now += SignedDuration::from_secs(16);
+    assert!(
+        matches!(world.decide().step, Some(Step::Lift { .. })),
+        "it is tried again"
+    );
+}
+
+#[test]
+fn while_one_run_is_being_bound_no_other_is_admitted() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("first", 60, (1, 8), (0, 0));
+    world.add("second", 30, (1, 8), (0, 0));
+    let Some(Step::Lift { run, pods }) = world.decide().step else {
+        panic!()
+    };
+    assert_eq!(run, "first");
+    for chosen in pods {
+        world.find(&chosen.uid).member.as_mut().unwrap().gated = false;
+    }
+    assert!(world.step().is_none());
+    assert_eq!(world.message("second").0, "BehindAnotherRun");
+    world.schedule();
+    world.settle();
+    assert!(world.is_whole("second"));
+}
+
+#[test]
+fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("running", 60, (1, 8), (1, 4));
+    world.settle();
+    world.add("new", 600, (1, 8), (0, 0));
+    // A new attempt's rank; its node is not back yet.
+    let its_node = world.find("running-trainer-0").node.clone().unwrap();
+    let lost = world.nodes.iter().position(|node| node.name == *its_node).unwrap();
+    world.pods.retain(|pod| &*pod.uid != "running-trainer-0");
+    let mut again = pod("running", "trainer", 0, 8);
+    again.member.as_mut().unwrap().attempt = 2;
+    world.pods.push(again);
+    world.nodes[lost].usable = false;
+    world.settle();
+    assert_eq!(world.bound("new"), 0, "it would take what the other waits for");
+    world.nodes[lost].usable = true;
+    world.settle();
+    assert!(world.is_whole("running"));
+    assert_eq!(world.bound("new"), 0);
+}
+
+#[test]
+fn ranks_are_not_put_where_the_scheduler_keeps_room_for_a_pod_that_preempted_them() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (2, 8), (0, 0));
+    let urgent = json!({
+        "metadata": {"name": "urgent", "namespace": "team", "uid": "urgent", "resourceVersion": "1"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        "status": {"nominatedNodeName": "b"},
+    });
+    let urgent = PodNeeds::of(&serde_json::from_value::<Pod>(urgent).unwrap());
+    world.pods.push(urgent);
+    world.settle();
+    assert_eq!(world.bound("run"), 0);
+    world.nodes.push(node("c", 8));
+    world.settle();
+    assert!(world.is_whole("run"));
+}
+
+#[test]
+fn a_run_that_cannot_be_made_whole_again_does_not_hold_others_up_for_ever() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("torn", 60, (1, 8), (1, 8));
+    world.settle();
+    world.nodes[1].usable = false;
+    let torn: Vec<String> = world
+        .of("torn")
+        .filter(|pod| pod.node.as_deref() == Some("b"))
+        .map(|pod| pod.uid.to_string())
+        .collect();
+    for uid in &torn {
+        let pod = world.find(uid);
+        pod.node = None;
+        let member = pod.member.as_mut().unwrap();
+        member.gated = true;
+        member.selector = Arc::default();
+    }
+    world.add("waiting", 30, (1, 8), (0, 0));
+    world.settle();
+    assert_eq!(world.bound("waiting"), 0);
+    world.now += PATIENCE;
+    world.settle();
+    assert!(world.is_whole("waiting"));
+    assert_eq!(world.bound("torn"), 0);
+}
+
+#[test]
+fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
+    let shares = json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"grpo.dev/store": "run-store"}}, "topologyKey": "kubernetes.io/hostname"}]}}});
+    let world = |store_node: Option<&str>| {
+        let mut world = World::new(vec![node("a", 8), node("b", 8), node("c", 0)]);
+        let mut run = candidate("run", 60, 1, 0);
+        run.store_node = store_node.map(str::to_owned);
+        world.runs.push(run);
+        world.pods.push(pod_from("run", "driver", 0, 0, shares.clone()));
+        world.pods.push(pod_from("run", "trainer", 0, 8, shares.clone()));
+        world.settle();
+        world
+    };
+    let free = world(None);
+    let nodes: Vec<_> = free.of("run").map(|pod| pod.node.clone()).collect();
+    assert!(nodes[0].is_some() && nodes[0] == nodes[1], "{nodes:?}");
+    let settled = world(Some("b"));
+    assert!(settled.of("run").all(|pod| pod.node.as_deref() == Some("b")));
+    let mut elsewhere = world(Some("c"));
+    let (reason, message) = elsewhere.message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("ReadWriteOnce"), "{message}");
+}
+
+#[test]
+fn taints_selectors_cordons_and_affinities_are_respected() {
+    let mut nodes = [
+        node("plain", 8),
+        node("tainted", 8),
+        node("cordoned", 8),
+        node("labelled", 8),
+    ];
+    nodes[1].taints = serde_json::from_value(json!([{"key": "gpu", "value": "h100", "effect": "NoSchedule"}])).unwrap();
+    nodes[2].usable = false;
+    nodes[3].labels.insert("card".into(), "h100".into());
+    let may = |more: serde_json::Value| -> Vec<String> {
+        let pod = pod_from("run", "trainer", 0, 1, more);
+        let member = pod.member.unwrap();
+        let may = nodes.iter().filter(|node| node.admits(&member));
+        may.map(|node| node.name.clone()).collect()
+    };
+    assert_eq!(may(json!({})), ["plain", "labelled"]);
+    assert_eq!(may(json!({"nodeSelector": {"card": "h100"}})), ["labelled"]);
+    let tolerates =
+        json!({"tolerations": [{"key": "gpu", "operator": "Equal", "value": "h100", "effect": "NoSchedule"}]});
+    assert_eq!(may(tolerates), ["plain", "tainted", "labelled"]);
+    assert_eq!(
+        may(json!({"tolerations": [{"operator": "Exists"}]})),
+        ["plain", "tainted", "labelled"]
+    );
+    let avoids = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["plain"]}]}]}}}});
+    assert_eq!(may(avoids), ["labelled"]);
+}
+
+#[test]
+fn an_operator_that_may_not_look_at_nodes_lets_one_run_in_after_the_other() {
+    let mut world = World::new(Vec::new());
+    world.add("run", 60, (2, 8), (0, 0));
+    let snapshot = Snapshot {
+        nodes: None,
+        pods: world.pods.iter().collect(),
+        candidates: world.runs.iter().collect(),
+        now: world.now,
+    };
+    let decision = decide(&snapshot, &mut world.history);
+    assert!(matches!(decision.step, Some(Step::Lift { ref pods, .. }) if pods.len() == 3));
+}
+
+/// Gigabytes and devices that are asked for by other pods of nobody's run.
+fn sizes() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(1u32), Just(2), Just(3), Just(4), Just(5), Just(8)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// After admission has come to rest, every run is whole or holds nothing, and if nobody runs then nobody could
+    /// alone.
+    #[test]
+    fn there_is_neither_a_half_placed_run_nor_a_deadlock(
+        nodes in prop::collection::vec(sizes(), 1..6),
+        runs in prop::collection::vec(((1u32..4, sizes()), (0u32..4, sizes())), 2..5),
+    ) {
+        let nodes: Vec<NodeFacts> = nodes.iter().enumerate().map(|(n, gpus)| node(&format!("node-{n}"), *gpus)).collect();
+        let mut world = World::new(nodes.clone());
+        for (n, (trainers, engines)) in runs.iter().enumerate() {
+            world.add(&format!("run-{n}"), 100 - i64::try_from(n).unwrap(), *trainers, *engines);
+        }
+        let mut unfinished: Vec<usize> = (0..runs.len()).collect();
+        // Runs end one after the other; every time the rest settles again.
+        loop {
+            world.settle();
+            for n in &unfinished {
+                let run = format!("run-{n}");
+                prop_assert!(world.is_whole(&run) || world.bound(&run) == 0, "{run} is half placed");
+            }
+            let Some(whole) = unfinished.iter().copied().find(|n| world.is_whole(&format!("run-{n}"))) else { break };
+            world.end(&format!("run-{whole}"));
+            unfinished.retain(|n| *n != whole);
+        }
+        for n in unfinished {
+            let mut sizes: Vec<u32> = std::iter::repeat_n(runs[n].0.1, runs[n].0.0 as usize)
+                .chain(std::iter::repeat_n(runs[n].1.1, runs[n].1.0 as usize))
+                .collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            let mut free: Vec<u32> = nodes.iter().map(|node| {
+                u32::try_from(node.allocatable.get("nvidia.com/gpu").copied().unwrap_or(0) / 1000).unwrap()
+            }).collect();
+            prop_assert!(!fits(&sizes, &mut free), "run-{n} would fit alone and was never admitted");
+        }
+    }
+}
+
+/// Exact packing, by trying everything.
+fn fits(sizes: &[u32], free: &mut [u32]) -> bool {
+    let Some((first, rest)) = sizes.split_first() else {
+        return true;
+    };
+    for n in 0..free.len() {
+        if free[n] >= *first {
+            free[n] -= first;
+            let fitted = fits(rest, free);
+            free[n] += first;
+            if fitted {
+                return true;
+            }
+        }
+    }
+    false
+}

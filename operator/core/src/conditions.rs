@@ -1,0 +1,127 @@
+//! Standard conditions: the time of the last transition moves only when the status does.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Longest message that is written into a status.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// What a condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+impl ConditionStatus {
+    pub fn of(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Builds the conditions of one status from those it had.
+pub struct Conditions<'a> {
+    previous: &'a [Condition],
+    generation: Option<i64>,
+    now: Time,
+    built: Vec<Condition>,
+}
+
+impl<'a> Conditions<'a> {
+    pub fn after(previous: &'a [Condition], generation: Option<i64>, now: Time) -> Self {
+        Self {
+            previous,
+            generation,
+            now,
+            built: Vec::new(),
+        }
+    }
+
+    pub fn set(mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Self {
+        let status = status.text();
+        let since = self
+            .previous
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status == status)
+            .map_or_else(|| self.now.clone(), |condition| condition.last_transition_time.clone());
+        self.built.push(Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: shortened(message),
+            observed_generation: self.generation,
+            last_transition_time: since,
+        });
+        self
+    }
+
+    pub fn done(self) -> Vec<Condition> {
+        self.built
+    }
+}
+
+/// Whether a condition is True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// A text that fits into a condition: the beginning and the end are kept.
+pub fn shortened(text: &str) -> String {
+    if text.len() <= LONGEST_MESSAGE {
+        return text.to_owned();
+    }
+    let half = LONGEST_MESSAGE / 2 - 8;
+    let head = text
+        .char_indices()
+        .take_while(|(at, _)| *at < half)
+        .last()
+        .map_or(0, |(at, c)| at + c.len_utf8());
+    let tail = text
+        .char_indices()
+        .find(|(at, _)| *at >= text.len() - half)
+        .map_or(text.len(), |(at, _)| at);
+    format!("{} … {}", &text[..head], &text[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Time {
+        Time(text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_time_of_the_last_transition_moves_only_with_the_status() {
+        let early = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
+            .set("Ready", ConditionStatus::False, "A", "a")
+            .done();
+        let same = Conditions::after(&early, Some(2), at("2026-01-02T00:00:00Z"))
+            .set("Ready", ConditionStatus::False, "B", "b")
+            .done();
+        assert_eq!(same[0].last_transition_time, early[0].last_transition_time);
+        assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("B", Some(2)));
+        let turned = Conditions::after(&same, Some(2), at("2026-01-03T00:00:00Z"))
+            .set("Ready", ConditionStatus::True, "C", "c")
+            .done();
+        assert_eq!(turned[0].last_transition_time, at("2026-01-03T00:00:00Z"));
+    }
+
+    #[test]
+    fn long_texts_keep_their_beginning_and_their_end() {
+        let text = format!("begin{}end", "é".repeat(10_000));
+        let short = shortened(&text);
+        assert!(short.len() <= LONGEST_MESSAGE && short.starts_with("begin") && short.ends_with("end"));
+        assert_eq!(shortened("short"), "short");
+    }
+}

@@ -1,0 +1,121 @@
+//! Objects for tests, from YAML; and a check that what is made is what Kubernetes understands.
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount},
+    networking::v1::NetworkPolicy,
+    rbac::v1::{Role, RoleBinding},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    desired_object::DesiredObject,
+    pods::{Failure, PodFacts, PodState},
+};
+
+pub const DEMO: &str = include_str!("../../../docs/examples/demo.yaml");
+
+/// An object as the API server returns it: in a namespace, with a uid.
+pub fn object<K: DeserializeOwned>(yaml: &str) -> K {
+    let mut value: Value = serde_yaml_ng::from_str(yaml).unwrap();
+    for (key, text) in [("namespace", "team"), ("uid", "uid-1"), ("resourceVersion", "1")] {
+        if value["metadata"][key].is_null() {
+            value["metadata"][key] = text.into();
+        }
+    }
+    value["metadata"]["generation"] = 1.into();
+    serde_json::from_value(value).unwrap()
+}
+
+pub fn pod(name: &str, attempt: u32, rank: u32, state: PodState) -> PodFacts {
+    PodFacts {
+        state,
+        ..PodFacts::just_made(name.into(), attempt, rank)
+    }
+}
+
+pub fn running() -> PodState {
+    PodState::Running { ready: true }
+}
+
+pub fn ended(exit_code: i32, last_words: &str) -> PodState {
+    PodState::Failed(Failure {
+        exit_code: Some(exit_code),
+        disrupted: false,
+        message: format!("ended with exit code {exit_code}"),
+        last_words: Some(last_words.into()),
+        at: None,
+    })
+}
+
+/// Names of children, as `Kind/name`.
+pub fn names(objects: &[DesiredObject]) -> Vec<String> {
+    objects
+        .iter()
+        .map(|desired| format!("{}/{}", desired.kind(), desired.name))
+        .collect()
+}
+
+pub fn find<'a>(objects: &'a [DesiredObject], kind: &str, name: &str) -> &'a Value {
+    let found = objects
+        .iter()
+        .find(|desired| desired.kind() == kind && desired.name == name);
+    &found
+        .unwrap_or_else(|| panic!("there is no {kind}/{name} among {:?}", names(objects)))
+        .object
+}
+
+/// Fails when an object has a field that Kubernetes' own type does not have.
+pub fn assert_understood(desired: &DesiredObject) {
+    let again = match desired.kind() {
+        "ConfigMap" => reread::<ConfigMap>(desired),
+        "Deployment" => reread::<Deployment>(desired),
+        "InferencePool" => reread::<grpo_crds::InferencePool>(desired),
+        "NetworkPolicy" => reread::<NetworkPolicy>(desired),
+        "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(desired),
+        "Pod" => reread::<Pod>(desired),
+        "Role" => reread::<Role>(desired),
+        "RoleBinding" => reread::<RoleBinding>(desired),
+        "SandboxPool" => reread::<grpo_crds::SandboxPool>(desired),
+        "Secret" => reread::<Secret>(desired),
+        "Service" => reread::<Service>(desired),
+        "ServiceAccount" => reread::<ServiceAccount>(desired),
+        other => panic!("tests do not know the kind {other}"),
+    };
+    let mut lost = Vec::new();
+    collect_lost(&desired.name, &desired.object, &again, &mut lost);
+    assert!(
+        lost.is_empty(),
+        "{} has fields that Kubernetes does not know: {lost:?}",
+        desired.name
+    );
+}
+
+fn reread<K: DeserializeOwned + Serialize>(desired: &DesiredObject) -> Value {
+    let object: K = serde_json::from_value(desired.object.clone()).unwrap();
+    serde_json::to_value(object).unwrap()
+}
+
+fn collect_lost(path: &str, made: &Value, read: &Value, lost: &mut Vec<String>) {
+    match made {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match read.get(name) {
+                    Some(read) => collect_lost(&format!("{path}.{name}"), value, read, lost),
+                    None if value.as_object().is_some_and(serde_json::Map::is_empty) => {}
+                    None => lost.push(format!("{path}.{name}")),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (n, item) in items.iter().enumerate() {
+                match read.get(n) {
+                    Some(read) => collect_lost(&format!("{path}[{n}]"), item, read, lost),
+                    None => lost.push(format!("{path}[{n}]")),
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,334 @@
+//! Everything a run can wait for, the most fundamental first, in words that say what to do.
+
+use grpo_crds::{
+    InferencePool, SandboxPool,
+    grpo_run::{GrpoRunSpec, Mode},
+    inference_pool::{Claim, ExternalWeights, InferencePoolSpec},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{
+    objects::pool_in_words,
+    observation::{RunObservation, StoreVolume},
+};
+use crate::{
+    admission::{Gate, Verdict},
+    estimate,
+    pod_group::{GroupState, GroupUpdate},
+};
+
+/// Why a run is not running: one word for machines, a sentence for people.
+pub type Blocker = (&'static str, String);
+
+/// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can use.
+pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
+    let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
+    blockers.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
+    blockers.extend(store_missing(seen));
+    if seen.run.spec.mode.needs_engines() {
+        blockers.extend(inference_unusable(seen));
+    }
+    if seen.run.spec.mode.needs_sandboxes() {
+        blockers.extend(sandboxes_unusable(seen));
+    }
+    blockers
+}
+
+/// What has to be there before it runs, once it is admitted.
+pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
+    if seen.run.spec.mode.needs_engines() {
+        blockers.extend(inference_unready(seen));
+    }
+    if seen.run.spec.mode.needs_sandboxes() {
+        blockers.extend(sandboxes_unready(seen));
+    }
+    blockers.extend(group_unready("DriverNotReady", "driver", driver));
+    blockers.extend(trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update)));
+    blockers
+}
+
+/// How the run stands with admission.
+pub fn admission(seen: &RunObservation) -> Verdict {
+    let gated = |pods: &[crate::pods::PodFacts]| pods.iter().any(|pod| !pod.deleting && pod.is_gated());
+    match Gate::of_run(&seen.run) {
+        Gate::Kueue { queue, .. } if gated(&seen.driver_pods) || gated(&seen.trainer_pods) => Verdict {
+            admitted: false,
+            reason: "WaitsForQuota",
+            message: format!(
+                "waits for quota in LocalQueue {queue} of namespace {0}: Kueue admits all of its pods at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
+                seen.owner.namespace
+            ),
+        },
+        Gate::Kueue { queue, .. } => Verdict {
+            admitted: true,
+            reason: "Admitted",
+            message: format!("Kueue admits its pods by LocalQueue {queue}"),
+        },
+        Gate::Ours { .. } => seen.verdict.clone().unwrap_or(Verdict {
+            admitted: false,
+            reason: "NotEvaluated",
+            message: "admission has not looked at it yet".to_owned(),
+        }),
+    }
+}
+
+fn store_missing(seen: &RunObservation) -> Option<Blocker> {
+    let store = &seen.run.spec.store;
+    if seen.store != StoreVolume::Missing {
+        return None;
+    }
+    let claim = store.persistent_volume_claim.as_ref()?;
+    Some((
+        "StoreMissing",
+        format!(
+            "store: there is no PersistentVolumeClaim {} in namespace {}; make it",
+            claim.claim_name, seen.owner.namespace
+        ),
+    ))
+}
+
+fn group_unready(reason: &'static str, group: &str, update: &GroupUpdate) -> Option<Blocker> {
+    match &update.state {
+        GroupState::Starting { message } | GroupState::Pausing { message } => {
+            Some((reason, format!("{group}: {message}")))
+        }
+        GroupState::Running | GroupState::Succeeded | GroupState::Fault(_) | GroupState::Exhausted { .. } => None,
+    }
+}
+
+/// Groups that pause after failures: their pods are missing to admission, and this says why.
+pub fn pauses(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
+    let pauses = |update: &&GroupUpdate| matches!(update.state, GroupState::Pausing { .. });
+    let driver = Some(driver).filter(pauses);
+    let trainer = trainer.filter(pauses);
+    let driver = driver.and_then(|update| group_unready("DriverNotReady", "driver", update));
+    let trainer = trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update));
+    driver.into_iter().chain(trainer).collect()
+}
+
+/// The pool is not there, belongs to another run, or can never serve this one.
+fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
+    let spec = &seen.run.spec;
+    let words = pool_in_words::<InferencePool>(seen.inference_name());
+    let Some(pool) = &seen.inference else {
+        return missing("InferencePoolMissing", &words, spec.inference.pool.is_some());
+    };
+    if let Some(other) = claimed_by_another(seen, pool) {
+        return Some((
+            "InferencePoolClaimed",
+            format!(
+                "{words} follows the weights of GrpoRun {0}; this run waits until that one ends. `kubectl get grun {0}` shows how far it is; with a pool of its own in spec.inference.pool a run waits for nobody",
+                other.name
+            ),
+        ));
+    }
+    if pool.spec.model != spec.model.source() {
+        return Some((
+            "InferencePoolServesAnotherModel",
+            format!(
+                "{words} serves another model than spec.model; name a pool that serves it, or describe one in spec.inference.pool"
+            ),
+        ));
+    }
+    if let Some(why) = adapters_unusable(&seen.run.spec, &pool.spec) {
+        return Some(("InferencePoolTakesNoAdapter", format!("{words} {why}")));
+    }
+    if let Some(why) = experts_unreported(&seen.run.spec, &pool.spec) {
+        return Some(("InferencePoolReportsNoExperts", format!("{words} {why}")));
+    }
+    let external = pool.spec.engine.external.as_ref()?;
+    let frozen =
+        spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
+    if frozen {
+        return Some((
+            "SamplerIsFrozen",
+            format!(
+                "{words} is an external server that takes no new weights, so every iteration would sample from the base model; use another pool, or accept it with spec.algorithm.allowFrozenSampler"
+            ),
+        ));
+    }
+    // The agent that probes for a pool of the run's own starts with the run: waiting for it here, neither would ever
+    // begin.
+    if spec.inference.pool.is_some() {
+        return None;
+    }
+    let probed = pool
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .find(|condition| condition.type_ == "Probed");
+    match probed {
+        Some(probed) if probed.status == "True" => None,
+        Some(probed) => Some((
+            "ExternalServerNotProbed",
+            format!(
+                "{words} has not passed its probe, so a run may not sample from it: {}",
+                probed.message
+            ),
+        )),
+        None => Some(("ExternalServerNotProbed", format!("{words} has not been probed yet"))),
+    }
+}
+
+/// Why a pool that a run refers to cannot load its adapters. A pool of the run's own is made for them.
+fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
+    let lora = run.model.lora.as_ref().filter(|_| run.mode == Mode::Train)?;
+    if run.inference.pool.is_some() || pool.engine.external.is_some() {
+        return None;
+    }
+    if pool.engine.embedded.is_some() {
+        return Some(
+            "has an embedded engine, which loads whole weights only, and this run publishes adapters (spec.model.lora); name a pool of vllm or \
+             sglang, or describe one in spec.inference.pool, whose engines get the adapter merged into the weights"
+                .to_owned(),
+        );
+    }
+    match &pool.lora {
+        Some(limits) if limits.max_rank >= lora.rank => None,
+        Some(limits) => Some(format!(
+            "loads adapters of rank {} at most, and this run's have rank {} (spec.model.lora.rank); raise its spec.lora.maxRank",
+            limits.max_rank, lora.rank
+        )),
+        None => Some(format!(
+            "loads no adapters, and this run publishes some (spec.model.lora); give it spec.lora: {{maxRank: {}}}",
+            lora.rank
+        )),
+    }
+}
+
+/// Why a run that refers to a pool cannot replay its experts. A pool of the run's own is made for it; of an external
+/// engine nothing is seen here.
+fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
+    let wanted = run.mode == Mode::Train && run.algorithm.router_replay == Some(true);
+    let external = pool.engine.external.is_some();
+    if !wanted || run.inference.pool.is_some() || external || pool.routed_experts == Some(true) {
+        return None;
+    }
+    let remedy = match pool.engine.embedded {
+        Some(_) => "name a pool of vllm or sglang",
+        None => "give it spec.routedExperts: true",
+    };
+    Some(format!(
+        "reports no experts, and this run replays them (spec.algorithm.routerReplay); {remedy}, or set routerReplay: false in another run"
+    ))
+}
+
+fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
+    let words = pool_in_words::<InferencePool>(seen.inference_name());
+    match &seen.inference {
+        None => Some(("InferencePoolMissing", format!("{words} is being made"))),
+        Some(pool) => {
+            let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
+            unready("InferencePoolNotReady", &words, conditions)
+        }
+    }
+}
+
+fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
+    let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
+    match &seen.sandboxes {
+        Some(_) => None,
+        None => missing("SandboxPoolMissing", &words, seen.run.spec.sandboxes.pool.is_some()),
+    }
+}
+
+fn sandboxes_unready(seen: &RunObservation) -> Option<Blocker> {
+    let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
+    match &seen.sandboxes {
+        None => Some(("SandboxPoolMissing", format!("{words} is being made"))),
+        Some(pool) => {
+            let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
+            unready("SandboxPoolNotReady", &words, conditions)
+        }
+    }
+}
+
+/// A pool of the run's own is made by this very reconcile; one that is named has to be there.
+fn missing(reason: &'static str, words: &str, own: bool) -> Option<Blocker> {
+    (!own).then(|| {
+        (
+            reason,
+            format!("there is no {words} in this namespace, or it cannot be read; make it, or correct poolRef"),
+        )
+    })
+}
+
+fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<Blocker> {
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => Some((reason, format!("{words}: {}", ready.message))),
+        None => Some((reason, format!("{words} has not been looked at yet"))),
+    }
+}
+
+fn claimed_by_another<'a>(seen: &RunObservation, pool: &'a InferencePool) -> Option<&'a Claim> {
+    pool.status
+        .as_ref()?
+        .claimed_by
+        .as_ref()
+        .filter(|claim| claim.uid != seen.owner.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fixtures::{DEMO, object},
+        grpo_run::tests::{inference_pool, seen},
+    };
+
+    /// What a training run with an adapter of rank 16 says of the pool it refers to.
+    fn of_pool(engine: &str, lora: Option<u32>, own: bool) -> Option<Blocker> {
+        let mut run: grpo_crds::GrpoRun = object(DEMO);
+        run.spec.model.lora = Some(serde_json::from_value(serde_json::json!({"rank": 16})).unwrap());
+        if !own {
+            run.spec.inference = serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap();
+        }
+        let mut pool = inference_pool(None, "True", "");
+        pool.spec.model = run.spec.model.source();
+        pool.spec.engine = serde_json::from_value(serde_json::json!({engine: {}})).unwrap();
+        pool.spec.lora = lora.map(|max_rank| grpo_crds::inference_pool::LoraLimits {
+            max_rank,
+            max_adapters: 2,
+        });
+        inference_unusable(&RunObservation {
+            inference: Some(pool),
+            ..seen(run)
+        })
+    }
+
+    #[test]
+    fn a_run_that_publishes_adapters_waits_for_a_pool_that_loads_them_and_says_what_to_change() {
+        for (engine, lora, words) in [
+            ("embedded", None, "embedded engine"),
+            ("vllm", None, "spec.lora: {maxRank: 16}"),
+            ("vllm", Some(8), "raise its spec.lora.maxRank"),
+        ] {
+            let (reason, message) = of_pool(engine, lora, false).unwrap();
+            assert_eq!(reason, "InferencePoolTakesNoAdapter");
+            assert!(message.contains(words), "{message}");
+        }
+        assert_eq!(of_pool("vllm", Some(16), false), None);
+        assert_eq!(of_pool("embedded", None, true), None);
+    }
+
+    #[test]
+    fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
+        let mut run: grpo_crds::GrpoRun = object(DEMO);
+        run.spec.algorithm.router_replay = Some(true);
+        run.spec.inference = serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap();
+        let mut pool = inference_pool(None, "True", "").spec;
+        pool.engine = serde_json::from_value(serde_json::json!({"vllm": {}})).unwrap();
+        let words = experts_unreported(&run.spec, &pool).unwrap();
+        assert!(words.contains("spec.routedExperts: true"), "{words}");
+        assert_eq!(experts_unreported(&run.spec, &pool.clone().reporting_experts()), None);
+        run.spec.algorithm.router_replay = None;
+        assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
+    }
+}

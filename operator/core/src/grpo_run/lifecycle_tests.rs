@@ -1,0 +1,316 @@
+//! Runs that wait to be admitted, are suspended, go on, end, and are cleaned up.
+
+use std::time::Duration;
+
+use grpo_crds::{
+    GrpoRun,
+    grpo_run::{Mode, Phase},
+};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::{
+    decision::{AdmissionStep, ClaimStep},
+    observation::RunObservation,
+    tests::{condition, created, decided, inference_pool, new_demo, running_demo, seen},
+};
+use crate::{
+    admission::Verdict,
+    fixtures::{DEMO, ended, find, names, object, pod},
+    pods::PodState,
+};
+
+fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRun)) -> RunObservation {
+    change(&mut run.run);
+    run
+}
+
+/// The same run one reconcile later, when what was decided has been written and done.
+fn after(mut run: RunObservation) -> RunObservation {
+    let decision = decided(&run);
+    run.run.status = Some(decision.status.clone());
+    run.attempts = decision.status.attempts.clone().unwrap_or_default();
+    run.driver_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
+    run.trainer_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
+    run
+}
+
+fn waiting(name: &str) -> crate::pods::PodFacts {
+    let gated = PodState::Waiting {
+        reason: "SchedulingGated".into(),
+        message: format!("pod {name} waits until its whole run is admitted"),
+    };
+    pod(name, 1, 0, gated)
+}
+
+#[test]
+fn pods_are_made_behind_the_gate_and_the_run_is_offered_to_admission() {
+    let decision = decided(&new_demo());
+    for (_, pod, _) in &decision.create {
+        assert_eq!(
+            pod.object["spec"]["schedulingGates"],
+            json!([{"name": "grpo.dev/admission"}]),
+            "{}",
+            pod.name
+        );
+        assert_eq!(pod.object["metadata"]["annotations"]["grpo.dev/admitted-with"], "uid-1");
+    }
+    let AdmissionStep::Expect(candidate) = &decision.admission else {
+        panic!("{:?}", decision.admission)
+    };
+    assert_eq!(
+        candidate.whole.clone().into_iter().collect::<Vec<_>>(),
+        [("driver", 1), ("engine", 1), ("trainer", 2)]
+    );
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_queued_and_says_what_is_missing() {
+    let verdict = Verdict {
+        admitted: false,
+        reason: "WaitsForCapacity",
+        message: "waits for 2 trainer pods of 8 nvidia.com/gpu".into(),
+    };
+    let decision = decided(&RunObservation {
+        verdict: Some(verdict),
+        driver_pods: vec![waiting("demo-driver-1-0")],
+        ..running_demo()
+    });
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
+    let (holds, reason, message) = condition(&decision, "Admitted");
+    assert_eq!((holds.as_str(), reason.as_str()), ("False", "WaitsForCapacity"));
+    assert!(message.contains("8 nvidia.com/gpu"), "{message}");
+    assert_eq!(condition(&decision, "Provisioned").2, message);
+}
+
+#[test]
+fn a_pause_after_failures_is_told_although_admission_only_sees_that_pods_are_missing() {
+    let mut paused = running_demo();
+    paused.verdict = Some(Verdict {
+        admitted: false,
+        reason: "WaitsForPods",
+        message: "not all of its pods are made yet: driver missing".into(),
+    });
+    paused.driver_pods.clear();
+    let driver = &mut paused.attempts.driver;
+    (driver.current, driver.created, driver.consecutive_failures) = (3, false, 2);
+    driver.last_failure = Some("exit code 9: no space".into());
+    driver.not_before = Some(Time(paused.now + SignedDuration::from_secs(5)));
+    let decision = decided(&paused);
+    let (_, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!(reason, "DriverNotReady");
+    for words in ["driver: attempt 3 begins in", "exit code 9: no space", "driver missing"] {
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_run_that_waits_for_another_runs_pool_does_not_ask_for_room() {
+    let decision = decided(&RunObservation {
+        inference: Some(inference_pool(Some("uid-of-another"), "True", "")),
+        ..running_demo()
+    });
+    assert_eq!(decision.admission, AdmissionStep::Forget);
+    assert_eq!(decision.status.phase, Some(Phase::Pending));
+    assert_eq!(condition(&decision, "Admitted").1, "InferencePoolClaimed");
+}
+
+#[test]
+fn with_a_queue_kueue_lets_the_pods_in() {
+    let queued = with_spec(new_demo(), |run| run.spec.queue_name = Some("gpus".into()));
+    let decision = decided(&queued);
+    let driver = created(&decision, "demo-driver-1-0");
+    assert_eq!(driver["spec"]["schedulingGates"], Value::Null);
+    assert_eq!(driver["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
+    assert_eq!(driver["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"], "demo");
+    assert_eq!(
+        driver["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"],
+        "4"
+    );
+    let pool = find(&decision.objects, "InferencePool", "demo");
+    assert_eq!(pool["metadata"]["annotations"]["grpo.dev/queue"], "gpus");
+
+    let gated = with_spec(running_demo(), |run| run.spec.queue_name = Some("gpus".into()));
+    let decision = decided(&RunObservation {
+        driver_pods: vec![waiting("demo-driver-1-0")],
+        verdict: None,
+        ..gated
+    });
+    let (_, reason, message) = condition(&decision, "Admitted");
+    assert_eq!(reason, "WaitsForQuota");
+    assert!(message.contains("LocalQueue gpus"), "{message}");
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
+}
+
+#[test]
+fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
+    let suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
+    let decision = decided(&suspended);
+    assert_eq!(decision.status.phase, Some(Phase::Suspended));
+    assert_eq!(
+        decision.delete_pods,
+        ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]
+    );
+    assert!(decision.delete_pools && decision.objects.is_empty() && decision.create.is_empty());
+    assert_eq!(decision.claim, ClaimStep::Release);
+    assert_eq!(decision.admission, AdmissionStep::Forget);
+
+    let again = after(after(suspended));
+    let attempts = &again.attempts;
+    assert_eq!(
+        (attempts.driver.current, attempts.trainer.current),
+        (2, 2),
+        "counted once"
+    );
+    assert!(
+        condition(&decided(&again), "Provisioned")
+            .2
+            .contains("it holds nothing")
+    );
+
+    let resumed = with_spec(again, |run| run.spec.suspend = false);
+    let decision = decided(&RunObservation {
+        inference: None,
+        sandboxes: None,
+        verdict: None,
+        ..resumed
+    });
+    let pods: Vec<&str> = decision.create.iter().map(|(_, pod, _)| pod.name.as_str()).collect();
+    assert_eq!(pods, ["demo-driver-2-0", "demo-trainer-2-0", "demo-trainer-2-1"]);
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
+}
+
+#[test]
+fn a_run_that_is_suspended_from_the_start_makes_nothing() {
+    let decision = decided(&with_spec(new_demo(), |run| run.spec.suspend = true));
+    assert!(decision.objects.is_empty() && decision.create.is_empty() && decision.delete_pods.is_empty());
+    assert_eq!(decision.status.attempts.unwrap().driver.current, 0);
+}
+
+#[test]
+fn a_failed_run_is_taken_up_again_by_suspending_and_resuming_it() {
+    let failed = after(RunObservation {
+        driver_pods: vec![pod(
+            "demo-driver-1-0",
+            1,
+            0,
+            ended(42, r#"{"reason": "R", "message": "m"}"#),
+        )],
+        ..running_demo()
+    });
+    assert_eq!(decided(&failed).status.phase, Some(Phase::Failed));
+    let suspended = after(with_spec(failed, |run| run.spec.suspend = true));
+    assert_eq!(condition(&decided(&suspended), "Failed").0, "False");
+    let resumed = decided(&with_spec(suspended, |run| run.spec.suspend = false));
+    assert!(resumed.create.iter().any(|(_, pod, _)| pod.name == "demo-driver-2-0"));
+}
+
+#[test]
+fn a_run_that_succeeded_stays_so_when_it_is_suspended() {
+    let done = after(RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        ..running_demo()
+    });
+    let decision = decided(&with_spec(done, |run| run.spec.suspend = true));
+    assert_eq!(decision.status.phase, Some(Phase::Succeeded));
+}
+
+#[test]
+fn a_run_that_is_over_is_deleted_when_its_time_is_up() {
+    let done = after(RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        ..with_spec(running_demo(), |run| run.spec.ttl_seconds_after_finished = Some(60))
+    });
+    let decision = decided(&done);
+    assert!(!decision.delete_run);
+    assert_eq!(decision.retry_in, Some(Duration::from_secs(60)));
+    let later = RunObservation {
+        now: done.now + SignedDuration::from_secs(60),
+        ..done
+    };
+    let decision = decided(&later);
+    assert!(decision.delete_run && decision.retry_in.is_none());
+    let kept = with_spec(later, |run| run.spec.ttl_seconds_after_finished = None);
+    assert!(!decided(&kept).delete_run);
+}
+
+#[test]
+fn a_retained_volume_has_no_owner() {
+    let owners = |retain: bool| {
+        let run = with_spec(new_demo(), |run| run.spec.store.retain = retain);
+        let decision = decided(&run);
+        find(&decision.objects, "PersistentVolumeClaim", "demo-store")["metadata"]["ownerReferences"].clone()
+    };
+    assert_eq!(owners(true), json!([]));
+    assert_eq!(owners(false)[0]["uid"], "uid-1");
+}
+
+#[test]
+fn priority_and_pull_secrets_of_the_run_reach_its_pools_unless_they_have_their_own() {
+    let run = with_spec(new_demo(), |run| {
+        run.spec.priority_class_name = Some("high".into());
+        run.spec.image_pull_secrets = serde_json::from_value(json!([{"name": "registry"}])).unwrap();
+        run.spec.sandboxes.pool.as_mut().unwrap().pod_template =
+            Some(serde_json::from_value(json!({"spec": {"priorityClassName": "low"}})).unwrap());
+    });
+    let decision = decided(&run);
+    let overlay = |kind: &str| find(&decision.objects, kind, "demo")["spec"]["podTemplate"]["spec"].clone();
+    assert_eq!(overlay("InferencePool")["priorityClassName"], "high");
+    assert_eq!(
+        overlay("InferencePool")["imagePullSecrets"],
+        json!([{"name": "registry"}])
+    );
+    assert_eq!(overlay("SandboxPool")["priorityClassName"], "low");
+}
+
+#[test]
+fn every_mode_is_given_what_it_needs_and_no_more() {
+    let made = |mode: Mode| {
+        let mut run: GrpoRun = object(DEMO);
+        run.spec.mode = mode;
+        let decision = decided(&seen(run));
+        let mut roles: Vec<&str> = decision.create.iter().map(|(role, ..)| *role).collect();
+        roles.dedup();
+        let pools: Vec<String> = names(&decision.objects)
+            .into_iter()
+            .filter(|name| name.contains("Pool"))
+            .collect();
+        (roles.join(" "), pools.join(" "))
+    };
+    let expected = |roles: &str, pools: &str| (roles.to_owned(), pools.to_owned());
+    assert_eq!(
+        made(Mode::Train),
+        expected("driver trainer", "InferencePool/demo SandboxPool/demo")
+    );
+    assert_eq!(
+        made(Mode::Evaluate),
+        expected("driver", "InferencePool/demo SandboxPool/demo")
+    );
+    assert_eq!(made(Mode::Validate), expected("driver", "SandboxPool/demo"));
+    assert_eq!(made(Mode::Finetune), expected("driver trainer", ""));
+}
+
+#[test]
+fn the_status_says_the_objective_and_the_plan_of_pods() {
+    let status = decided(&running_demo()).status;
+    let objective = status.objective.unwrap();
+    for words in ["advantage = (reward - group mean)", "AdamW", "the engine's logprobs"] {
+        assert!(objective.contains(words), "{objective}");
+    }
+    let plan: Vec<(String, String, Option<u32>)> = status
+        .plan
+        .into_iter()
+        .map(|pods| (pods.role, pods.pods, pods.running))
+        .collect();
+    assert_eq!(plan[0], ("driver".into(), "1".into(), Some(1)));
+    assert_eq!(plan[1], ("trainer".into(), "2".into(), Some(2)));
+    assert_eq!(plan[3].2, None);
+}
+
+#[test]
+fn a_deleted_run_is_forgotten_by_admission() {
+    let mut demo = running_demo();
+    demo.run.metadata.deletion_timestamp = Some(Time(demo.now));
+    assert_eq!(decided(&demo).admission, AdmissionStep::Forget);
+}

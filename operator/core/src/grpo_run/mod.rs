@@ -1,0 +1,18 @@
+//! What is to be done about a `GrpoRun`: [`decide`] turns an [`observation`] into a decision.
+
+mod blockers;
+pub mod decide;
+pub mod decision;
+mod objects;
+pub mod observation;
+mod process_pods;
+mod status;
+mod summary;
+mod terminal;
+
+#[cfg(test)]
+mod lifecycle_tests;
+#[cfg(test)]
+mod screens_tests;
+#[cfg(test)]
+pub mod tests;

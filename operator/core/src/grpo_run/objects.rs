@@ -1,0 +1,196 @@
+//! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools
+//! described in place.
+
+use grpo_contracts::RunConfig;
+use grpo_crds::{
+    GrpoRun, GrpoRunSpec, InferencePool, SandboxPool,
+    common::{OverlaySpec, PodOverlay},
+};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, LocalObjectReference, PersistentVolumeClaim, Service, ServiceAccount},
+    rbac::v1::{Role, RoleBinding},
+};
+use kube::Resource;
+use serde_json::json;
+
+use super::observation::RunObservation;
+use crate::{
+    admission::Gate,
+    desired_object::{DesiredObject, Owner},
+    names::{self, Labels, labels, role},
+};
+
+/// Port of the collectives' rendezvous.
+pub const MASTER_PORT: u16 = 29500;
+
+/// All objects of a run whose groups are in these attempts.
+pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32) -> Vec<DesiredObject> {
+    let (run, owner) = (&seen.run, &seen.owner);
+    let mut objects = vec![config(run, owner)];
+    objects.extend(volume(run, owner));
+    objects.extend(driver_rights(owner));
+    objects.push(driver_service(owner, driver_attempt));
+    if run.spec.mode.needs_trainer() {
+        objects.extend(trainer_services(owner, trainer_attempt));
+    }
+    objects.extend(pools(run, owner));
+    objects
+}
+
+/// Labels of everything of a run that has a role.
+fn of_role(owner: &Owner, role: &str) -> Labels {
+    labels([(names::RUN, owner.name.as_str()), (names::ROLE, role)])
+}
+
+fn config(run: &GrpoRun, owner: &Owner) -> DesiredObject {
+    // A RunConfig is made of texts and numbers only: it always is JSON.
+    let text = serde_json::to_string_pretty(&RunConfig::of(run)).unwrap_or_default();
+    owner.object::<ConfigMap>(
+        names::config(&owner.name),
+        &labels([(names::RUN, owner.name.as_str())]),
+        json!({"data": {RunConfig::KEY: text}}),
+    )
+}
+
+fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
+    let template = run.spec.store.volume_claim_template.as_ref()?;
+    let mut spec = json!({"accessModes": template.access_modes, "resources": template.resources});
+    if let Some(class) = &template.storage_class_name {
+        spec["storageClassName"] = json!(class);
+    }
+    let mut claim = owner.object::<PersistentVolumeClaim>(
+        names::store_claim(&owner.name),
+        &labels([(names::RUN, owner.name.as_str())]),
+        json!({"spec": spec}),
+    );
+    if run.spec.store.retain {
+        // Without an owner it outlives the run; a run of the same name finds it again.
+        claim.object["metadata"]["ownerReferences"] = json!([]);
+    }
+    Some(claim)
+}
+
+/// The driver may read its own run and write its own run's status, and nothing else.
+fn driver_rights(owner: &Owner) -> [DesiredObject; 3] {
+    let (name, labels) = (names::driver(&owner.name), of_role(owner, role::DRIVER));
+    let only = [&owner.name];
+    [
+        owner.object::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
+        owner.object::<Role>(
+            &name,
+            &labels,
+            json!({"rules": [
+                {"apiGroups": [grpo_crds::GROUP], "resources": ["grporuns"], "resourceNames": only, "verbs": ["get"]},
+                {"apiGroups": [grpo_crds::GROUP], "resources": ["grporuns/status"], "resourceNames": only, "verbs": ["get", "patch"]},
+            ]}),
+        ),
+        owner.object::<RoleBinding>(
+            &name,
+            &labels,
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+            }),
+        ),
+    ]
+}
+
+fn driver_service(owner: &Owner, attempt: u32) -> DesiredObject {
+    owner.object::<Service>(
+        names::driver(&owner.name),
+        &of_role(owner, role::DRIVER),
+        json!({"spec": {
+            "selector": {names::RUN: owner.name, names::ROLE: role::DRIVER, names::ATTEMPT: attempt.to_string()},
+            "ports": [{"name": "http", "port": RunConfig::DRIVER_PORT, "targetPort": RunConfig::DRIVER_PORT, "protocol": "TCP"}],
+        }}),
+    )
+}
+
+/// Stable hostnames for the ranks of one attempt, and one address for its rank 0.
+fn trainer_services(owner: &Owner, attempt: u32) -> [DesiredObject; 2] {
+    let labels = of_role(owner, role::TRAINER);
+    let hosts = owner.object::<Service>(
+        names::trainer_hosts(&owner.name, attempt),
+        &labels,
+        json!({"spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": {names::RUN: owner.name, names::ROLE: role::TRAINER, names::ATTEMPT: attempt.to_string()},
+            "ports": [{"name": "rendezvous", "port": MASTER_PORT, "targetPort": MASTER_PORT, "protocol": "TCP"}],
+        }}),
+    );
+    let first = owner.object::<Service>(
+        names::trainer(&owner.name),
+        &labels,
+        json!({"spec": {
+            "selector": {
+                names::RUN: owner.name, names::ROLE: role::TRAINER, names::ATTEMPT: attempt.to_string(), names::RANK: "0",
+            },
+            "ports": [{"name": "http", "port": RunConfig::TRAINER_PORT, "targetPort": RunConfig::TRAINER_PORT, "protocol": "TCP"}],
+        }}),
+    );
+    [hosts, first]
+}
+
+/// The pools that are described in the run.
+fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
+    let labels = labels([(names::RUN, owner.name.as_str())]);
+    let inference = run
+        .spec
+        .inference
+        .pool
+        .as_ref()
+        .filter(|_| run.spec.mode.needs_engines());
+    let inference = inference.map(|pool| {
+        let spec = pool.serving(&run.spec.model.source());
+        let mut spec = match &run.spec.model.lora {
+            Some(lora) => spec.with_room_for(lora.rank),
+            None => spec,
+        };
+        // Whether the model is a mixture is not seen here: a dense one's engine would not start.
+        if run.spec.algorithm.router_replay == Some(true) {
+            spec = spec.reporting_experts();
+        }
+        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+        let pool = owner.object::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
+        Gate::of_run(run).mark_pool(pool)
+    });
+    let sandboxes = run
+        .spec
+        .sandboxes
+        .pool
+        .as_ref()
+        .filter(|_| run.spec.mode.needs_sandboxes());
+    let sandboxes = sandboxes.map(|pool| {
+        let mut spec = pool.clone();
+        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+        owner.object::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
+    });
+    inference.into_iter().chain(sandboxes).collect()
+}
+
+/// What is laid over the pods of a pool of the run's own: what the pool says, and the run's priority and pull secrets
+/// beside it.
+fn of_run(run: &GrpoRunSpec, given: Option<PodOverlay>) -> Option<PodOverlay> {
+    if run.priority_class_name.is_none() && run.image_pull_secrets.is_empty() {
+        return given;
+    }
+    let mut overlay = given.unwrap_or_default();
+    let spec = overlay.spec.get_or_insert_with(OverlaySpec::default);
+    if spec.priority_class_name.is_none() {
+        spec.priority_class_name.clone_from(&run.priority_class_name);
+    }
+    for secret in &run.image_pull_secrets {
+        if !spec.image_pull_secrets.iter().any(|known| known.name == secret.name) {
+            spec.image_pull_secrets.push(LocalObjectReference {
+                name: secret.name.clone(),
+            });
+        }
+    }
+    Some(overlay)
+}
+
+/// What a run says its pools are called, for messages.
+pub fn pool_in_words<K: Resource<DynamicType = ()>>(name: &str) -> String {
+    format!("{} {name} ({})", K::kind(&()), grpo_crds::GROUP)
+}

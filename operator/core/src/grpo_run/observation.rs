@@ -1,0 +1,61 @@
+//! What there is of a run when it is decided upon.
+
+use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
+use jiff::Timestamp;
+
+use crate::{admission::Verdict, desired_object::Owner, pods::PodFacts};
+
+/// Everything a decision about a run is made from.
+#[derive(Clone, Debug)]
+pub struct RunObservation {
+    pub run: GrpoRun,
+    pub owner: Owner,
+    pub attempts: Attempts,
+    pub driver_pods: Vec<PodFacts>,
+    pub trainer_pods: Vec<PodFacts>,
+    /// The pool the run samples from, when it exists.
+    pub inference: Option<InferencePool>,
+    /// The pool the run's sandboxes come from, when it exists.
+    pub sandboxes: Option<SandboxPool>,
+    pub store: StoreVolume,
+    /// The node that a ReadWriteOnce volume of the store is on, once the scheduler has chosen one.
+    pub store_node: Option<String>,
+    /// MiB of the largest GPU there is, where nodes say it.
+    pub gpu_memory: Option<u64>,
+    /// How the run stands with admission.
+    pub verdict: Option<Verdict>,
+    pub now: Timestamp,
+}
+
+/// The volume of the run's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreVolume {
+    /// Pods of several nodes may write it.
+    Shared,
+    /// All pods that mount it have to be on one node.
+    OneNode,
+    /// The claim that the spec names does not exist.
+    Missing,
+}
+
+impl RunObservation {
+    /// Name of the InferencePool the run samples from.
+    pub fn inference_name(&self) -> &str {
+        self.run
+            .spec
+            .inference
+            .pool_ref
+            .as_ref()
+            .map_or(&self.owner.name, |pool| &pool.name)
+    }
+
+    /// Name of the SandboxPool the run's sandboxes come from.
+    pub fn sandboxes_name(&self) -> &str {
+        self.run
+            .spec
+            .sandboxes
+            .pool_ref
+            .as_ref()
+            .map_or(&self.owner.name, |pool| &pool.name)
+    }
+}

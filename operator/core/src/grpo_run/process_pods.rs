@@ -1,0 +1,261 @@
+//! The pods of a run's two groups: the driver, and the ranks of the trainer.
+//!
+//! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
+//! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
+
+use grpo_contracts::{RunConfig, names::store_claim_of};
+use grpo_crds::grpo_run::{AttemptStatus, Trainer};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{
+    objects::MASTER_PORT,
+    observation::{RunObservation, StoreVolume},
+};
+use crate::{
+    desired_object::{DesiredObject, Owner},
+    digest::digest,
+    names::{self, labels, role},
+    pod_parts::{
+        claim_volume, container_security, environment, image_volume, lay_over, model, mount, pod_security, resources,
+        scratch_volume,
+    },
+    settings::Settings,
+};
+
+const CONFIG_FOLDER: &str = "/etc/grpo";
+/// What `/dev/shm` may hold: ranks of a node talk through it. It counts against the pod's memory.
+const SHARED_MEMORY: &str = "16Gi";
+/// How often it is asked whether a rank is where all ranks meet.
+const START_PERIOD: u64 = 2;
+/// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no
+/// operator.
+const START_MARGIN: u64 = 600;
+
+/// The driver of an attempt.
+pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> DesiredObject {
+    let config = RunConfig::of(&seen.run);
+    let options = seen.run.spec.driver.clone().unwrap_or_default();
+    let (mut volumes, mut mounts) = common_volumes(seen, settings);
+    for (n, dataset) in config.datasets.iter().enumerate() {
+        let name = format!("dataset-{n}");
+        let volume = match (&dataset.image, &dataset.claim_name) {
+            (Some(reference), _) => image_volume(&name, reference, settings),
+            (None, Some(claim)) => claim_volume(&name, claim, true),
+            (None, None) => continue,
+        };
+        volumes.push(volume);
+        mounts.push(mount(&name, &dataset.path, true));
+    }
+    let mut spec = group_pod_spec(seen, volumes);
+    spec["serviceAccountName"] = json!(names::driver(&seen.owner.name));
+    spec["automountServiceAccountToken"] = json!(true);
+    spec["containers"] = json!([{
+        "name": "driver",
+        "image": settings.driver_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["--config", RunConfig::PATH],
+        "env": environment(settings, attempt, &[], &options.env),
+        "ports": [{"name": "http", "containerPort": RunConfig::DRIVER_PORT, "protocol": "TCP"}],
+        "resources": resources(options.resources.as_ref(), 0),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }]);
+    let mut pod = group_pod(seen, role::DRIVER, attempt, 0, spec);
+    lay_over(&mut pod.object, options.pod_template.as_ref());
+    pod
+}
+
+/// One pod of the trainer of an attempt. The process starts the ranks of its GPUs itself.
+pub fn trainer(
+    seen: &RunObservation,
+    trainer: &Trainer,
+    settings: &Settings,
+    attempts: &AttemptStatus,
+    node: u32,
+) -> DesiredObject {
+    let attempt = attempts.current;
+    let (mut volumes, mut mounts) = common_volumes(seen, settings);
+    if trainer.gpus_per_node > 0 {
+        volumes.push(json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}));
+        mounts.push(mount("shm", "/dev/shm", false));
+    }
+    let hosts = names::trainer_hosts(&seen.owner.name, attempt);
+    let mut spec = group_pod_spec(seen, volumes);
+    spec["automountServiceAccountToken"] = json!(false);
+    spec["hostname"] = json!(names::group_pod(&seen.owner.name, role::TRAINER, attempt, node));
+    spec["subdomain"] = json!(hosts);
+    let mut own = rendezvous(&seen.owner, trainer, attempt, node);
+    own.extend(network(trainer));
+    let deadline = trainer.deadlines.start().as_secs() + START_MARGIN;
+    let mut container = json!({
+        "name": "trainer",
+        "image": trainer.image.as_ref().unwrap_or(&settings.trainer_image),
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["serve", "--config", RunConfig::PATH],
+        "env": environment(settings, attempt, &own, &trainer.env),
+        "ports": [
+            {"name": "http", "containerPort": RunConfig::TRAINER_PORT, "protocol": "TCP"},
+            {"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"},
+        ],
+        // Once it has succeeded the pod stays ready until it ends.
+        "startupProbe": {
+            "httpGet": {"path": "/readyz", "port": RunConfig::TRAINER_PORT},
+            "periodSeconds": START_PERIOD,
+            "timeoutSeconds": 5,
+            "failureThreshold": deadline.div_ceil(START_PERIOD),
+        },
+        "resources": resources(trainer.resources.as_ref(), trainer.gpus_per_node),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    });
+    give_rdma(&mut container, trainer);
+    spec["containers"] = json!([container]);
+    let mut pod = group_pod(seen, role::TRAINER, attempt, node, spec);
+    lay_over(&mut pod.object, trainer.pod_template.as_ref());
+    avoid_nodes(&mut pod.object["spec"], &attempts.avoid_nodes);
+    pod
+}
+
+/// The environment torchrun would give the first rank of a pod.
+fn rendezvous(owner: &Owner, trainer: &Trainer, attempt: u32, node: u32) -> Vec<(&'static str, String)> {
+    let local = trainer.gpus_per_node.max(1);
+    let first = names::group_pod(&owner.name, role::TRAINER, attempt, 0);
+    vec![
+        (
+            "MASTER_ADDR",
+            format!("{first}.{}", names::trainer_hosts(&owner.name, attempt)),
+        ),
+        ("MASTER_PORT", MASTER_PORT.to_string()),
+        ("RANK", (node * local).to_string()),
+        ("WORLD_SIZE", (trainer.nodes * local).to_string()),
+        ("LOCAL_RANK", "0".to_owned()),
+        ("LOCAL_WORLD_SIZE", local.to_string()),
+        ("GROUP_RANK", node.to_string()),
+        ("GROUP_WORLD_SIZE", trainer.nodes.to_string()),
+        ("NODE_RANK", node.to_string()),
+    ]
+}
+
+/// The interface that NCCL and Gloo use, where one is named.
+fn network(trainer: &Trainer) -> Vec<(&'static str, String)> {
+    let interface = trainer.network.as_ref().and_then(|network| network.interface.clone());
+    interface.map_or_else(Vec::new, |interface| {
+        vec![
+            ("NCCL_SOCKET_IFNAME", interface.clone()),
+            ("GLOO_SOCKET_IFNAME", interface),
+        ]
+    })
+}
+
+/// RDMA devices, and the right to lock the memory that they read and write.
+fn give_rdma(container: &mut Value, trainer: &Trainer) {
+    let rdma = trainer.network.as_ref().and_then(|network| network.rdma.as_ref());
+    if let Some(rdma) = rdma {
+        container["resources"]["limits"][&rdma.resource] = json!(rdma.count.to_string());
+        container["securityContext"]["capabilities"]["add"] = json!(["IPC_LOCK"]);
+    }
+}
+
+/// Keeps a pod off nodes, by their names. The terms of a required node affinity are alternatives: each of them has to
+/// say it.
+fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
+    if nodes.is_empty() {
+        return;
+    }
+    // A requirement on a node's name takes exactly one value.
+    let not_these = nodes
+        .iter()
+        .map(|node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]}));
+    let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = &mut required["nodeSelectorTerms"];
+    if terms.as_array().is_none_or(Vec::is_empty) {
+        *terms = json!([{}]);
+    }
+    for term in terms.as_array_mut().into_iter().flatten() {
+        let mut fields = term["matchFields"].as_array().cloned().unwrap_or_default();
+        fields.extend(not_these.clone());
+        term["matchFields"] = Value::Array(fields);
+    }
+}
+
+/// Volumes of driver and trainer: configuration, store, model, and somewhere to write.
+fn common_volumes(seen: &RunObservation, settings: &Settings) -> (Vec<Value>, Vec<Value>) {
+    let mut volumes = vec![
+        json!({"name": "config", "configMap": {"name": names::config(&seen.owner.name)}}),
+        store_volume(seen),
+        scratch_volume("tmp"),
+    ];
+    let mut mounts = vec![
+        mount("config", CONFIG_FOLDER, true),
+        mount("store", RunConfig::STORE_MOUNT, false),
+        mount("tmp", "/tmp", false),
+    ];
+    if let Some((volume, at)) = model(&seen.run.spec.model.source(), settings) {
+        volumes.push(volume);
+        mounts.push(at);
+    }
+    (volumes, mounts)
+}
+
+/// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to
+/// start and say so.
+fn store_volume(seen: &RunObservation) -> Value {
+    match store_claim_of(&seen.run) {
+        Some(claim) => claim_volume("store", &claim, false),
+        None => scratch_volume("store"),
+    }
+}
+
+/// The claim as a label's value, which is shorter than a name may be.
+fn store_label(seen: &RunObservation) -> String {
+    let claim = store_claim_of(&seen.run).unwrap_or_else(|| names::store_claim(&seen.owner.name));
+    if claim.len() <= 63 {
+        claim
+    } else {
+        digest(&json!(claim))
+    }
+}
+
+fn group_pod_spec(seen: &RunObservation, volumes: Vec<Value>) -> Value {
+    let mut spec = json!({
+        "restartPolicy": "Never",
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": pod_security(),
+        "volumes": volumes,
+    });
+    let run = &seen.run.spec;
+    if let Some(class) = &run.priority_class_name {
+        spec["priorityClassName"] = json!(class);
+    }
+    if !run.image_pull_secrets.is_empty() {
+        spec["imagePullSecrets"] = json!(run.image_pull_secrets);
+    }
+    if seen.store != StoreVolume::Shared {
+        spec["affinity"] = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+            "labelSelector": {"matchLabels": {names::STORE: store_label(seen)}},
+            "topologyKey": "kubernetes.io/hostname",
+        }]}});
+    }
+    spec
+}
+
+fn group_pod(seen: &RunObservation, role: &str, attempt: u32, rank: u32, spec: Value) -> DesiredObject {
+    let owner = &seen.owner;
+    let (attempt_text, rank_text, claim) = (attempt.to_string(), rank.to_string(), store_label(seen));
+    let labels = labels([
+        (names::RUN, owner.name.as_str()),
+        (names::ROLE, role),
+        (names::ATTEMPT, attempt_text.as_str()),
+        (names::RANK, rank_text.as_str()),
+        (names::STORE, claim.as_str()),
+    ]);
+    owner.object::<Pod>(
+        names::group_pod(&owner.name, role, attempt, rank),
+        &labels,
+        json!({"spec": spec}),
+    )
+}

@@ -1,0 +1,60 @@
+//! The operator's part of a run's status, and what the status said before.
+
+use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::{decision::ClaimStep, observation::RunObservation, summary};
+use crate::conditions::{Conditions, shortened};
+
+pub fn phase_before(seen: &RunObservation) -> Option<Phase> {
+    seen.run.status.as_ref().and_then(|status| status.phase)
+}
+
+pub fn conditions(seen: &RunObservation) -> Conditions<'_> {
+    let previous = seen
+        .run
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice())
+        .unwrap_or_default();
+    Conditions::after(previous, seen.run.metadata.generation, Time(seen.now))
+}
+
+pub fn status(
+    seen: &RunObservation,
+    phase: Phase,
+    message: String,
+    attempts: Attempts,
+    conditions: Vec<Condition>,
+) -> GrpoRunStatus {
+    GrpoRunStatus {
+        phase: Some(phase),
+        message: Some(shortened(&message)),
+        observed_generation: seen.run.metadata.generation,
+        objective: summary::objective(&seen.run.spec),
+        plan: summary::plan(
+            seen,
+            matches!(phase, Phase::Succeeded | Phase::Failed | Phase::Suspended),
+        ),
+        conditions,
+        attempts: Some(attempts),
+        progress: None,
+    }
+}
+
+/// Whether the pool follows this run.
+fn claims(seen: &RunObservation) -> bool {
+    let claim = seen
+        .inference
+        .as_ref()
+        .and_then(|pool| pool.status.as_ref()?.claimed_by.as_ref());
+    claim.is_some_and(|claim| claim.uid == seen.owner.uid)
+}
+
+pub fn claim_release(seen: &RunObservation) -> ClaimStep {
+    if claims(seen) {
+        ClaimStep::Release
+    } else {
+        ClaimStep::Leave
+    }
+}

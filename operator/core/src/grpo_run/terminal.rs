@@ -1,0 +1,240 @@
+//! What is left to do when a run does not go on: it is suspended, over, or being deleted.
+
+use std::time::Duration;
+
+use grpo_crds::{
+    Fault,
+    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
+};
+use jiff::{SignedDuration, Timestamp};
+use kube::runtime::events::Event;
+
+use super::{
+    decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
+    observation::RunObservation,
+    status::{claim_release, conditions, phase_before, status},
+};
+use crate::{
+    conditions::{ConditionStatus, is_true},
+    events::{normal, warning},
+    pod_group::{GroupState, GroupUpdate},
+    pods::{Failure, PodFacts},
+};
+
+/// How the run ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    Succeeded,
+    Failed(Fault),
+}
+
+/// The end that an earlier reconcile wrote down. Nothing but suspending a failed run takes it back.
+pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
+    let conditions = &status.as_ref()?.conditions;
+    if is_true(conditions, SUCCEEDED) {
+        return Some(End::Succeeded);
+    }
+    let failed = conditions
+        .iter()
+        .find(|condition| condition.type_ == FAILED && condition.status == "True")?;
+    Some(End::Failed(Fault {
+        reason: failed.reason.clone(),
+        message: failed.message.clone(),
+    }))
+}
+
+/// Whether the groups have come to an end of the run.
+pub fn end(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Option<End> {
+    let failed = |reason: &str, message: &str| {
+        Some(End::Failed(Fault {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }))
+    };
+    match (&driver.state, trainer.map(|update| &update.state)) {
+        (GroupState::Succeeded, _) => Some(End::Succeeded),
+        (GroupState::Fault(failure), _) => Some(End::Failed(declared_fault(seen, failure))),
+        (GroupState::Exhausted { message }, _) => failed("DriverFailed", message),
+        (_, Some(GroupState::Exhausted { message })) => failed("TrainerFailed", message),
+        _ => None,
+    }
+}
+
+/// The fault the driver declared: in its termination message, or in this run's progress.
+fn declared_fault(seen: &RunObservation, failure: &Failure) -> Fault {
+    let said = failure
+        .last_words
+        .as_deref()
+        .and_then(|words| serde_json::from_str(words.trim()).ok());
+    let written = || {
+        let progress = seen.run.status.as_ref()?.progress.as_ref()?;
+        let own = progress.run_uid.as_deref() == Some(seen.owner.uid.as_str());
+        progress.fault.clone().filter(|_| own)
+    };
+    let mut fault = said.or_else(written).unwrap_or_else(|| Fault {
+        reason: "DriverFault".into(),
+        message: failure.message.clone(),
+    });
+    fault.reason = as_reason(&fault.reason);
+    fault
+}
+
+/// A condition's reason has to be one word; anything else would make the whole status invalid.
+fn as_reason(text: &str) -> String {
+    let word: String = text.chars().filter(char::is_ascii_alphanumeric).take(128).collect();
+    if word.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        word
+    } else {
+        format!("Fault{word}")
+    }
+}
+
+/// Being deleted: owner references do the rest.
+pub fn terminating(seen: &RunObservation) -> Decision {
+    let previous = seen.run.status.clone().unwrap_or_default();
+    Decision {
+        claim: claim_release(seen),
+        admission: AdmissionStep::Forget,
+        ..Decision::nothing(GrpoRunStatus {
+            phase: Some(Phase::Terminating),
+            message: Some("being deleted".into()),
+            ..previous
+        })
+    }
+}
+
+/// Over: what it held is given back, what it knows stays until its time is up.
+pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Vec<Event>) -> Decision {
+    let (phase, message) = match end {
+        End::Succeeded => (
+            Phase::Succeeded,
+            "all iterations and evaluations are finished".to_owned(),
+        ),
+        End::Failed(fault) => (Phase::Failed, format!("{}: {}", fault.reason, fault.message)),
+    };
+    if phase_before(seen) != Some(phase) {
+        events.push(match end {
+            End::Succeeded => normal("Succeeded", message.clone()),
+            End::Failed(fault) => warning(&fault.reason, fault.message.clone()),
+        });
+    }
+    let gone = "its pods and the pools made for it are gone";
+    let conditions = conditions(seen)
+        .set(ADMITTED, ConditionStatus::False, "Finished", gone)
+        .set(PROVISIONED, ConditionStatus::False, "Finished", gone);
+    let conditions = match end {
+        End::Succeeded => conditions
+            .set(SUCCEEDED, ConditionStatus::True, "Finished", &message)
+            .set(FAILED, ConditionStatus::False, "Finished", &message),
+        End::Failed(fault) => conditions
+            .set(SUCCEEDED, ConditionStatus::False, &fault.reason, &fault.message)
+            .set(FAILED, ConditionStatus::True, &fault.reason, &fault.message),
+    };
+    let conditions = conditions.done();
+    let left = time_left(seen, &conditions);
+    Decision {
+        // Pods that ended stay for their logs.
+        delete_pods: held(seen)
+            .filter(|pod| !pod.is_finished())
+            .map(|pod| pod.name.clone())
+            .collect(),
+        delete_pools: true,
+        delete_run: left.is_some_and(|left| left.is_zero()),
+        claim: claim_release(seen),
+        admission: AdmissionStep::Forget,
+        events,
+        retry_in: left.filter(|left| !left.is_zero()),
+        ..Decision::nothing(status(seen, phase, message, attempts, conditions))
+    }
+}
+
+/// How long a run that has ended is still kept. None: for ever.
+fn time_left(
+    seen: &RunObservation,
+    conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
+) -> Option<Duration> {
+    let ttl = SignedDuration::from_secs(seen.run.spec.ttl_seconds_after_finished?.into());
+    let ended: Timestamp = conditions
+        .iter()
+        .find(|condition| matches!(condition.type_.as_str(), SUCCEEDED | FAILED) && condition.status == "True")
+        .map(|condition| condition.last_transition_time.0)?;
+    let left = ended.saturating_add(ttl).ok()?.duration_since(seen.now);
+    Some(Duration::try_from(left).unwrap_or_default())
+}
+
+/// Suspended: nothing runs and nothing is held; the store stays, and the next attempts go on from it.
+pub fn suspended(seen: &RunObservation) -> Decision {
+    let still = held(seen).count();
+    let message = if still > 0 {
+        format!("suspended; {still} of its pods are ending, what is finished stays in the store")
+    } else {
+        "suspended: it holds nothing; what is finished stays in the store. Set spec.suspend to false to go on from there".to_owned()
+    };
+    let events = if phase_before(seen) == Some(Phase::Suspended) {
+        Vec::new()
+    } else {
+        vec![normal("Suspended", message.clone())]
+    };
+    let conditions = conditions(seen)
+        .set(ADMITTED, ConditionStatus::False, "Suspended", &message)
+        .set(PROVISIONED, ConditionStatus::False, "Suspended", &message)
+        .set(
+            SUCCEEDED,
+            ConditionStatus::False,
+            "NotFinished",
+            "the run goes on when it is no longer suspended",
+        )
+        .set(
+            FAILED,
+            ConditionStatus::False,
+            "NotFinished",
+            "the run goes on when it is no longer suspended",
+        )
+        .done();
+    let attempts = Attempts {
+        driver: after_suspension(&seen.attempts.driver, &seen.driver_pods),
+        trainer: after_suspension(&seen.attempts.trainer, &seen.trainer_pods),
+    };
+    Decision {
+        delete_pods: held(seen)
+            .chain(ended(seen))
+            .filter(|pod| !pod.deleting)
+            .map(|pod| pod.name.clone())
+            .collect(),
+        delete_pools: true,
+        claim: claim_release(seen),
+        admission: AdmissionStep::Forget,
+        events,
+        ..Decision::nothing(status(seen, Phase::Suspended, message, attempts, conditions))
+    }
+}
+
+/// The next attempt has a number, and so pods, of its own; failures before the suspension count no more.
+fn after_suspension(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
+    let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or(0);
+    let begun = known.created || newest >= known.current.max(1);
+    AttemptStatus {
+        current: if begun {
+            known.current.max(newest).saturating_add(1)
+        } else {
+            known.current
+        },
+        created: false,
+        consecutive_failures: 0,
+        not_before: None,
+        ..known.clone()
+    }
+}
+
+fn all(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
+    seen.driver_pods.iter().chain(&seen.trainer_pods)
+}
+
+/// Pods that have not ended.
+fn held(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
+    all(seen).filter(|pod| !pod.is_finished())
+}
+
+fn ended(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
+    all(seen).filter(|pod| pod.is_finished())
+}

@@ -1,0 +1,634 @@
+use grpo_contracts::RunConfig;
+use grpo_crds::{
+    GrpoRun, InferencePool, SandboxPool,
+    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
+};
+use serde_json::{Value, json};
+
+use super::{
+    decide::decide,
+    decision::{ClaimStep, Decision},
+    observation::{RunObservation, StoreVolume},
+};
+use crate::{
+    admission::Verdict,
+    desired_object::{DesiredObject, Owner},
+    fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
+    pods::{PodFacts, PodState},
+    settings::Settings,
+};
+
+pub(super) fn seen(run: GrpoRun) -> RunObservation {
+    RunObservation {
+        owner: Owner::of(&run).unwrap(),
+        run,
+        attempts: Attempts::default(),
+        driver_pods: Vec::new(),
+        trainer_pods: Vec::new(),
+        inference: None,
+        sandboxes: None,
+        store: StoreVolume::OneNode,
+        store_node: None,
+        gpu_memory: None,
+        verdict: None,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+/// What is made of a run that was accepted just now, its status included.
+pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<DesiredObject>) {
+    let seen = seen(run);
+    let store = match &seen.run.spec.store.volume_claim_template {
+        Some(_) => StoreVolume::OneNode,
+        None => StoreVolume::Shared,
+    };
+    let decision = decided(&RunObservation { store, ..seen });
+    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
+    (decision.status, decision.objects.into_iter().chain(pods).collect())
+}
+
+pub(super) fn new_demo() -> RunObservation {
+    seen(object(DEMO))
+}
+
+fn ready_pool(yaml: &str, status: Value) -> Value {
+    let mut pool: Value = serde_yaml_ng::from_str(yaml).unwrap();
+    pool["status"] = status;
+    pool
+}
+
+fn ready(holds: &str, message: &str) -> Value {
+    json!([{"type": "Ready", "status": holds, "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+}
+
+pub(super) fn inference_pool(claimed_by: Option<&str>, holds: &str, message: &str) -> InferencePool {
+    let yaml = "{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {name: demo, namespace: team}, \
+                spec: {model: {image: {reference: 'grpo.dev/demo/model:1'}}, engine: {embedded: {}}}}";
+    let mut status = json!({"conditions": ready(holds, message), "replicas": 1, "readyReplicas": 1});
+    if let Some(uid) = claimed_by {
+        status["claimedBy"] = json!({"name": "some-run", "uid": uid});
+    }
+    serde_json::from_value(ready_pool(yaml, status)).unwrap()
+}
+
+fn sandbox_pool() -> SandboxPool {
+    let yaml =
+        "{apiVersion: grpo.dev/v1alpha1, kind: SandboxPool, metadata: {name: demo, namespace: team}, spec: {max: 16}}";
+    let status = json!({"conditions": ready("True", ""), "ready": 0, "leased": 0, "pending": 0});
+    serde_json::from_value(ready_pool(yaml, status)).unwrap()
+}
+
+fn begun(attempt: u32) -> AttemptStatus {
+    AttemptStatus {
+        current: attempt,
+        created: true,
+        ..AttemptStatus::default()
+    }
+}
+
+pub(super) fn admitted() -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: "Admitted",
+        message: "all of it fits".into(),
+    }
+}
+
+/// A demo in which everything runs.
+pub(super) fn running_demo() -> RunObservation {
+    RunObservation {
+        attempts: Attempts {
+            driver: begun(1),
+            trainer: begun(1),
+        },
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, running())],
+        trainer_pods: vec![
+            pod("demo-trainer-1-0", 1, 0, running()),
+            pod("demo-trainer-1-1", 1, 1, running()),
+        ],
+        inference: Some(inference_pool(Some("uid-1"), "True", "1 of 1 replicas serve")),
+        sandboxes: Some(sandbox_pool()),
+        verdict: Some(admitted()),
+        ..new_demo()
+    }
+}
+
+pub(super) fn decided(seen: &RunObservation) -> Decision {
+    decide(seen, &Settings::for_tests())
+}
+
+pub(super) fn condition(decision: &Decision, type_: &str) -> (String, String, String) {
+    let found = decision
+        .status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == type_)
+        .unwrap();
+    (found.status.clone(), found.reason.clone(), found.message.clone())
+}
+
+pub(super) fn created<'a>(decision: &'a Decision, name: &str) -> &'a Value {
+    &decision
+        .create
+        .iter()
+        .find(|(_, pod, _)| pod.name == name)
+        .unwrap()
+        .1
+        .object
+}
+
+fn variable(container: &Value, name: &str) -> String {
+    let variables = container["env"].as_array().unwrap();
+    let found = variables.iter().find(|variable| variable["name"] == name).unwrap();
+    found["value"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_new_run_is_given_everything_the_contract_names() {
+    let decision = decided(&new_demo());
+    assert_eq!(
+        names(&decision.objects),
+        [
+            "ConfigMap/demo-config",
+            "PersistentVolumeClaim/demo-store",
+            "ServiceAccount/demo-driver",
+            "Role/demo-driver",
+            "RoleBinding/demo-driver",
+            "Service/demo-driver",
+            "Service/demo-trainer-1",
+            "Service/demo-trainer",
+            "InferencePool/demo",
+            "SandboxPool/demo",
+        ]
+    );
+    let pods: Vec<&str> = decision.create.iter().map(|(_, pod, _)| pod.name.as_str()).collect();
+    assert_eq!(pods, ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]);
+    assert_eq!(decision.status.phase, Some(Phase::Queued));
+}
+
+#[test]
+fn everything_made_is_understood_by_kubernetes_and_owned_by_the_run() {
+    let decision = decided(&new_demo());
+    for desired in decision
+        .objects
+        .iter()
+        .chain(decision.create.iter().map(|(_, pod, _)| pod))
+    {
+        assert_understood(desired);
+        let owner = &desired.object["metadata"]["ownerReferences"][0];
+        assert_eq!(
+            (&owner["uid"], &owner["controller"]),
+            (&json!("uid-1"), &json!(true)),
+            "{}",
+            desired.name
+        );
+        assert_eq!(
+            desired.object["metadata"]["labels"]["grpo.dev/run"], "demo",
+            "{}",
+            desired.name
+        );
+    }
+}
+
+#[test]
+fn the_driver_finds_its_config_store_model_and_datasets() {
+    let decision = decided(&new_demo());
+    let spec = &created(&decision, "demo-driver-1-0")["spec"];
+    let container = &spec["containers"][0];
+    assert_eq!(container["args"], json!(["--config", "/etc/grpo/run.json"]));
+    assert_eq!(spec["serviceAccountName"], "demo-driver");
+    assert_eq!(spec["restartPolicy"], "Never");
+    let mounts: Vec<&str> = container["volumeMounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["mountPath"].as_str().unwrap())
+        .collect();
+    assert_eq!(mounts, ["/etc/grpo", "/store", "/tmp", "/model", "/datasets/0"]);
+    let volumes = spec["volumes"].as_array().unwrap();
+    assert_eq!(volumes[3]["image"]["reference"], "grpo.dev/demo/model:1");
+    assert_eq!(volumes[4]["image"]["reference"], "grpo.dev/demo/tasks:1");
+    assert_eq!(variable(container, "GRPO_ATTEMPT"), "1");
+
+    let text = find(&decision.objects, "ConfigMap", "demo-config")["data"]["run.json"]
+        .as_str()
+        .unwrap();
+    let config: RunConfig = serde_json::from_str(text).unwrap();
+    assert_eq!(
+        (config.uid.as_str(), config.store_path.as_str()),
+        ("uid-1", "team/demo")
+    );
+}
+
+#[test]
+fn trainer_pods_get_the_environment_of_torchrun() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.trainer.as_mut().unwrap().gpus_per_node = 8;
+    let decision = decided(&seen(run));
+    let pod = created(&decision, "demo-trainer-1-1");
+    let container = &pod["spec"]["containers"][0];
+    let wanted = [
+        ("MASTER_ADDR", "demo-trainer-1-0.demo-trainer-1"),
+        ("MASTER_PORT", "29500"),
+        ("RANK", "8"),
+        ("WORLD_SIZE", "16"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "8"),
+        ("GROUP_RANK", "1"),
+        ("GROUP_WORLD_SIZE", "2"),
+        ("NODE_RANK", "1"),
+    ];
+    for (name, value) in wanted {
+        assert_eq!(variable(container, name), value, "{name}");
+    }
+    assert_eq!(pod["spec"]["hostname"], "demo-trainer-1-1");
+    assert_eq!(pod["spec"]["subdomain"], "demo-trainer-1");
+    assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "8");
+    assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+}
+
+/// The first trainer pod of the demo with `trainer` laid over its own.
+fn trainer_pod(trainer: &str) -> Value {
+    let mut run: Value = serde_yaml_ng::from_str(DEMO).unwrap();
+    run["spec"]["trainer"] = serde_yaml_ng::from_str(trainer).unwrap();
+    let decision = decided(&seen(object(&run.to_string())));
+    for (_, pod, _) in &decision.create {
+        assert_understood(pod);
+    }
+    created(&decision, "demo-trainer-1-0").clone()
+}
+
+#[test]
+fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
+    let rdma = trainer_pod(
+        "{gpusPerNode: 8, network: {rdma: {resource: rdma/hca, count: 2}}, resources: {limits: {memory: 1Ti}}}",
+    );
+    let container = &rdma["spec"]["containers"][0];
+    assert_eq!(
+        container["resources"]["limits"],
+        json!({"memory": "1Ti", "nvidia.com/gpu": "8", "rdma/hca": "2"})
+    );
+    assert_eq!(
+        container["securityContext"]["capabilities"],
+        json!({"drop": ["ALL"], "add": ["IPC_LOCK"]})
+    );
+    let plain = trainer_pod("{gpusPerNode: 8, network: {interface: eth1}}");
+    let container = &plain["spec"]["containers"][0];
+    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(container["resources"]["limits"], json!({"nvidia.com/gpu": "8"}));
+}
+
+#[test]
+fn the_interface_reaches_nccl_and_gloo() {
+    let pod = trainer_pod(
+        "{network: {interface: eth1}, env: [{name: GLOO_SOCKET_IFNAME, value: other}, {name: NCCL_DEBUG, value: INFO}]}",
+    );
+    let container = &pod["spec"]["containers"][0];
+    for (name, value) in [
+        ("NCCL_SOCKET_IFNAME", "eth1"),
+        ("GLOO_SOCKET_IFNAME", "eth1"),
+        ("NCCL_DEBUG", "INFO"),
+    ] {
+        assert_eq!(variable(container, name), value, "{name}");
+    }
+    let names = container["env"].as_array().unwrap().iter();
+    assert_eq!(names.filter(|one| one["name"] == "GLOO_SOCKET_IFNAME").count(), 1);
+}
+
+#[test]
+fn another_trainers_image_is_started_in_the_same_way() {
+    let own = &trainer_pod("{}")["spec"]["containers"][0];
+    let other = &trainer_pod("{image: 'example.com/megatron:2'}")["spec"]["containers"][0];
+    assert_eq!(own["image"], json!(Settings::for_tests().trainer_image));
+    assert_eq!(other["image"], "example.com/megatron:2");
+    assert_eq!(other["args"], own["args"]);
+}
+
+#[test]
+fn ranks_on_gpus_share_memory_of_a_bounded_size() {
+    let pod = trainer_pod("{gpusPerNode: 1}");
+    let volume = pod["spec"]["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "shm");
+    assert_eq!(
+        volume.unwrap()["emptyDir"],
+        json!({"medium": "Memory", "sizeLimit": "16Gi"})
+    );
+    assert!(!trainer_pod("{}").to_string().contains("/dev/shm"));
+}
+
+#[test]
+fn a_trainer_is_ready_when_it_says_so_and_the_kubelet_is_more_patient_than_the_operator() {
+    let probe = &trainer_pod("{deadlines: {start: 5m}}")["spec"]["containers"][0]["startupProbe"];
+    assert_eq!(probe["httpGet"], json!({"path": "/readyz", "port": 8090}));
+    let seconds = probe["periodSeconds"].as_u64().unwrap() * probe["failureThreshold"].as_u64().unwrap();
+    assert_eq!(seconds, 300 + 600);
+}
+
+#[test]
+fn pods_keep_off_nodes_on_which_a_rank_hung_and_stay_with_their_store() {
+    let mut demo = new_demo();
+    demo.attempts.trainer = AttemptStatus {
+        current: 2,
+        avoid_nodes: vec!["gpu-2".into(), "gpu-7".into()],
+        progress_mark: Some(String::new()),
+        ..AttemptStatus::default()
+    };
+    let decision = decided(&demo);
+    let pod = created(&decision, "demo-trainer-2-0");
+    let affinity = &pod["spec"]["affinity"];
+    assert_eq!(
+        affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"],
+        json!([{"matchFields": [
+            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-2"]},
+            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-7"]},
+        ]}])
+    );
+    assert!(affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].is_object());
+    let driver = created(&decision, "demo-driver-1-0");
+    assert_eq!(driver["spec"]["affinity"]["nodeAffinity"], Value::Null);
+}
+
+#[test]
+fn pods_of_a_run_have_its_priority_and_pull_with_its_secrets_beside_their_own() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.priority_class_name = Some("training".into());
+    run.spec.image_pull_secrets = serde_yaml_ng::from_str("[{name: registry}]").unwrap();
+    run.spec.trainer.as_mut().unwrap().pod_template =
+        serde_yaml_ng::from_str("{spec: {priorityClassName: urgent, imagePullSecrets: [{name: own}]}}").unwrap();
+    let decision = decided(&seen(run));
+    let of = |name: &str| {
+        let spec = &created(&decision, name)["spec"];
+        (spec["priorityClassName"].clone(), spec["imagePullSecrets"].clone())
+    };
+    assert_eq!(
+        of("demo-driver-1-0"),
+        (json!("training"), json!([{"name": "registry"}]))
+    );
+    assert_eq!(
+        of("demo-trainer-1-0"),
+        (json!("urgent"), json!([{"name": "registry"}, {"name": "own"}]))
+    );
+}
+
+#[test]
+fn the_driver_may_write_its_own_status_only() {
+    let decision = decided(&new_demo());
+    let rules = find(&decision.objects, "Role", "demo-driver")["rules"]
+        .as_array()
+        .unwrap();
+    for rule in rules {
+        assert_eq!(rule["resourceNames"], json!(["demo"]));
+    }
+    assert_eq!(rules[1]["resources"], json!(["grporuns/status"]));
+}
+
+#[test]
+fn pods_that_share_a_volume_of_one_node_are_put_on_one_node() {
+    let affinity = |store| {
+        let decision = decided(&RunObservation { store, ..new_demo() });
+        created(&decision, "demo-trainer-1-0")["spec"]["affinity"].clone()
+    };
+    let terms = affinity(StoreVolume::OneNode);
+    let term = &terms["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0];
+    assert_eq!(term["labelSelector"]["matchLabels"]["grpo.dev/store"], "demo-store");
+    assert_eq!(affinity(StoreVolume::Shared), Value::Null);
+}
+
+#[test]
+fn a_run_whose_pods_and_pools_are_ready_runs() {
+    let decision = decided(&running_demo());
+    assert_eq!(decision.status.phase, Some(Phase::Running));
+    assert_eq!(condition(&decision, "Provisioned").0, "True");
+    assert!(decision.create.is_empty() && decision.delete_pods.is_empty());
+    assert_eq!(decision.claim, ClaimStep::Leave);
+}
+
+#[test]
+fn every_reason_for_waiting_is_in_the_message() {
+    let waiting = PodState::Waiting {
+        reason: "Unschedulable".into(),
+        message: "pod demo-driver-1-0 cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu".into(),
+    };
+    let decision = decided(&RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, waiting)],
+        inference: Some(inference_pool(None, "False", "0 of 1 replicas serve; no image")),
+        ..running_demo()
+    });
+    let (status, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "InferencePoolNotReady"));
+    for words in ["InferencePool demo (grpo.dev)", "no image", "Insufficient cpu"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(decision.claim, ClaimStep::Take);
+}
+
+#[test]
+fn a_pool_that_follows_another_run_is_waited_for_and_not_taken() {
+    let decision = decided(&RunObservation {
+        inference: Some(inference_pool(Some("uid-of-another"), "True", "")),
+        ..running_demo()
+    });
+    assert_eq!(decision.claim, ClaimStep::Leave);
+    let (_, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!(reason, "InferencePoolClaimed");
+    assert!(message.contains("GrpoRun some-run"), "{message}");
+}
+
+#[test]
+fn a_store_that_does_not_exist_is_named() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.store = serde_yaml_ng::from_str("persistentVolumeClaim: {claimName: runs}").unwrap();
+    let decision = decided(&RunObservation {
+        store: StoreVolume::Missing,
+        ..seen(run)
+    });
+    assert!(
+        condition(&decision, "Provisioned")
+            .2
+            .contains("there is no PersistentVolumeClaim runs in namespace team")
+    );
+    assert!(!names(&decision.objects).contains(&"PersistentVolumeClaim/demo-store".to_owned()));
+}
+
+#[test]
+fn a_failed_rank_begins_a_new_attempt_with_its_own_hostnames() {
+    let decision = decided(&RunObservation {
+        trainer_pods: vec![
+            pod("demo-trainer-1-0", 1, 0, running()),
+            pod("demo-trainer-1-1", 1, 1, ended(1, "no")),
+        ],
+        ..running_demo()
+    });
+    assert_eq!(decision.delete_pods, ["demo-trainer-1-0", "demo-trainer-1-1"]);
+    assert_eq!(decision.delete_services, ["demo-trainer-1"]);
+    let attempts = decision.status.attempts.as_ref().unwrap();
+    assert_eq!((attempts.trainer.current, attempts.driver.current), (2, 1));
+    let pod = created(&decision, "demo-trainer-2-0");
+    assert_eq!(
+        variable(&pod["spec"]["containers"][0], "MASTER_ADDR"),
+        "demo-trainer-2-0.demo-trainer-2"
+    );
+    let service = find(&decision.objects, "Service", "demo-trainer");
+    assert_eq!(service["spec"]["selector"]["grpo.dev/attempt"], "2");
+    assert_eq!(decision.events[0].reason, "TrainerAttemptEnded");
+}
+
+#[test]
+fn a_driver_that_ends_well_ends_the_run_and_frees_what_it_held() {
+    let decision = decided(&RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        ..running_demo()
+    });
+    assert_eq!(decision.status.phase, Some(Phase::Succeeded));
+    assert_eq!(condition(&decision, "Succeeded").0, "True");
+    assert_eq!(condition(&decision, "Failed").0, "False");
+    assert_eq!(decision.delete_pods, ["demo-trainer-1-0", "demo-trainer-1-1"]);
+    assert!(decision.delete_pools);
+    assert_eq!(decision.claim, ClaimStep::Release);
+}
+
+#[test]
+fn a_declared_fault_fails_the_run_with_the_drivers_own_words() {
+    let words = r#"{"reason": "NoTasks", "message": "the dataset has no rows that fit"}"#;
+    let decision = decided(&RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, ended(42, words))],
+        ..running_demo()
+    });
+    assert_eq!(decision.status.phase, Some(Phase::Failed));
+    let (status, reason, message) = condition(&decision, "Failed");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "NoTasks"));
+    assert_eq!(message, "the dataset has no rows that fit");
+    assert!(decision.create.is_empty());
+}
+
+#[test]
+fn a_fault_without_a_termination_message_is_taken_from_the_runs_own_progress() {
+    let fault = |uid: &str| {
+        let mut demo = running_demo();
+        demo.driver_pods = vec![pod("demo-driver-1-0", 1, 0, ended(42, "not JSON"))];
+        let progress = json!({"runUid": uid, "fault": {"reason": "Store full!", "message": "no space left"}});
+        demo.run.status = Some(serde_json::from_value(json!({"progress": progress})).unwrap());
+        condition(&decided(&demo), "Failed").1
+    };
+    assert_eq!(fault("uid-1"), "Storefull", "a reason is made one word");
+    assert_eq!(fault("uid-of-a-namesake"), "DriverFault");
+}
+
+#[test]
+fn an_end_once_written_is_never_taken_back() {
+    let mut over = running_demo();
+    let end = decided(&RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        ..running_demo()
+    });
+    over.run.status = Some(end.status.clone());
+    over.driver_pods = Vec::new();
+    over.trainer_pods = Vec::new();
+    let decision = decided(&over);
+    assert_eq!(decision.status.phase, Some(Phase::Succeeded));
+    assert!(decision.create.is_empty() && decision.objects.is_empty() && decision.events.is_empty());
+    assert_eq!(decision.status, end.status);
+}
+
+#[test]
+fn the_operators_part_of_the_status_never_holds_progress() {
+    let mut demo = running_demo();
+    demo.run.status = Some(serde_json::from_value(json!({"progress": {"iteration": 3}})).unwrap());
+    assert_eq!(decided(&demo).status.progress, None);
+}
+
+#[test]
+fn an_evaluation_has_no_trainer() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.mode = grpo_crds::grpo_run::Mode::Evaluate;
+    let decision = decided(&seen(run));
+    assert!(decision.create.iter().all(|(role, ..)| *role == "driver"));
+    assert!(!names(&decision.objects).iter().any(|name| name.contains("trainer")));
+}
+
+#[test]
+fn a_run_that_is_deleted_makes_nothing_more() {
+    let mut demo = new_demo();
+    demo.run.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(demo.now));
+    let decision = decided(&demo);
+    assert_eq!(decision.status.phase, Some(Phase::Terminating));
+    assert!(decision.create.is_empty() && decision.objects.is_empty());
+}
+
+#[test]
+fn what_users_lay_over_pods_is_added_and_our_labels_win() {
+    let mut run: GrpoRun = object(DEMO);
+    run.spec.trainer.as_mut().unwrap().pod_template = Some(
+        serde_yaml_ng::from_str(
+            "{metadata: {labels: {team: a, grpo.dev/role: mine}}, spec: {nodeSelector: {gpu: h200}, runtimeClassName: nvidia}}",
+        )
+        .unwrap(),
+    );
+    let decision = decided(&seen(run));
+    let pod = created(&decision, "demo-trainer-1-0");
+    assert_eq!(pod["metadata"]["labels"]["team"], "a");
+    assert_eq!(pod["metadata"]["labels"]["grpo.dev/role"], "trainer");
+    assert_eq!(pod["spec"]["nodeSelector"]["gpu"], "h200");
+    assert_eq!(pod["spec"]["runtimeClassName"], "nvidia");
+    assert_eq!(pod["spec"]["restartPolicy"], "Never");
+}
+
+#[test]
+fn pods_meet_the_restricted_standard() {
+    let decision = decided(&new_demo());
+    for (_, pod, _) in &decision.create {
+        let spec = &pod.object["spec"];
+        assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        let container = &spec["containers"][0]["securityContext"];
+        assert_eq!(container["capabilities"]["drop"], json!(["ALL"]));
+        assert_eq!(container["allowPrivilegeEscalation"], false);
+    }
+}
+
+#[test]
+fn pods_that_were_just_made_are_not_taken_for_lost() {
+    let demo = RunObservation {
+        driver_pods: vec![PodFacts::just_made("demo-driver-1-0".into(), 1, 0)],
+        ..running_demo()
+    };
+    let decision = decided(&demo);
+    assert!(decision.create.is_empty() && decision.delete_pods.is_empty());
+    assert_eq!(decision.status.phase, Some(Phase::Provisioning));
+}
+
+#[test]
+fn a_run_asks_for_room_before_the_server_of_its_own_external_pool_is_probed() {
+    let mut run: GrpoRun = object(DEMO);
+    let external = "{external: {url: 'https://example.com/v1', weights: Agent}}";
+    run.spec.inference.pool.as_mut().unwrap().engine = serde_yaml_ng::from_str(external).unwrap();
+    let mut pool = inference_pool(None, "False", "not probed yet");
+    pool.spec = run
+        .spec
+        .inference
+        .pool
+        .as_ref()
+        .unwrap()
+        .serving(&run.spec.model.source());
+    let owned = decided(&RunObservation {
+        inference: Some(pool.clone()),
+        sandboxes: Some(sandbox_pool()),
+        ..seen(run.clone())
+    });
+    assert_eq!(owned.status.phase, Some(Phase::Queued), "{:?}", owned.status.message);
+
+    run.spec.inference = serde_yaml_ng::from_str("{poolRef: {name: demo}}").unwrap();
+    let referred = decided(&RunObservation {
+        inference: Some(pool),
+        sandboxes: Some(sandbox_pool()),
+        ..seen(run)
+    });
+    assert_eq!(
+        referred.status.phase,
+        Some(Phase::Pending),
+        "somebody else's pool is probed already"
+    );
+}

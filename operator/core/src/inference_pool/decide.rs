@@ -1,0 +1,300 @@
+//! What is to be done about an InferencePool (`grpo.dev`). Pure.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use grpo_crds::InferencePoolStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::events::Event;
+
+use super::{
+    flags,
+    labels::selector,
+    launch::model_refusal,
+    objects::{objects, url},
+    observation::InferencePoolObservation,
+    replica_pods::{replica, template},
+    replica_update::{ReplicaUpdate, Wanted, counts, update_replicas},
+};
+use crate::{
+    conditions::{ConditionStatus, Conditions, is_true, shortened},
+    desired_object::DesiredObject,
+    events::{normal, warning},
+    pods::{PodFacts, PodState},
+    settings::Settings,
+};
+
+pub const READY: &str = "Ready";
+pub const ACCEPTED: &str = "Accepted";
+pub const UPDATED: &str = "Updated";
+pub const PROBED: &str = "Probed";
+
+/// How often agents are asked while what they say may change without a pod's doing.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Everything that is to be done.
+pub struct Decision {
+    pub objects: Vec<DesiredObject>,
+    pub create: Vec<(DesiredObject, PodFacts)>,
+    pub delete: Vec<String>,
+    pub release_claim: bool,
+    /// The operator's part of the status; the claim is the run's.
+    pub status: InferencePoolStatus,
+    pub events: Vec<Event>,
+    /// Look again after this time even if nothing happens.
+    pub again: Option<Duration>,
+}
+
+pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision {
+    let deleted = seen.pool.metadata.deletion_timestamp.is_some();
+    let spec = &seen.pool.spec;
+    let refusal = flags::refusal(&spec.engine).or_else(|| model_refusal(spec));
+    let previous = seen.pool.status.as_ref();
+    let wanted = Wanted {
+        replicas: spec.replicas,
+        nodes: spec.engine.nodes(),
+        template: &template(seen, settings),
+        update: &spec.update,
+    };
+    let failures = previous.and_then(|status| status.failures.as_ref());
+    // What cannot be made true changes nothing: replicas of the earlier spec go on.
+    let idle = deleted || refusal.is_some();
+    let update = match idle {
+        true => ReplicaUpdate {
+            failures: failures.cloned(),
+            ..ReplicaUpdate::default()
+        },
+        false => update_replicas(&wanted, &seen.pods, failures, seen.now),
+    };
+    let create = update
+        .create
+        .iter()
+        .flat_map(|number| made(seen, settings, *number, &update))
+        .collect();
+    let (status, events) = status(seen, &update, refusal.as_deref());
+    let waits = update.again_at.map(|at| {
+        let wait = at.duration_since(seen.now);
+        Duration::try_from(wait).unwrap_or_default() + Duration::from_millis(100)
+    });
+    let looks = is_in_motion(seen, &status).then_some(LOOK);
+    Decision {
+        objects: if deleted { Vec::new() } else { objects(seen) },
+        create,
+        delete: update.delete,
+        release_claim: seen.claim_is_void,
+        status,
+        events,
+        again: waits.into_iter().chain(looks).min(),
+    }
+}
+
+/// Whether agents may come to say something else although no pod changes.
+fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -> bool {
+    let spec = &seen.pool.spec;
+    let claimed = seen
+        .pool
+        .status
+        .as_ref()
+        .is_some_and(|status| status.claimed_by.is_some());
+    let unsettled = status.ready_replicas > 0 && status.updated_replicas < spec.replicas;
+    let runs = !seen.pods.is_empty() && spec.replicas > 0;
+    runs && (claimed || unsettled || spec.engine.external.is_some())
+}
+
+/// The pods of a new replica, and what is known of them before the watch shows them.
+fn made(
+    seen: &InferencePoolObservation,
+    settings: &Settings,
+    number: u32,
+    update: &ReplicaUpdate,
+) -> Vec<(DesiredObject, PodFacts)> {
+    let attempt = 1 + update.failures.as_ref().map_or(0, |failures| failures.consecutive);
+    let mark = template(seen, settings);
+    let pods = replica(seen, settings, number, attempt);
+    (0..)
+        .zip(pods)
+        .map(|(node, pod)| {
+            let facts = PodFacts {
+                node,
+                template: Some(mark.clone()),
+                ..PodFacts::just_made(pod.name.clone(), attempt, number)
+            };
+            (pod, facts)
+        })
+        .collect()
+}
+
+fn status(
+    seen: &InferencePoolObservation,
+    update: &ReplicaUpdate,
+    refusal: Option<&str>,
+) -> (InferencePoolStatus, Vec<Event>) {
+    let spec = &seen.pool.spec;
+    let previous = seen.pool.status.clone().unwrap_or_default();
+    let wanted = spec.replicas;
+    let (exist, ready) = counts(&seen.pods, spec.engine.nodes());
+    let (weights, updated) = weights(seen);
+    let ready_now = readiness(seen, update, refusal, ready);
+    let mut conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now))
+        .set(
+            ACCEPTED,
+            ConditionStatus::of(refusal.is_none()),
+            if refusal.is_none() { "SpecValid" } else { "SpecRefused" },
+            refusal.unwrap_or("the spec can be made true"),
+        )
+        .set(READY, ready_now.0.clone(), ready_now.1, &ready_now.2)
+        .set(
+            UPDATED,
+            ConditionStatus::of(updated >= wanted),
+            if updated >= wanted {
+                "WeightsServe"
+            } else {
+                "WeightsOnTheirWay"
+            },
+            &updates_in_words(seen, updated),
+        );
+    if spec.engine.external.is_some() {
+        let passed = !seen.agents.is_empty() && seen.agents.values().all(|agent| agent.serving.is_some());
+        conditions = conditions.set(
+            PROBED,
+            match (passed, seen.agents.is_empty()) {
+                (true, _) => ConditionStatus::True,
+                (false, true) => ConditionStatus::Unknown,
+                (false, false) => ConditionStatus::False,
+            },
+            if passed { "ProbePassed" } else { "ProbeNotPassed" },
+            &probe_in_words(seen, passed),
+        );
+    }
+    let (status_now, reason, message) = ready_now;
+    let was_ready = is_true(&previous.conditions, READY);
+    let event = (was_ready != (status_now == ConditionStatus::True)).then(|| match was_ready {
+        true => warning(reason, message.clone()),
+        false => normal(reason, message.clone()),
+    });
+    let selector: Vec<String> = selector(seen)
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let status = InferencePoolStatus {
+        observed_generation: seen.pool.metadata.generation,
+        conditions: conditions.done(),
+        message: Some(shortened(&message)),
+        engine: Some(spec.engine.name().to_owned()),
+        model: model_in_words(seen),
+        ready: Some(format!("{ready}/{wanted}")),
+        updated: Some(format!("{updated}/{wanted}")),
+        weights,
+        url: Some(url(seen)),
+        replicas: exist,
+        ready_replicas: ready,
+        updated_replicas: updated,
+        failures: update.failures.clone(),
+        selector: Some(selector.join(",")),
+        claimed_by: None,
+    };
+    (status, event.into_iter().collect())
+}
+
+fn readiness(
+    seen: &InferencePoolObservation,
+    update: &ReplicaUpdate,
+    refusal: Option<&str>,
+    ready: u32,
+) -> (ConditionStatus, &'static str, String) {
+    let wanted = seen.pool.spec.replicas;
+    if let Some(refusal) = refusal {
+        return (ConditionStatus::False, "NotAccepted", refusal.to_owned());
+    }
+    if ready >= wanted {
+        let outdated = match update.outdated {
+            0 => String::new(),
+            n => format!("; {n} of an earlier spec are being replaced"),
+        };
+        let serve = format!("{ready} of {wanted} replicas serve{outdated}");
+        return (ConditionStatus::True, "AllReplicasServe", serve);
+    }
+    let problem = seen.pods.iter().find_map(|pod| match &pod.state {
+        PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
+        PodState::Failed(failure) => Some(failure.message.clone()),
+        _ => None,
+    });
+    let agents = || {
+        let unserved = seen.agents.iter().find(|(_, agent)| agent.serving.is_none());
+        unserved.and_then(|(pod, agent)| Some(format!("pod {pod}: {}", agent.message.as_deref()?)))
+    };
+    let pause = update
+        .failures
+        .as_ref()
+        .filter(|_| update.again_at.is_some())
+        .map(|failures| {
+            format!(
+                "replicas failed {} times in a row; the next is made after a pause",
+                failures.consecutive
+            )
+        });
+    let why = problem.or_else(agents).or(pause);
+    let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
+    (
+        ConditionStatus::False,
+        "ReplicasNotReady",
+        format!("{ready} of {wanted} replicas serve; {why}"),
+    )
+}
+
+/// The versions that serve, and how many replicas serve the newest that any of them was ordered to.
+fn weights(seen: &InferencePoolObservation) -> (Option<String>, u32) {
+    let serving: BTreeSet<&str> = seen
+        .agents
+        .values()
+        .filter_map(|agent| agent.serving.as_deref())
+        .collect();
+    let shown: Vec<&str> = serving.into_iter().take(3).collect();
+    let updated = seen
+        .agents
+        .values()
+        .filter(|agent| agent.serving.is_some() && (agent.wanted.is_none() || agent.wanted == agent.serving))
+        .count();
+    (
+        (!shown.is_empty()).then(|| shown.join(",")),
+        u32::try_from(updated).unwrap_or(u32::MAX),
+    )
+}
+
+fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {
+    let behind = seen
+        .agents
+        .iter()
+        .find(|(_, agent)| agent.wanted.is_some() && agent.wanted != agent.serving);
+    let why = match behind {
+        Some((pod, agent)) => format!(
+            "; pod {pod} is to serve {}: {}",
+            agent.wanted.as_deref().unwrap_or_default(),
+            agent.message.as_deref().unwrap_or("on its way")
+        ),
+        None => String::new(),
+    };
+    format!(
+        "{updated} of {} replicas serve the ordered weights{why}",
+        seen.pool.spec.replicas
+    )
+}
+
+fn probe_in_words(seen: &InferencePoolObservation, passed: bool) -> String {
+    if passed {
+        return "the server takes token ids, and returns token ids with their logprobs".to_owned();
+    }
+    let said = seen.agents.values().find_map(|agent| agent.message.clone());
+    said.unwrap_or_else(|| "the agent has not been asked yet".to_owned())
+}
+
+fn model_in_words(seen: &InferencePoolObservation) -> Option<String> {
+    let model = &seen.pool.spec.model;
+    let claim = model.persistent_volume_claim.as_ref();
+    let words = [
+        model.image.as_ref().map(|image| image.reference.clone()),
+        claim.map(|claim| format!("persistentVolumeClaim {}", claim.claim_name)),
+        model.hub.as_ref().map(|hub| hub.repo.clone()),
+        model.object_store.as_ref().map(|store| store.url.clone()),
+    ];
+    words.into_iter().flatten().next()
+}

@@ -1,0 +1,34 @@
+//! Labels of what a pool has, and what its service selects.
+
+use super::observation::InferencePoolObservation;
+use crate::names::{self, Labels, labels, role};
+
+/// Labels that the pod with the agent has in every replica: what the service and the scale subresource select.
+pub fn selector(seen: &InferencePoolObservation) -> Labels {
+    let mut selector = members(seen);
+    selector.insert(names::NODE.to_owned(), "0".to_owned());
+    selector
+}
+
+/// Labels that all pods of the pool have.
+pub fn members(seen: &InferencePoolObservation) -> Labels {
+    [
+        (names::INFERENCE_POOL, seen.owner.name.as_str()),
+        (names::ROLE, role::ENGINE),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect()
+}
+
+/// Labels of everything of a pool.
+pub fn pool_labels(seen: &InferencePoolObservation) -> Labels {
+    let mut labels = labels([
+        (names::ROLE, role::ENGINE),
+        (names::INFERENCE_POOL, seen.owner.name.as_str()),
+    ]);
+    if let Some(run) = &seen.run {
+        labels.insert(names::RUN.to_owned(), run.clone());
+    }
+    labels
+}

@@ -1,0 +1,20 @@
+//! What is to be done about an `InferencePool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
+//!
+//! Which replicas come and go is [`replica_update`]; what they are made of is [`replica_pods`], with the command lines
+//! of [`vllm`] and [`sglang`].
+
+pub mod decide;
+mod flags;
+mod labels;
+mod launch;
+mod objects;
+pub mod observation;
+mod replica_pods;
+mod replica_update;
+mod sglang;
+mod vllm;
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+pub mod tests;

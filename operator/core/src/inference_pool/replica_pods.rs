@@ -1,0 +1,353 @@
+//! The pods of one replica: the engine on loopback and the agent that is its only door, or the agent alone.
+//!
+//! | engine | pods | containers of the first |
+//! |---|---|---|
+//! | embedded | 1 | engine, agent |
+//! | vllm, sglang | `nodes` | engine; the agent as a sidecar that ends after it |
+//! | external | 1 | agent |
+//!
+//! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An
+//! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
+//! the replica is made again.
+
+use grpo_contracts::RunConfig;
+use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{
+    labels::pool_labels,
+    launch::{ENGINE_PORT, Launch},
+    observation::InferencePoolObservation,
+    sglang, vllm,
+};
+use crate::{
+    admission::Gate,
+    desired_object::DesiredObject,
+    digest::digest,
+    names,
+    pod_parts::{
+        claim_volume, container_security, environment, lay_over, model, mount, pod_security, resources, scratch_volume,
+    },
+    settings::Settings,
+};
+
+/// Where the agent pulls versions to, and the engine reads them.
+const CACHE: &str = "/cache";
+/// Where engines keep what they download and compile.
+const MODEL_CACHE: &str = "/model-cache";
+/// What an engine may take to end once it has nothing to do any more.
+const ENDING_SECONDS: u64 = 30;
+/// How often it is asked whether an engine answers, while it starts and after that.
+const STARTUP_PERIOD: u64 = 10;
+const LIVENESS_PERIOD: u64 = 10;
+/// An engine that has not answered for two minutes is started again.
+const LIVENESS_FAILURES: u64 = 12;
+
+/// All pods of a replica, the first with the agent, each marked with what replicas are made from now.
+pub fn replica(seen: &InferencePoolObservation, settings: &Settings, replica: u32, attempt: u32) -> Vec<DesiredObject> {
+    let mark = template(seen, settings);
+    (0..seen.pool.spec.engine.nodes())
+        .map(|node| pod(seen, settings, replica, node, attempt).annotated(names::TEMPLATE, &mark))
+        .collect()
+}
+
+/// What replicas are made from now: two that are made from the same differ in nothing but number and attempt.
+pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String {
+    let pods = (0..seen.pool.spec.engine.nodes()).map(|node| pod(seen, settings, 0, node, 1).object);
+    digest(&Value::Array(pods.collect()))
+}
+
+fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node: u32, attempt: u32) -> DesiredObject {
+    let engine = &seen.pool.spec.engine;
+    let name = names::engine_node(&seen.owner.name, replica, node);
+    let mut spec = json!({
+        "restartPolicy": if engine.nodes() > 1 { "Never" } else { "Always" },
+        "enableServiceLinks": false,
+        "automountServiceAccountToken": false,
+        "terminationGracePeriodSeconds": grace_seconds(seen),
+        "hostname": name,
+        "subdomain": names::engines(&seen.owner.name),
+        "securityContext": pod_security(),
+    });
+    match (&engine.external, &engine.embedded) {
+        (Some(external), _) => {
+            spec["volumes"] = json!([scratch_volume("cache"), scratch_volume("tmp")]);
+            spec["containers"] = json!([external_agent(external, settings, attempt)]);
+        }
+        (None, Some(_)) => {
+            let (container, volumes) = embedded_engine(seen, settings, attempt);
+            let flags = ["--engine".to_owned(), format!("http://127.0.0.1:{ENGINE_PORT}")];
+            spec["volumes"] = json!(volumes);
+            spec["containers"] = json!([container, agent(settings, attempt, &flags, Vec::new())]);
+        }
+        (None, None) => {
+            let leader = format!(
+                "{}.{}",
+                names::engine(&seen.owner.name, replica),
+                names::engines(&seen.owner.name)
+            );
+            let launch = Launch::of(&seen.pool.spec, node, leader);
+            let (container, volumes) = served_engine(seen, settings, &launch, attempt);
+            spec["volumes"] = json!(volumes);
+            spec["containers"] = json!([container]);
+            if node == 0 {
+                let mut agent = agent(settings, attempt, &flags_of_served(seen), Vec::new());
+                // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while
+                // it drains.
+                agent["restartPolicy"] = json!("Always");
+                spec["initContainers"] = json!([agent]);
+            }
+        }
+    }
+    let mut labels = pool_labels(seen);
+    for (label, number) in [(names::RANK, replica), (names::NODE, node), (names::ATTEMPT, attempt)] {
+        labels.insert(label.to_owned(), number.to_string());
+    }
+    let mut pod = seen.owner.object::<Pod>(name, &labels, json!({"spec": spec}));
+    lay_over(&mut pod.object, seen.pool.spec.pod_template.as_ref());
+    if let Some(gate) = Gate::of_pool(&seen.pool) {
+        gate.put_on(&mut pod.object);
+    }
+    pod
+}
+
+/// Draining, then ending.
+fn grace_seconds(seen: &InferencePoolObservation) -> u64 {
+    let spec = &seen.pool.spec;
+    match (spec.update.drain_timeout, &spec.engine.embedded) {
+        (Some(drain), _) => drain.as_secs() + ENDING_SECONDS,
+        (None, Some(_)) => 10,
+        (None, None) => 120 + ENDING_SECONDS,
+    }
+}
+
+fn flags_of_served(seen: &InferencePoolObservation) -> Vec<String> {
+    let engine = &seen.pool.spec.engine;
+    let mut flags = vec![
+        "--engine".to_owned(),
+        format!("http://127.0.0.1:{ENGINE_PORT}"),
+        "--kind".to_owned(),
+        engine.name().to_owned(),
+    ];
+    if engine.nodes() > 1 {
+        flags.extend(["--nodes".to_owned(), engine.nodes().to_string()]);
+    }
+    if engine.vllm.as_ref().is_some_and(|vllm| vllm.device == Device::Cpu) {
+        flags.push("--cpu".to_owned());
+    }
+    flags
+}
+
+/// The agent's container: `flags` say which engine it guards.
+fn agent(settings: &Settings, attempt: u32, flags: &[String], secrets: Vec<Value>) -> Value {
+    let mut args = flags.to_vec();
+    args.extend(["--cache-dir".to_owned(), CACHE.to_owned()]);
+    json!({
+        "name": "agent",
+        "image": settings.agent_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": args,
+        "env": with_secrets(environment(settings, attempt, &[], &[]), secrets),
+        "ports": [{"name": "http", "containerPort": RunConfig::AGENT_PORT, "protocol": "TCP"}],
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": RunConfig::AGENT_PORT},
+            "periodSeconds": 1,
+        },
+        "resources": resources(None, 0),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mount("cache", CACHE, false), mount("tmp", "/tmp", false)],
+    })
+}
+
+fn external_agent(external: &ExternalEngine, settings: &Settings, attempt: u32) -> Value {
+    // The agent adds the paths itself.
+    let server = external.url.trim_end_matches('/').trim_end_matches("/v1");
+    let kind = match external.weights {
+        ExternalWeights::Frozen => "openai",
+        ExternalWeights::Agent => "agent",
+    };
+    let tokens: Vec<String> = external.probe.tokens.iter().map(u32::to_string).collect();
+    let mut flags: Vec<String> = ["--engine", server, "--kind", kind, "--probe-tokens", &tokens.join(",")]
+        .map(str::to_owned)
+        .into();
+    flags.extend([
+        "--probe-seconds".to_owned(),
+        external.probe.period.as_secs().max(1).to_string(),
+    ]);
+    flags.extend([
+        "--probe-timeout-seconds".to_owned(),
+        external.probe.timeout.as_secs().max(1).to_string(),
+    ]);
+    if let Some(model) = &external.model {
+        flags.extend(["--model".to_owned(), model.clone()]);
+    }
+    let key = external.api_key_secret_ref.as_ref().map(
+        |key| json!({"name": "ENGINE_API_KEY", "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}}),
+    );
+    agent(settings, attempt, &flags, key.into_iter().collect())
+}
+
+fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt: u32) -> (Value, Vec<Value>) {
+    let spec = &seen.pool.spec;
+    let mut volumes = vec![scratch_volume("cache"), scratch_volume("tmp")];
+    let mut mounts = vec![mount("cache", CACHE, true), mount("tmp", "/tmp", false)];
+    if let Some((volume, at)) = model(&spec.model, settings) {
+        volumes.push(volume);
+        mounts.push(at);
+    }
+    let container = json!({
+        "name": "engine",
+        "image": settings.engine_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["--model-dir", spec.model.directory(), "--listen", format!("127.0.0.1:{ENGINE_PORT}")],
+        "env": environment(settings, attempt, &[], &spec.env),
+        "resources": resources(spec.resources.as_ref(), 0),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    });
+    (container, volumes)
+}
+
+/// The container of vLLM or SGLang, and the volumes of its pod.
+fn served_engine(
+    seen: &InferencePoolObservation,
+    settings: &Settings,
+    launch: &Launch<'_>,
+    attempt: u32,
+) -> (Value, Vec<Value>) {
+    let spec = &seen.pool.spec;
+    let shared_memory = spec.shared_memory.as_ref().map_or("16Gi", |size| size.0.as_str());
+    let mut volumes = vec![
+        scratch_volume("cache"),
+        scratch_volume("tmp"),
+        json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory}}),
+        model_cache(seen),
+    ];
+    let mut mounts = vec![
+        mount("cache", CACHE, true),
+        mount("tmp", "/tmp", false),
+        mount("shm", "/dev/shm", false),
+        mount("model-cache", MODEL_CACHE, false),
+    ];
+    if let Some((volume, at)) = model(&spec.model, settings) {
+        volumes.push(volume);
+        mounts.push(at);
+    }
+    let (image, command, args, mut own) = command_line(seen, settings, launch);
+    own.extend(shared_environment(launch));
+    let token = launch.model.token.as_ref().map(
+        |token| json!({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}}),
+    );
+    let mut container = json!({
+        "name": "engine",
+        "image": image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": command,
+        "args": args,
+        "env": with_secrets(environment(settings, attempt, &own, &spec.env), token.into_iter().collect()),
+        "resources": resources(spec.resources.as_ref(), spec.engine.gpus_per_node()),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    });
+    if launch.node == 0 {
+        let answers = json!({"path": "/engine/healthz", "port": RunConfig::AGENT_PORT});
+        let startup = spec.startup_timeout.map_or(3600, |timeout| timeout.as_secs());
+        container["startupProbe"] = json!({
+            "httpGet": answers,
+            "periodSeconds": STARTUP_PERIOD,
+            "timeoutSeconds": 5,
+            "failureThreshold": startup.div_ceil(STARTUP_PERIOD).max(1),
+            "terminationGracePeriodSeconds": 10,
+        });
+        container["livenessProbe"] = json!({
+            "httpGet": answers,
+            "periodSeconds": LIVENESS_PERIOD,
+            "timeoutSeconds": 5,
+            "failureThreshold": LIVENESS_FAILURES,
+            "terminationGracePeriodSeconds": 10,
+        });
+        // Answers when the engine has nothing to do any more.
+        container["lifecycle"] =
+            json!({"preStop": {"httpGet": {"path": "/agent/v1/drain", "port": RunConfig::AGENT_PORT}}});
+    }
+    (container, volumes)
+}
+
+type CommandLine = (String, Value, Vec<String>, Vec<(&'static str, String)>);
+
+/// Image, command, arguments and own environment.
+fn command_line(seen: &InferencePoolObservation, settings: &Settings, launch: &Launch<'_>) -> CommandLine {
+    let image = |given: &Option<String>, repository: &str, version: Option<&str>, usual: &str| {
+        given
+            .clone()
+            .unwrap_or_else(|| format!("{repository}:v{}", version.unwrap_or(usual)))
+    };
+    let engine = &seen.pool.spec.engine;
+    match (&engine.vllm, &engine.sglang) {
+        (Some(vllm), _) => (
+            image(
+                &vllm.image,
+                &settings.vllm_repository,
+                vllm.version.as_deref(),
+                vllm::VERSION,
+            ),
+            json!(vllm::COMMAND),
+            vllm::arguments(vllm, launch),
+            vllm::environment(launch, MODEL_CACHE),
+        ),
+        (None, sglang) => {
+            let sglang = sglang.clone().unwrap_or_default();
+            (
+                image(
+                    &sglang.image,
+                    &settings.sglang_repository,
+                    sglang.version.as_deref(),
+                    sglang::VERSION,
+                ),
+                json!(sglang::COMMAND),
+                sglang::arguments(&sglang, launch),
+                sglang::environment(),
+            )
+        }
+    }
+}
+
+/// What Python engines need to run as a user their image does not know, on a file system they cannot write.
+fn shared_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
+    let mut environment = vec![
+        ("USER", "grpo".to_owned()),
+        ("HF_HOME", format!("{MODEL_CACHE}/huggingface")),
+        ("TORCHINDUCTOR_CACHE_DIR", format!("{MODEL_CACHE}/torchinductor")),
+        ("TRITON_CACHE_DIR", format!("{MODEL_CACHE}/triton")),
+        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+    ];
+    if launch.model.mounted {
+        environment.push(("HF_HUB_OFFLINE", "1".to_owned()));
+    }
+    environment
+}
+
+fn model_cache(seen: &InferencePoolObservation) -> Value {
+    let name = "model-cache";
+    match &seen.pool.spec.model_cache {
+        Some(cache) => match (&cache.claim_name, &cache.host_path, &cache.size_limit) {
+            (Some(claim), ..) => claim_volume(name, claim, false),
+            (None, Some(path), _) => json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}),
+            (None, None, Some(size)) => json!({"name": name, "emptyDir": {"sizeLimit": size.0}}),
+            (None, None, None) => scratch_volume(name),
+        },
+        None => scratch_volume(name),
+    }
+}
+
+/// An environment with values that come from Secrets, which win.
+fn with_secrets(environment: Value, secrets: Vec<Value>) -> Value {
+    let mut environment = environment.as_array().cloned().unwrap_or_default();
+    environment.retain(|variable| !secrets.iter().any(|secret| secret["name"] == variable["name"]));
+    environment.extend(secrets);
+    Value::Array(environment)
+}

@@ -1,0 +1,319 @@
+use grpo_crds::InferencePool;
+use grpo_engine_protocol::{AgentState, AgentStatus};
+use serde_json::{Value, json};
+
+use super::{
+    decide::{Decision, decide},
+    observation::InferencePoolObservation,
+    replica_pods::template,
+};
+use crate::{
+    desired_object::{DesiredObject, Owner},
+    fixtures::{assert_understood, ended, find, names, object, pod, running},
+    pods::{PodFacts, PodState},
+    settings::Settings,
+};
+
+/// A pool that the API server has accepted, without pods.
+pub fn seeing(yaml: &str) -> InferencePoolObservation {
+    let pool: InferencePool = object(yaml);
+    InferencePoolObservation {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        pods: Vec::new(),
+        agents: Default::default(),
+        run: Some("demo".into()),
+        claim_is_void: false,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+/// What is made of a pool that was accepted just now.
+pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<DesiredObject> {
+    let decision = decided(&InferencePoolObservation {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        run,
+        ..with_engine("{embedded: {}}", 1)
+    });
+    let pods = decision.create.into_iter().map(|(pod, _)| pod);
+    decision.objects.into_iter().chain(pods).collect()
+}
+
+fn with_engine(engine: &str, replicas: u32) -> InferencePoolObservation {
+    seeing(&format!(
+        "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, \
+         spec: {{model: {{image: {{reference: 'example.com/model:1', path: weights}}}}, engine: {engine}, replicas: {replicas}}}}}"
+    ))
+}
+
+fn seen(replicas: u32) -> InferencePoolObservation {
+    with_engine("{embedded: {}}", replicas)
+}
+
+fn decided(seen: &InferencePoolObservation) -> Decision {
+    decide(seen, &Settings::for_tests())
+}
+
+/// A pod made from what is wanted now.
+fn current(seen: &InferencePoolObservation, replica: u32, state: PodState) -> PodFacts {
+    PodFacts {
+        template: Some(template(seen, &Settings::for_tests())),
+        ..pod(&format!("demo-engine-{replica}"), 1, replica, state)
+    }
+}
+
+fn agent(serving: Option<&str>, wanted: Option<&str>, message: Option<&str>) -> AgentStatus {
+    AgentStatus {
+        instance: "i".into(),
+        serving: serving.map(str::to_owned),
+        wanted: wanted.map(str::to_owned),
+        state: if serving.is_some() {
+            AgentState::Idle
+        } else {
+            AgentState::Booting
+        },
+        message: message.map(str::to_owned),
+        loaded_sha256: None,
+        changed: None,
+    }
+}
+
+fn made(decision: &Decision) -> Vec<&str> {
+    decision.create.iter().map(|(pod, _)| pod.name.as_str()).collect()
+}
+
+fn condition<'a>(decision: &'a Decision, type_: &str) -> (&'a str, &'a str) {
+    let found = decision
+        .status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == type_);
+    found.map_or(("", ""), |condition| {
+        (condition.status.as_str(), condition.message.as_str())
+    })
+}
+
+#[test]
+fn a_new_pool_is_given_its_pods_and_a_service_that_names_them_all() {
+    let decision = decided(&seen(2));
+    assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-1"]);
+    assert_eq!(
+        names(&decision.objects),
+        ["Service/demo-engines", "NetworkPolicy/demo-engines"]
+    );
+    let service = find(&decision.objects, "Service", "demo-engines");
+    assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
+    assert_eq!(
+        decision.status.url.as_deref(),
+        Some("http://demo-engines.team.svc:8000")
+    );
+    decision
+        .objects
+        .iter()
+        .chain(decision.create.iter().map(|(pod, _)| pod))
+        .for_each(assert_understood);
+}
+
+#[test]
+fn the_engine_listens_on_loopback_and_the_agent_is_its_only_door() {
+    let decision = decided(&seen(1));
+    let containers = &decision.create[0].0.object["spec"]["containers"];
+    assert_eq!(
+        containers[0]["args"],
+        json!(["--model-dir", "/model/weights", "--listen", "127.0.0.1:8001"])
+    );
+    assert_eq!(containers[0]["ports"], json!(null));
+    assert_eq!(
+        containers[1]["args"],
+        json!(["--engine", "http://127.0.0.1:8001", "--cache-dir", "/cache"])
+    );
+    assert_eq!(containers[1]["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert_eq!(decision.create[0].0.object["spec"]["restartPolicy"], "Always");
+}
+
+#[test]
+fn replicas_that_serve_are_left_alone() {
+    let mut pool = seen(2);
+    pool.pods = vec![current(&pool, 0, running()), current(&pool, 1, running())];
+    let decision = decided(&pool);
+    assert!(decision.create.is_empty() && decision.delete.is_empty());
+    assert_eq!(decision.status.ready.as_deref(), Some("2/2"));
+    assert_eq!(condition(&decision, "Ready").0, "True");
+}
+
+#[test]
+fn surplus_finished_and_outdated_replicas_go() {
+    let mut pool = seen(3);
+    pool.pods = vec![
+        current(&pool, 0, running()),
+        current(&pool, 1, ended(1, "")),
+        PodFacts {
+            template: Some("of another spec".into()),
+            ..current(&pool, 2, PodState::Running { ready: false })
+        },
+        current(&pool, 3, running()),
+        current(&pool, 4, running()),
+    ];
+    pool.pool.spec.replicas = 2;
+    let mut decision = decided(&pool);
+    decision.delete.sort();
+    assert_eq!(decision.delete, ["demo-engine-1", "demo-engine-2", "demo-engine-4"]);
+    assert!(decision.create.is_empty(), "what still ends still holds what it had");
+}
+
+#[test]
+fn a_replica_of_several_pods_is_one_replica_with_one_door() {
+    let mut pool = with_engine("{vllm: {tensorParallel: 8, pipelineParallel: 2, nodes: 2}}", 1);
+    let decision = decided(&pool);
+    assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-0-1"]);
+    let pods: Vec<&Value> = decision.create.iter().map(|(pod, _)| &pod.object).collect();
+    let selector = find(&decision.objects, "Service", "demo-engines")["spec"]["selector"].clone();
+    let selected = |pod: &Value| {
+        let labels = &pod["metadata"]["labels"];
+        selector
+            .as_object()
+            .unwrap()
+            .iter()
+            .all(|(key, value)| labels[key] == *value)
+    };
+    assert_eq!((selected(pods[0]), selected(pods[1])), (true, false));
+    assert_eq!(pods[1]["spec"]["initContainers"], json!(null));
+    assert_eq!(pods[0]["spec"]["restartPolicy"], "Never");
+    for pod in &pods {
+        assert_eq!(
+            pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"],
+            "8"
+        );
+    }
+    let member = |node: u32, state: PodState| PodFacts {
+        node,
+        name: format!("demo-engine-0{}", if node > 0 { "-1" } else { "" }),
+        ..current(&pool, 0, state)
+    };
+    pool.pods = vec![member(0, running()), member(1, PodState::Running { ready: true })];
+    let decision = decided(&pool);
+    assert!(decision.create.is_empty() && decision.delete.is_empty());
+    assert_eq!(
+        (decision.status.replicas, decision.status.ready.as_deref()),
+        (1, Some("1/1"))
+    );
+}
+
+#[test]
+fn a_flag_that_the_operator_sets_itself_leaves_everything_as_it_is_and_is_named() {
+    let mut pool = with_engine("{vllm: {extraArgs: ['--tensor-par=4']}}", 1);
+    pool.pods = vec![PodFacts {
+        template: Some("of an earlier spec".into()),
+        ..current(&pool, 0, running())
+    }];
+    let decision = decided(&pool);
+    assert!(decision.create.is_empty() && decision.delete.is_empty());
+    let (status, message) = condition(&decision, "Accepted");
+    assert_eq!(status, "False");
+    for words in ["extraArgs[0]", "--tensor-par=4", "engine.vllm.tensorParallel"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(condition(&decision, "Ready").0, "False");
+}
+
+#[test]
+fn a_model_that_the_engine_cannot_get_at_is_named_with_what_to_do() {
+    for (engine, model, words) in [
+        (
+            "{embedded: {}}",
+            "{hub: {repo: a/b}}",
+            "engine.embedded downloads nothing",
+        ),
+        (
+            "{vllm: {}}",
+            "{objectStore: {url: 's3://a/b'}}",
+            "model.persistentVolumeClaim",
+        ),
+    ] {
+        let pool = seeing(&format!(
+            "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, spec: {{model: {model}, engine: {engine}}}}}"
+        ));
+        let decision = decided(&pool);
+        assert!(decision.create.is_empty());
+        let (status, message) = condition(&decision, "Accepted");
+        assert!(status == "False" && message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn what_agents_say_is_shown_as_weights_and_updated() {
+    let mut pool = seen(2);
+    pool.pods = vec![current(&pool, 0, running()), current(&pool, 1, running())];
+    pool.agents = [
+        ("demo-engine-0".to_owned(), agent(Some("a-v2"), Some("a-v2"), None)),
+        (
+            "demo-engine-1".to_owned(),
+            agent(Some("a-v1"), Some("a-v2"), Some("pulling a-v2")),
+        ),
+    ]
+    .into();
+    let decision = decided(&pool);
+    assert_eq!(decision.status.weights.as_deref(), Some("a-v1,a-v2"));
+    assert_eq!(decision.status.updated.as_deref(), Some("1/2"));
+    let (status, message) = condition(&decision, "Updated");
+    assert_eq!(status, "False");
+    assert!(
+        message.contains("pod demo-engine-1 is to serve a-v2: pulling a-v2"),
+        "{message}"
+    );
+    assert_eq!(condition(&decision, "Ready").0, "True", "a sync empties no service");
+}
+
+#[test]
+fn an_external_engine_is_ready_when_its_probe_was_passed_and_says_what_failed() {
+    let mut pool = with_engine("{external: {url: 'https://example.com/v1'}}", 1);
+    pool.pods = vec![current(&pool, 0, PodState::Running { ready: false })];
+    pool.agents = [(
+        "demo-engine-0".to_owned(),
+        agent(None, None, Some("no logprobs came back")),
+    )]
+    .into();
+    let decision = decided(&pool);
+    assert_eq!(condition(&decision, "Probed"), ("False", "no logprobs came back"));
+    assert!(condition(&decision, "Ready").1.contains("no logprobs came back"));
+    assert!(
+        decision.again.is_some(),
+        "the server may become fit without a pod's doing"
+    );
+    pool.pods = vec![current(&pool, 0, running())];
+    pool.agents = [("demo-engine-0".to_owned(), agent(Some("base"), None, None))].into();
+    let decision = decided(&pool);
+    assert_eq!(condition(&decision, "Probed").0, "True");
+    assert_eq!(condition(&decision, "Ready").0, "True");
+}
+
+#[test]
+fn a_pool_at_rest_is_not_looked_at_again() {
+    let mut pool = seen(1);
+    pool.pods = vec![current(&pool, 0, running())];
+    pool.agents = [("demo-engine-0".to_owned(), agent(Some("base"), None, None))].into();
+    assert_eq!(decided(&pool).again, None);
+}
+
+#[test]
+fn what_a_replica_waits_for_is_in_the_message() {
+    let mut pool = seen(1);
+    let waiting = PodState::Waiting {
+        reason: "ImagePullBackOff".into(),
+        message: "pod demo-engine-0 cannot get an image".into(),
+    };
+    pool.pods = vec![current(&pool, 0, waiting)];
+    let decision = decided(&pool);
+    assert_eq!(condition(&decision, "Ready").0, "False");
+    assert!(decision.status.message.unwrap().contains("cannot get an image"));
+}
+
+#[test]
+fn a_claim_of_a_run_that_is_gone_is_released_and_the_operators_status_never_holds_one() {
+    let mut pool = seen(1);
+    pool.claim_is_void = true;
+    let decision = decided(&pool);
+    assert!(decision.release_claim);
+    assert_eq!(decision.status.claimed_by, None);
+}

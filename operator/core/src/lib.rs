@@ -1,0 +1,31 @@
+//! What the operator decides, without a cluster: every kind's objects, pods and status as pure functions of what there
+//! is.
+//!
+//! ```text
+//! observation ─► decide ─► decision: objects, pods, status, events (applied by the controllers)
+//! ```
+//!
+//! Nothing here talks to the API server or knows the time; the controllers do both (`operator/controllers`).
+
+pub mod admission;
+pub mod causes;
+pub mod conditions;
+pub mod desired_object;
+pub mod digest;
+pub mod estimate;
+pub mod events;
+pub mod grpo_run;
+pub mod inference_pool;
+pub mod names;
+pub mod plan;
+pub mod pod_group;
+mod pod_parts;
+pub mod pods;
+mod quantity;
+pub mod sandbox_pool;
+pub mod settings;
+
+#[cfg(test)]
+mod examples_tests;
+#[cfg(test)]
+mod fixtures;

@@ -1,0 +1,285 @@
+//! Pods, by what they are for. Those of one group are shown once.
+//!
+//! The gateway's pod is read from its Deployment, since the pod itself comes from Kubernetes' own controllers and only
+//! where these run.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Pod, PodSpec, Toleration},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::Serialize;
+use serde_yaml_ng::Value;
+
+use super::{
+    Objects, Unreadable,
+    container::{ContainerPlan, resources},
+    merge::merged,
+};
+
+const ROLE: &str = "grpo.dev/role";
+
+/// Pods of one role of one owner.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodGroup {
+    pub role: String,
+    /// Whose they are: `GrpoRun demo`.
+    pub of: String,
+    pub count: usize,
+    pub names: Vec<String>,
+    /// GPUs of each.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gpus: i64,
+    pub each: Value,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodPlan {
+    /// Given where it is not the pod's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subdomain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account: Option<String>,
+    /// Whether the token of the service account is in the pod.
+    token: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scheduling_gates: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority_class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime_class: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    node_selector: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tolerations: Vec<String>,
+    /// On the node of every pod with these labels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beside: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    away_from: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pull_secrets: Vec<String>,
+    restart_policy: String,
+    grace_seconds: i64,
+    /// The user of its processes, and that of its volumes' files.
+    user: String,
+    containers: Vec<ContainerPlan>,
+}
+
+pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
+    let mut groups = Groups::new();
+    for pod in objects.of_kind::<Pod>()? {
+        let spec = pod.spec.unwrap_or_default();
+        add(&mut groups, &pod.metadata, pod.metadata.labels.as_ref(), &spec, 1);
+    }
+    for deployment in objects.of_kind::<Deployment>()? {
+        let Some(wanted) = deployment.spec else { continue };
+        let template = wanted.template;
+        let labels = template.metadata.and_then(|metadata| metadata.labels);
+        let spec = template.spec.unwrap_or_default();
+        add(
+            &mut groups,
+            &deployment.metadata,
+            labels.as_ref(),
+            &spec,
+            wanted.replicas.unwrap_or(1),
+        );
+    }
+    groups
+        .into_iter()
+        .map(|((of, role), pods)| {
+            let each: Vec<Value> = pods
+                .iter()
+                .map(|(_, _, plan)| serde_yaml_ng::to_value(plan))
+                .collect::<Result<_, _>>()
+                .map_err(|source| Unreadable::Section {
+                    section: "pods",
+                    source,
+                })?;
+            Ok(PodGroup {
+                role,
+                of,
+                count: pods.len(),
+                gpus: pods.iter().map(|(_, gpus, _)| *gpus).max().unwrap_or(0),
+                names: pods.into_iter().map(|(name, ..)| name).collect(),
+                each: merged(&each),
+            })
+        })
+        .collect()
+}
+
+type Groups = BTreeMap<(String, String), Vec<(String, i64, PodPlan)>>;
+
+fn add(
+    groups: &mut Groups,
+    metadata: &ObjectMeta,
+    labels: Option<&BTreeMap<String, String>>,
+    spec: &PodSpec,
+    count: i32,
+) {
+    let name = metadata.name.clone().unwrap_or_default();
+    let owner = metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
+    // Pods that belong to none of our kinds are another's doing: a Deployment's.
+    let Some(owner) = owner.filter(|owner| owner.api_version.starts_with(grpo_crds::GROUP)) else {
+        return;
+    };
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).cloned();
+    let key = (
+        format!("{} {}", owner.kind, owner.name),
+        label(ROLE).unwrap_or_default(),
+    );
+    let gpus = spec.containers.iter().map(ContainerPlan::gpus).sum();
+    let group = groups.entry(key).or_default();
+    for _ in 0..count {
+        let plan = PodPlan::of(&name, spec, label("kueue.x-k8s.io/queue-name"));
+        group.push((name.clone(), gpus, plan));
+    }
+    group.sort_by_key(|(one, ..)| in_order(one));
+}
+
+/// Names in the order of the numbers they end with.
+fn in_order(name: &str) -> (String, u64) {
+    let (stem, number) = name.rsplit_once('-').unwrap_or((name, ""));
+    match number.parse() {
+        Ok(number) => (stem.to_owned(), number),
+        Err(_) => (name.to_owned(), 0),
+    }
+}
+
+impl PodPlan {
+    fn of(name: &str, spec: &PodSpec, queue: Option<String>) -> Self {
+        let volumes = spec.volumes.clone().unwrap_or_default();
+        let container = |container, sidecar| ContainerPlan::of(container, &volumes, sidecar);
+        let early = spec.init_containers.iter().flatten();
+        let affinity = spec.affinity.clone().unwrap_or_default();
+        let names = |references: &Option<Vec<k8s_openapi::api::core::v1::LocalObjectReference>>| {
+            references
+                .iter()
+                .flatten()
+                .map(|reference| reference.name.clone())
+                .collect()
+        };
+        Self {
+            hostname: spec.hostname.clone().filter(|hostname| hostname != name),
+            subdomain: spec.subdomain.clone(),
+            service_account: spec.service_account_name.clone().filter(|account| account != "default"),
+            token: spec.automount_service_account_token != Some(false),
+            scheduling_gates: spec
+                .scheduling_gates
+                .iter()
+                .flatten()
+                .map(|gate| gate.name.clone())
+                .collect(),
+            queue,
+            priority_class: spec.priority_class_name.clone(),
+            runtime_class: spec.runtime_class_name.clone(),
+            node_selector: spec.node_selector.clone().unwrap_or_default(),
+            tolerations: spec.tolerations.iter().flatten().filter_map(toleration).collect(),
+            beside: affinity
+                .pod_affinity
+                .iter()
+                .flat_map(|affinity| {
+                    affinity
+                        .required_during_scheduling_ignored_during_execution
+                        .iter()
+                        .flatten()
+                })
+                .map(|term| {
+                    let labels = term
+                        .label_selector
+                        .as_ref()
+                        .and_then(|selector| selector.match_labels.as_ref());
+                    format!("{} (by {})", in_words(labels), term.topology_key)
+                })
+                .collect(),
+            away_from: affinity
+                .node_affinity
+                .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution)
+                .iter()
+                .flat_map(|required| &required.node_selector_terms)
+                .flat_map(|term| term.match_expressions.iter().chain(&term.match_fields).flatten())
+                .map(|wanted| {
+                    format!(
+                        "{} {} {}",
+                        wanted.key,
+                        wanted.operator,
+                        wanted.values.clone().unwrap_or_default().join(", ")
+                    )
+                })
+                .collect(),
+            pull_secrets: names(&spec.image_pull_secrets),
+            restart_policy: spec.restart_policy.clone().unwrap_or_else(|| "Always".into()),
+            grace_seconds: spec.termination_grace_period_seconds.unwrap_or(30),
+            user: user(spec),
+            containers: early
+                .map(|early| container(early, early.restart_policy.as_deref() == Some("Always")))
+                .chain(spec.containers.iter().map(|one| container(one, false)))
+                .collect(),
+        }
+    }
+}
+
+fn user(spec: &PodSpec) -> String {
+    let context = spec.security_context.clone().unwrap_or_default();
+    let number = |number: Option<i64>| number.map_or_else(|| "the image's".to_owned(), |number| number.to_string());
+    let seccomp = context
+        .seccomp_profile
+        .map_or_else(|| "none".to_owned(), |profile| profile.type_);
+    format!(
+        "{}, files {}, seccomp {seccomp}",
+        number(context.run_as_user),
+        number(context.fs_group)
+    )
+}
+
+/// None for what Kubernetes tolerates in every pod.
+fn toleration(toleration: &Toleration) -> Option<String> {
+    let key = toleration.key.clone().unwrap_or_else(|| "everything".into());
+    if key.starts_with("node.kubernetes.io/") {
+        return None;
+    }
+    let value = toleration
+        .value
+        .as_ref()
+        .map(|value| format!("={value}"))
+        .unwrap_or_default();
+    let effect = toleration
+        .effect
+        .as_ref()
+        .map(|effect| format!(":{effect}"))
+        .unwrap_or_default();
+    Some(format!("{key}{value}{effect}"))
+}
+
+/// Labels as a selector shows them.
+pub fn in_words(labels: Option<&BTreeMap<String, String>>) -> String {
+    let words: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    words.join(", ")
+}
+
+/// What each sandbox of a pool is promised and may take.
+pub fn of_sandbox(pool: &grpo_crds::SandboxPoolSpec) -> BTreeMap<String, String> {
+    resources(pool.resources.as_ref())
+}

@@ -1,0 +1,180 @@
+//! What is read from our own kinds: where a run keeps and finds things, what its sandboxes are, and what of it no
+//! process executes yet.
+
+use std::collections::BTreeMap;
+
+use grpo_contracts::{
+    RunConfig,
+    support::{Unsupported, unsupported, unsupported_in_pool},
+};
+use grpo_crds::{GrpoRun, SandboxPool};
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde::Serialize;
+
+use super::{Objects, Unreadable, pods::of_sandbox};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotExecuted {
+    field: String,
+    value: String,
+    instead: String,
+}
+
+impl NotExecuted {
+    fn of(kind: &str, name: &str, found: Unsupported) -> Self {
+        Self {
+            field: format!("{kind} {name}: spec.{}", found.path),
+            value: found.value,
+            instead: found.remedy.to_owned(),
+        }
+    }
+}
+
+/// Fields that the API has and this version's processes do not execute.
+pub fn not_executed(objects: &Objects) -> Result<Vec<NotExecuted>, Unreadable> {
+    let mut fields = Vec::new();
+    for run in objects.named::<GrpoRun>("GrpoRun")? {
+        let name = run.metadata.name.clone().unwrap_or_default();
+        fields.extend(
+            unsupported(&run.spec)
+                .into_iter()
+                .map(|found| NotExecuted::of("GrpoRun", &name, found)),
+        );
+    }
+    for pool in objects.named::<SandboxPool>("SandboxPool")? {
+        // Of a run's own pool the run has said it already.
+        if pool.metadata.owner_references.is_none() {
+            let name = pool.metadata.name.clone().unwrap_or_default();
+            let found = unsupported_in_pool(&pool.spec);
+            fields.extend(
+                found
+                    .into_iter()
+                    .map(|found| NotExecuted::of("SandboxPool", &name, found)),
+            );
+        }
+    }
+    Ok(fields)
+}
+
+/// What `run.json` and the status say of a run.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunPlan {
+    mode: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objective: Option<String>,
+    /// Below the store's volume.
+    store: String,
+    model: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    datasets: BTreeMap<String, String>,
+    gateway: String,
+    engines: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trainer: Option<String>,
+    driver: String,
+}
+
+pub fn runs(objects: &Objects) -> Result<BTreeMap<String, RunPlan>, Unreadable> {
+    let files: Vec<ConfigMap> = objects.of_kind()?;
+    let mut plans = BTreeMap::new();
+    for run in objects.named::<GrpoRun>("GrpoRun")? {
+        let name = run.metadata.name.clone().unwrap_or_default();
+        let text = files.iter().find_map(|file| {
+            file.data
+                .as_ref()?
+                .get(RunConfig::KEY)
+                .filter(|_| owned_by(file, &name))
+        });
+        let Some(text) = text else { continue };
+        let config: RunConfig = serde_json::from_str(text).map_err(|source| Unreadable::Object {
+            what: format!("{} of GrpoRun {name}", RunConfig::KEY),
+            source,
+        })?;
+        plans.insert(name, RunPlan::of(&run, config));
+    }
+    Ok(plans)
+}
+
+fn owned_by(file: &ConfigMap, run: &str) -> bool {
+    file.metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .any(|owner| owner.name == run)
+}
+
+impl RunPlan {
+    fn of(run: &GrpoRun, config: RunConfig) -> Self {
+        let source = |image: Option<String>, claim: Option<String>| match (image, claim) {
+            (Some(image), _) => format!("image {image}"),
+            (None, claim) => format!("claim {}", claim.unwrap_or_default()),
+        };
+        let datasets = config.datasets.into_iter();
+        Self {
+            mode: format!("{:?}", run.spec.mode),
+            objective: run.status.as_ref().and_then(|status| status.objective.clone()),
+            store: config.store_path,
+            model: config.model_path,
+            datasets: datasets
+                .map(|set| (set.path, source(set.image, set.claim_name)))
+                .collect(),
+            gateway: config.endpoints.gateway,
+            engines: format!("{}:{}", config.endpoints.engines_host, config.endpoints.engines_port),
+            trainer: run.spec.trainer.as_ref().map(|_| config.endpoints.trainer),
+            driver: config.endpoints.driver,
+        }
+    }
+}
+
+/// Pods that a gateway makes as they are leased, and lets go.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxesPlan {
+    at_most: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most_per_node: Option<u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    resources: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    image_rewrites: BTreeMap<String, String>,
+    user_namespaces: bool,
+    allow_unenforced: bool,
+    longest_lease: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime_class: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    node_selector: BTreeMap<String, String>,
+}
+
+pub fn sandboxes(objects: &Objects) -> Result<BTreeMap<String, SandboxesPlan>, Unreadable> {
+    let pools = objects.named::<SandboxPool>("SandboxPool")?.into_iter();
+    Ok(pools
+        .map(|pool| {
+            let overlay = pool
+                .spec
+                .pod_template
+                .clone()
+                .and_then(|overlay| overlay.spec)
+                .unwrap_or_default();
+            let plan = SandboxesPlan {
+                at_most: pool.spec.max,
+                at_most_per_node: pool.spec.max_per_node,
+                resources: of_sandbox(&pool.spec),
+                image_rewrites: pool
+                    .spec
+                    .image_rewrites
+                    .iter()
+                    .map(|rewrite| (rewrite.from.clone(), rewrite.to.clone()))
+                    .collect(),
+                user_namespaces: pool.spec.user_namespaces,
+                allow_unenforced: pool.spec.allow_unenforced,
+                longest_lease: pool.spec.lease.max_ttl.to_string(),
+                runtime_class: overlay.runtime_class_name,
+                node_selector: overlay.node_selector,
+            };
+            (pool.metadata.name.clone().unwrap_or_default(), plan)
+        })
+        .collect())
+}

@@ -1,0 +1,38 @@
+//! The page in five lines: how many pods of what, and how many GPUs together.
+
+use grpo_crds::SandboxPool;
+
+use super::{Objects, Unreadable, pods::PodGroup};
+
+pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unreadable> {
+    let mut lines: Vec<String> = pods.iter().map(line).collect();
+    let sandboxes = objects.named::<SandboxPool>("SandboxPool")?;
+    for pool in &sandboxes {
+        let name = pool.metadata.name.as_deref().unwrap_or_default();
+        lines.push(format!(
+            "up to {} sandboxes of SandboxPool {name}, made when they are wanted",
+            pool.spec.max
+        ));
+    }
+    let count: usize = pods.iter().map(|group| group.count).sum();
+    let gpus: i64 = pods.iter().map(|group| group.gpus * group.count as i64).sum();
+    let besides = if sandboxes.is_empty() {
+        ""
+    } else {
+        ", besides the sandboxes"
+    };
+    lines.push(format!("together {count} pods and {gpus} GPUs{besides}"));
+    Ok(lines)
+}
+
+fn line(group: &PodGroup) -> String {
+    let pods = if group.count == 1 { "pod" } else { "pods" };
+    let gpus = match (group.gpus, group.count) {
+        (0, _) => String::new(),
+        (1, 1) => " with 1 GPU".to_owned(),
+        (gpus, 1) => format!(" with {gpus} GPUs"),
+        (1, _) => " with 1 GPU each".to_owned(),
+        (gpus, _) => format!(" with {gpus} GPUs each"),
+    };
+    format!("{} {} {pods} of {}{gpus}", group.count, group.role, group.of)
+}

@@ -1,0 +1,167 @@
+//! Why an attempt is over, if it is: of everything that its pods say, the cause rather than its consequences.
+//!
+//! One rank's end ends all others, and watches show them in any order. What the cluster took away explains everything.
+//! A rank that waited too long says who hangs. Whoever ended by itself explains those who say that they lost a peer;
+//! for a moment it is waited for.
+
+use std::time::Duration;
+
+use grpo_contracts::exit::{Hang, PEER_LOST_CODE};
+use jiff::Timestamp;
+
+use super::group::{Group, missing};
+use crate::pods::{Failure, PodFacts, PodState};
+
+/// How long the cause of a lost peer is waited for.
+const CAUSE_TO_COME: Duration = Duration::from_secs(3);
+
+/// What is to be said of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Nothing ended.
+    None,
+    /// It is over, but the cause is not known yet, or a deadline runs: look again then.
+    NotYet(Duration),
+    Over {
+        failure: Failure,
+        /// Nodes on which a rank hung.
+        hung_on: Vec<String>,
+    },
+}
+
+impl Ending {
+    fn over(failure: Failure) -> Self {
+        Self::Over {
+            failure,
+            hung_on: Vec::new(),
+        }
+    }
+}
+
+/// Looks at the pods of the current attempt. `created`: whether all of them had been made.
+pub(super) fn ending(group: &Group, created: bool, live: &[&PodFacts], now: Timestamp) -> Ending {
+    let failures: Vec<&Failure> = live
+        .iter()
+        .filter_map(|pod| match &pod.state {
+            PodState::Failed(failure) => Some(failure),
+            _ => None,
+        })
+        .collect();
+    if let Some(taken) = taken_away(live, &failures) {
+        return Ending::over(taken);
+    }
+    if let Some((hang, at)) = failures.iter().find_map(|failure| Some((failure.hang()?, failure.at))) {
+        return hung(&hang, at, live);
+    }
+    let lost_peer = |failure: &&&Failure| failure.exit_code == Some(PEER_LOST_CODE);
+    let by_themselves = failures.iter().filter(|failure| !lost_peer(failure));
+    if let Some(first) = by_themselves.min_by_key(|failure| failure.at.unwrap_or(now)) {
+        return Ending::over((*first).clone());
+    }
+    let lost = missing(group, live);
+    if let Some(rank) = lost.first().filter(|_| created) {
+        return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
+    }
+    if let Some(first) = failures.first() {
+        return cause_to_come(first, live, now).map_or_else(|| Ending::over((*first).clone()), Ending::NotYet);
+    }
+    start(group, live, now)
+}
+
+fn taken(message: String) -> Failure {
+    Failure {
+        disrupted: true,
+        message,
+        ..Failure::default()
+    }
+}
+
+fn taken_away(live: &[&PodFacts], failures: &[&Failure]) -> Option<Failure> {
+    if let Some(disrupted) = failures.iter().find(|failure| failure.disrupted) {
+        return Some((*disrupted).clone());
+    }
+    let deleted = live.iter().find(|pod| pod.deleting && !pod.is_finished())?;
+    let how = deleted.taken.as_deref().unwrap_or("was deleted");
+    Some(taken(format!("pod {} {how}", deleted.name)))
+}
+
+/// A rank hung. Where its pod is out of reach it is the node that went, which the cluster will say only later.
+fn hung(hang: &Hang, at: Option<Timestamp>, live: &[&PodFacts]) -> Ending {
+    let pods: Vec<&&PodFacts> = live.iter().filter(|pod| hang.pods.contains(&pod.rank)).collect();
+    let places: Vec<String> = pods
+        .iter()
+        .map(|pod| match &pod.node_name {
+            Some(node) => format!("pod {} on node {node}", pod.name),
+            None => format!("pod {}", pod.name),
+        })
+        .collect();
+    let gone: Vec<&str> = pods
+        .iter()
+        .filter(|pod| pod.is_out_of_reach())
+        .map(|pod| pod.name.as_str())
+        .collect();
+    let mut message = hang.message.clone();
+    if !places.is_empty() {
+        message = format!("{message}; that is {}", places.join(", "));
+    }
+    if !gone.is_empty() {
+        message = format!("{message}, whose node does not answer");
+    }
+    Ending::Over {
+        failure: Failure {
+            disrupted: !gone.is_empty(),
+            message,
+            at,
+            ..Failure::default()
+        },
+        hung_on: pods.iter().filter_map(|pod| pod.node_name.clone()).collect(),
+    }
+}
+
+fn cause_to_come(first: &Failure, live: &[&PodFacts], now: Timestamp) -> Option<Duration> {
+    let others_run = live.iter().any(|pod| !pod.is_finished());
+    let since = Duration::try_from(now.duration_since(first.at?)).unwrap_or_default();
+    CAUSE_TO_COME
+        .checked_sub(since)
+        .filter(|left| others_run && !left.is_zero())
+}
+
+/// Pods that all run have to be ready within the group's deadline. Waiting for nodes and images does not count.
+fn start(group: &Group, live: &[&PodFacts], now: Timestamp) -> Ending {
+    let Some(deadline) = group.start else {
+        return Ending::None;
+    };
+    let started: Option<Vec<Timestamp>> = live.iter().map(|pod| pod.started_at).collect();
+    let last = started.filter(|_| missing(group, live).is_empty());
+    let Some(last) = last.and_then(|all| all.into_iter().max()) else {
+        return Ending::None;
+    };
+    let late: Vec<&&PodFacts> = live.iter().filter(|pod| !pod.has_been_ready).collect();
+    if late.is_empty() {
+        return Ending::None;
+    }
+    let since = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+    if let Some(left) = deadline.checked_sub(since).filter(|left| !left.is_zero()) {
+        return Ending::NotYet(left);
+    }
+    Ending::over(Failure {
+        message: format!(
+            "{} of {} pods were not ready {} s after the last had started (spec.trainer.deadlines.start): {}",
+            late.len(),
+            group.size,
+            deadline.as_secs(),
+            who(&late)
+        ),
+        ..Failure::default()
+    })
+}
+
+/// `rank 2 (pod demo-trainer-1-2 on node gpu-3)`
+pub(super) fn who(pods: &[&&PodFacts]) -> String {
+    let one = |pod: &&&PodFacts| {
+        let node = pod.node_name.as_ref();
+        let on = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+        format!("rank {} (pod {}{on})", pod.rank, pod.name)
+    };
+    pods.iter().map(one).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,130 @@
+//! What is to be done about a SandboxPool (`grpo.dev`). Pure but for the key, which is random and made once.
+
+use grpo_crds::SandboxPoolStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::runtime::events::Event;
+
+use super::{
+    isolation::{Finding, findings},
+    objects::objects,
+    observation::SandboxPoolObservation,
+};
+use crate::{
+    conditions::{ConditionStatus, Conditions, is_true, shortened},
+    desired_object::DesiredObject,
+    events::{normal, warning},
+    pods::{PodFacts, PodState},
+    settings::Settings,
+};
+
+pub const READY: &str = "Ready";
+
+/// Everything that is to be done.
+pub struct Decision {
+    pub objects: Vec<DesiredObject>,
+    /// A gateway serves.
+    pub serves: bool,
+    pub status: SandboxPoolStatus,
+    pub events: Vec<Event>,
+}
+
+pub fn decide(seen: &SandboxPoolObservation, settings: &Settings) -> Decision {
+    let deleted = seen.pool.metadata.deletion_timestamp.is_some();
+    let (status, events) = status(seen);
+    Decision {
+        objects: if deleted { Vec::new() } else { objects(seen, settings) },
+        serves: seen.gateway_pods.iter().any(PodFacts::is_ready),
+        status,
+        events,
+    }
+}
+
+fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
+    let previous = seen.pool.status.clone().unwrap_or_default();
+    let serves = seen.gateway_pods.iter().any(PodFacts::is_ready);
+    let (reason, message) = if serves {
+        ("GatewayServes", "the gateway serves".to_owned())
+    } else {
+        (
+            "GatewayNotReady",
+            format!("the gateway does not serve; {}", gateway_problem(&seen.gateway_pods)),
+        )
+    };
+    let findings = findings(&seen.pool.spec, seen.report.as_deref());
+    let conditions = Conditions::after(&previous.conditions, seen.pool.metadata.generation, Time(seen.now)).set(
+        READY,
+        ConditionStatus::of(serves),
+        reason,
+        &message,
+    );
+    let conditions = findings
+        .iter()
+        .fold(conditions, |conditions, finding| {
+            conditions.set(finding.type_, finding.status.clone(), finding.reason, &finding.message)
+        })
+        .done();
+    let was = is_true(&previous.conditions, READY);
+    let mut events: Vec<Event> = findings
+        .iter()
+        .filter(|finding| is_news(finding, &previous.conditions))
+        .map(|finding| {
+            event(
+                finding.status != ConditionStatus::True,
+                finding.reason,
+                &finding.message,
+            )
+        })
+        .collect();
+    events.extend((was != serves).then(|| event(was, reason, &message)));
+    let living = || seen.sandbox_pods.iter().filter(|pod| !pod.deleting);
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let status = SandboxPoolStatus {
+        observed_generation: seen.pool.metadata.generation,
+        conditions,
+        message: Some(shortened(&stuck_sandbox(seen).unwrap_or(message))),
+        ready: number(living().filter(|pod| pod.is_ready()).count()),
+        leased: number(seen.leases),
+        pending: number(living().filter(|pod| !pod.is_ready() && !pod.is_finished()).count()),
+        egress_blocked: Some(findings[0].status.text().to_owned()),
+    };
+    (status, events)
+}
+
+fn event(warns: bool, reason: &str, text: &str) -> Event {
+    if warns {
+        warning(reason, text)
+    } else {
+        normal(reason, text)
+    }
+}
+
+/// Whether a finding is told as an Event: not that nothing is known yet, nor that nothing is wrong still.
+fn is_news(finding: &Finding, previous: &[Condition]) -> bool {
+    let before = previous.iter().find(|condition| condition.type_ == finding.type_);
+    match (before, &finding.status) {
+        (Some(before), status) => before.status != status.text() && before.reason != finding.reason,
+        (None, status) => *status == ConditionStatus::False,
+    }
+}
+
+fn gateway_problem(pods: &[PodFacts]) -> String {
+    let problem = pods.iter().find_map(|pod| match &pod.state {
+        PodState::Waiting { message, .. } => Some(message.clone()),
+        PodState::Failed(failure) => Some(failure.message.clone()),
+        PodState::Running { .. } => Some(format!("pod {} starts", pod.name)),
+        PodState::Succeeded => None,
+    });
+    problem.unwrap_or_else(|| "its pod is being made".to_owned())
+}
+
+/// What keeps a sandbox from starting, when it is more than time.
+fn stuck_sandbox(seen: &SandboxPoolObservation) -> Option<String> {
+    let ordinary = ["Created", "Starting", "ContainerCreating", "PodInitializing"];
+    seen.sandbox_pods
+        .iter()
+        .filter(|pod| !pod.deleting)
+        .find_map(|pod| match &pod.state {
+            PodState::Waiting { reason, message } if !ordinary.contains(&reason.as_str()) => Some(message.clone()),
+            _ => None,
+        })
+}

@@ -1,0 +1,260 @@
+//! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing,
+//! whether the kernel bounds them, whether their images are to be had.
+
+use grpo_crds::SandboxPoolSpec;
+use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport};
+
+use crate::conditions::ConditionStatus;
+
+pub const EGRESS_BLOCKED: &str = "EgressBlocked";
+pub const LIMITS_ENFORCED: &str = "LimitsEnforced";
+pub const IMAGES_AVAILABLE: &str = "ImagesAvailable";
+
+/// Images that are named; the others have the same cause more often than not.
+const NAMED: usize = 3;
+
+/// One condition.
+pub struct Finding {
+    pub type_: &'static str,
+    pub status: ConditionStatus,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// In the order in which they are shown.
+pub fn findings(spec: &SandboxPoolSpec, report: Option<&PoolReport>) -> [Finding; 3] {
+    let none = PoolReport::default();
+    let report = report.unwrap_or(&none);
+    [
+        egress(spec, report.egress.as_ref()),
+        limits(spec, report.limits.as_ref()),
+        images(&report.troubles),
+    ]
+}
+
+fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
+    let (status, reason, what) = match found {
+        None => (
+            ConditionStatus::Unknown,
+            "NotProbed",
+            "no sandbox has tried yet what it can reach".to_owned(),
+        ),
+        Some(EgressReport { failed: Some(why), .. }) => (
+            ConditionStatus::Unknown,
+            "ProbeFailed",
+            format!("what sandboxes can reach could not be tried: {why}"),
+        ),
+        Some(found) if found.is_blocked() => {
+            let message = format!(
+                "a sandbox tried to reach {}, and reached nothing",
+                found.tried.join(", ")
+            );
+            return Finding {
+                type_: EGRESS_BLOCKED,
+                status: ConditionStatus::True,
+                reason: "NothingReached",
+                message,
+            };
+        }
+        Some(found) => (
+            ConditionStatus::False,
+            "Reached",
+            format!(
+                "a sandbox reached {}: the cluster does not enforce NetworkPolicy {}",
+                found.reached.join(", "),
+                "of the sandboxes; install a network plugin that does"
+            ),
+        ),
+    };
+    let leases = match (spec.allow_unenforced, &status) {
+        (true, _) => "leases are given all the same, because allowUnenforced is true",
+        (false, ConditionStatus::Unknown) => "leases wait for it, unless allowUnenforced is true",
+        (false, _) => "leases are refused, unless allowUnenforced is true",
+    };
+    Finding {
+        type_: EGRESS_BLOCKED,
+        status,
+        reason,
+        message: format!("{what}; {leases}"),
+    }
+}
+
+fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
+    let Some(found) = found else {
+        return Finding {
+            type_: LIMITS_ENFORCED,
+            status: ConditionStatus::Unknown,
+            reason: "NotProbed",
+            message: "no sandbox has looked yet what it is bounded by".to_owned(),
+        };
+    };
+    let mut bounds = Vec::new();
+    let mut missing = Vec::new();
+    match found.memory_bytes {
+        Some(bytes) => bounds.push(format!("memory {} MiB", bytes >> 20)),
+        None => missing.push("memory (set resources.limits.memory)"),
+    }
+    match found.cpu_millis {
+        Some(millis) => bounds.push(format!("CPU {millis}m")),
+        None => missing.push("CPU (set resources.limits.cpu)"),
+    }
+    match found.processes {
+        Some(count) => bounds.push(format!("{count} processes")),
+        // The kubelet bounds the pod's, which a container does not see.
+        None => bounds.push("processes as the kubelet's podPidsLimit says".to_owned()),
+    }
+    let disk = spec.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    match disk.and_then(|limits| limits.get("ephemeral-storage")) {
+        Some(disk) => bounds.push(format!("disk {} (by eviction)", disk.0)),
+        None => missing.push("disk (set resources.limits.ephemeral-storage)"),
+    }
+    let root = match (found.user_namespace, spec.user_namespaces) {
+        (true, _) => "root inside is nobody outside",
+        (false, true) => "root inside is root outside, although userNamespaces is true",
+        (false, false) => "root inside is root outside, because userNamespaces is false",
+    };
+    bounds.push(root.to_owned());
+    let bounds = bounds.join(", ");
+    let bounded = missing.is_empty() && (found.user_namespace || !spec.user_namespaces);
+    Finding {
+        type_: LIMITS_ENFORCED,
+        status: ConditionStatus::of(bounded),
+        reason: if bounded { "Bounded" } else { "Unbounded" },
+        message: match missing.is_empty() {
+            true => format!("a sandbox has: {bounds}"),
+            false => format!("a sandbox has no bound on {}; it has: {bounds}", missing.join(", ")),
+        },
+    }
+}
+
+fn images(troubles: &[ImageTrouble]) -> Finding {
+    let told = |trouble: &ImageTrouble| {
+        format!(
+            "{} (failed {} times in a row): {}",
+            trouble.image, trouble.failures, trouble.message
+        )
+    };
+    let named: Vec<String> = troubles.iter().take(NAMED).map(told).collect();
+    let more = match troubles.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let (reason, message) = match named.is_empty() {
+        true => (
+            "NoneFailed",
+            "every image that was asked for lately was to be had".to_owned(),
+        ),
+        false => (
+            "ImageUnavailable",
+            format!(
+                "{}{more}. Correct the name, or bring the image to where the nodes can pull it",
+                named.join("; ")
+            ),
+        ),
+    };
+    Finding {
+        type_: IMAGES_AVAILABLE,
+        status: ConditionStatus::of(named.is_empty()),
+        reason,
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> SandboxPoolSpec {
+        serde_yaml_ng::from_str(text).unwrap()
+    }
+
+    fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (ConditionStatus, &'static str, String) {
+        let found = EgressReport {
+            at: 1,
+            tried: vec![
+                "the API server (10.0.0.1:443)".into(),
+                "another sandbox (10.1.0.2:7070)".into(),
+            ],
+            reached: reached.iter().map(|&what| what.to_owned()).collect(),
+            failed: failed.map(str::to_owned),
+        };
+        let finding = egress(&spec(spec_text), Some(&found));
+        (finding.status, finding.reason, finding.message)
+    }
+
+    #[test]
+    fn what_a_probe_reached_decides_whether_the_way_out_is_blocked() {
+        let (status, reason, message) = egress_of("{max: 4}", &[], None);
+        assert_eq!((status, reason), (ConditionStatus::True, "NothingReached"));
+        assert!(
+            message.contains("the API server (10.0.0.1:443), another sandbox"),
+            "{message}"
+        );
+        let (status, _, message) = egress_of("{max: 4}", &["the API server (10.0.0.1:443)"], None);
+        assert_eq!(status, ConditionStatus::False);
+        assert!(
+            message.contains("reached the API server") && message.contains("leases are refused"),
+            "{message}"
+        );
+        let (status, _, message) = egress_of("{max: 4, allowUnenforced: true}", &["x"], None);
+        assert_eq!(status, ConditionStatus::False);
+        assert!(message.contains("given all the same"), "{message}");
+        let (status, reason, message) = egress_of("{max: 4}", &[], Some("no sandbox was free in time"));
+        assert_eq!((status, reason), (ConditionStatus::Unknown, "ProbeFailed"));
+        assert!(message.contains("leases wait"), "{message}");
+        let nobody = findings(&spec("{max: 4}"), None);
+        assert!(
+            nobody[..2]
+                .iter()
+                .all(|finding| finding.status == ConditionStatus::Unknown)
+        );
+    }
+
+    #[test]
+    fn every_bound_that_is_missing_is_named_with_who_sets_it() {
+        let found = Limits {
+            memory_bytes: Some(2 << 30),
+            cpu_millis: Some(1500),
+            processes: None,
+            user_namespace: true,
+        };
+        let bare = limits(&spec("{max: 4}"), Some(&found));
+        assert_eq!(bare.status, ConditionStatus::False);
+        assert_eq!(
+            bare.message,
+            "a sandbox has no bound on disk (set resources.limits.ephemeral-storage); it has: \
+             memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, root inside is nobody outside"
+        );
+        let whole = Limits {
+            processes: Some(512),
+            ..found
+        };
+        let disk = "{max: 4, resources: {limits: {ephemeral-storage: 4Gi}}}";
+        assert_eq!(limits(&spec(disk), Some(&whole)).status, ConditionStatus::True);
+        let unmapped = Limits {
+            user_namespace: false,
+            ..whole
+        };
+        assert_eq!(limits(&spec(disk), Some(&unmapped)).status, ConditionStatus::False);
+    }
+
+    #[test]
+    fn images_that_cannot_be_had_are_named_until_they_can() {
+        assert_eq!(images(&[]).status, ConditionStatus::True);
+        let trouble = |nth: u32| ImageTrouble {
+            image: format!("task:{nth}"),
+            code: grpo_sandbox_protocol::ErrorCode::ImageUnavailable,
+            message: "not found".into(),
+            failures: nth,
+            until: 0,
+        };
+        let finding = images(&(1..=5).map(trouble).collect::<Vec<_>>());
+        assert_eq!(finding.status, ConditionStatus::False);
+        assert!(
+            finding.message.contains("task:1 (failed 1 times in a row): not found"),
+            "{}",
+            finding.message
+        );
+        assert!(finding.message.contains("and 2 more") && !finding.message.contains("task:4"));
+    }
+}

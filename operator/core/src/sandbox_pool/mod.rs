@@ -1,0 +1,11 @@
+//! What is to be done about a `SandboxPool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
+//!
+//! The gateway that is made owns the sandbox pods; here they are only counted.
+
+pub mod decide;
+mod isolation;
+mod objects;
+pub mod observation;
+
+#[cfg(test)]
+pub mod tests;

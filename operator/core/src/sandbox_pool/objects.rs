@@ -1,0 +1,213 @@
+//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the findings
+//! around the sandboxes.
+
+use base64::Engine as _;
+use grpo_contracts::RunConfig;
+use grpo_sandbox_protocol::SANDBOXD_PORT;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+    networking::v1::NetworkPolicy,
+    rbac::v1::{Role, RoleBinding},
+};
+use serde_json::{Value, json};
+
+use super::observation::SandboxPoolObservation;
+use crate::{
+    desired_object::DesiredObject,
+    digest::digest,
+    names::{self, Labels, labels, role},
+    pod_parts::{container_security, environment, lay_over, mount, pod_security, resources, scratch_volume},
+    settings::Settings,
+};
+
+const POOL_FILE: &str = "pool.json";
+const CONFIG_FOLDER: &str = "/etc/grpo";
+const KEY_FOLDER: &str = "/etc/grpo/key";
+const SEED: &str = "seed";
+
+pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
+    let mut objects = vec![pool_file(seen), key(seen)];
+    objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
+    objects.extend(gateway_rights(seen));
+    objects.push(sandboxes_reach_nothing(seen));
+    objects.push(gateway_service(seen));
+    objects.push(gateway(seen, settings));
+    objects
+}
+
+fn pool_labels(seen: &SandboxPoolObservation, role: &str) -> Labels {
+    let mut labels = labels([(names::ROLE, role), (names::SANDBOX_POOL, seen.owner.name.as_str())]);
+    if let Some(run) = &seen.run {
+        labels.insert(names::RUN.to_owned(), run.clone());
+    }
+    labels
+}
+
+fn selector(seen: &SandboxPoolObservation, role: &str) -> Value {
+    json!({names::SANDBOX_POOL: seen.owner.name, names::ROLE: role})
+}
+
+fn pool_text(seen: &SandboxPoolObservation) -> String {
+    // A spec is made of texts and numbers only: it always is JSON.
+    serde_json::to_string_pretty(&seen.pool.spec).unwrap_or_default()
+}
+
+fn pool_file(seen: &SandboxPoolObservation) -> DesiredObject {
+    seen.owner.object::<ConfigMap>(
+        names::gateway(&seen.owner.name),
+        &pool_labels(seen, role::GATEWAY),
+        json!({"data": {POOL_FILE: pool_text(seen)}}),
+    )
+}
+
+/// The gateway's private key. Random, so it is made once and never written again; the operator cannot read it back.
+fn key(seen: &SandboxPoolObservation) -> DesiredObject {
+    let seed: [u8; 32] = rand::random();
+    let text = base64::engine::general_purpose::STANDARD.encode(seed);
+    seen.owner
+        .object::<Secret>(
+            names::gateway_key(&seen.owner.name),
+            &pool_labels(seen, role::GATEWAY),
+            json!({"type": "Opaque", "data": {SEED: text}}),
+        )
+        .created_once()
+}
+
+fn ledgers(seen: &SandboxPoolObservation) -> Vec<String> {
+    names::ledgers(&seen.owner.name, seen.pool.spec.max)
+}
+
+/// A shard of the ledger of leases, empty at first; from then on the gateway's.
+fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
+    seen.owner
+        .object::<ConfigMap>(name, &pool_labels(seen, role::LEDGER), json!({"data": {}}))
+        .created_once()
+}
+
+/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else.
+fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
+    let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
+    let owner = &seen.owner;
+    [
+        owner.object::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
+        owner.object::<Role>(
+            &name,
+            &labels,
+            json!({"rules": [
+                {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
+            ]}),
+        ),
+        owner.object::<RoleBinding>(
+            &name,
+            &labels,
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+            }),
+        ),
+    ]
+}
+
+/// Sandboxes are reached by their gateway only, and reach nothing; nor do pods that hold an image for them.
+fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
+    seen.owner.object::<NetworkPolicy>(
+        names::sandbox_policy(&seen.owner.name),
+        &pool_labels(seen, role::SANDBOX),
+        json!({"spec": {
+            "podSelector": {
+                "matchLabels": {names::SANDBOX_POOL: seen.owner.name},
+                "matchExpressions": [{"key": names::ROLE, "operator": "In", "values": [role::SANDBOX, role::IMAGE]}],
+            },
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": selector(seen, role::GATEWAY)}}],
+                "ports": [{"protocol": "TCP", "port": SANDBOXD_PORT}],
+            }],
+        }}),
+    )
+}
+
+fn gateway_service(seen: &SandboxPoolObservation) -> DesiredObject {
+    let port = RunConfig::GATEWAY_PORT;
+    seen.owner.object::<Service>(
+        names::gateway(&seen.owner.name),
+        &pool_labels(seen, role::GATEWAY),
+        json!({"spec": {
+            "selector": selector(seen, role::GATEWAY),
+            "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
+        }}),
+    )
+}
+
+/// One gateway at a time: the old one ends before the new one begins. It is replaced when the pool's spec changes;
+/// leases survive that in the ledger.
+fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject {
+    let owner = &seen.owner;
+    let name = names::gateway(&owner.name);
+    let labels = pool_labels(seen, role::GATEWAY);
+    let options = seen.pool.spec.gateway.clone().unwrap_or_default();
+    let port = RunConfig::GATEWAY_PORT;
+    let mut arguments = vec![
+        "--pool-file".to_owned(),
+        format!("{CONFIG_FOLDER}/{POOL_FILE}"),
+        "--pool".to_owned(),
+        owner.name.clone(),
+        "--namespace".to_owned(),
+        owner.namespace.clone(),
+        "--pool-uid".to_owned(),
+        owner.uid.clone(),
+        "--key-file".to_owned(),
+        format!("{KEY_FOLDER}/{SEED}"),
+        "--sandboxd-image".to_owned(),
+        settings.sandboxd_image.clone(),
+    ];
+    for ledger in ledgers(seen) {
+        arguments.extend(["--ledger".to_owned(), ledger]);
+    }
+    arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
+    let mut template = json!({
+        "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": true,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 10,
+            "securityContext": pod_security(),
+            "volumes": [
+                {"name": "config", "configMap": {"name": name}},
+                {"name": "key", "secret": {"secretName": names::gateway_key(&owner.name), "defaultMode": 0o440}},
+                scratch_volume("tmp"),
+            ],
+            "containers": [{
+                "name": "gateway",
+                "image": settings.gateway_image,
+                "imagePullPolicy": settings.image_pull_policy,
+                "args": arguments,
+                "env": environment(settings, 1, &[], &options.env),
+                "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},
+                "resources": resources(options.resources.as_ref(), 0),
+                "securityContext": container_security(),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": [
+                    mount("config", CONFIG_FOLDER, true),
+                    mount("key", KEY_FOLDER, true),
+                    mount("tmp", "/tmp", false),
+                ],
+            }],
+        },
+    });
+    lay_over(&mut template, options.pod_template.as_ref());
+    owner.object::<Deployment>(
+        &name,
+        &labels,
+        json!({"spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": selector(seen, role::GATEWAY)},
+            "template": template,
+        }}),
+    )
+}

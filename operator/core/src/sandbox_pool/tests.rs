@@ -1,0 +1,209 @@
+use std::sync::Arc;
+
+use grpo_crds::{SandboxPool, SandboxPoolSpec};
+use grpo_sandbox_protocol::{EgressReport, PoolReport};
+use serde_json::json;
+
+use super::{
+    decide::{Decision, decide},
+    observation::SandboxPoolObservation,
+};
+use crate::{
+    desired_object::{DesiredObject, Keep, Owner},
+    fixtures::{assert_understood, find, names, object, pod, running},
+    pods::PodState,
+    settings::Settings,
+};
+
+fn seen(spec: &str) -> SandboxPoolObservation {
+    let pool: SandboxPool = object(&format!(
+        "{{apiVersion: grpo.dev/v1alpha1, kind: SandboxPool, metadata: {{name: demo}}, spec: {spec}}}"
+    ));
+    SandboxPoolObservation {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        gateway_pods: Vec::new(),
+        sandbox_pods: Vec::new(),
+        leases: 0,
+        report: None,
+        run: None,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+/// What is made of a pool that was accepted just now.
+pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<DesiredObject> {
+    let seen = SandboxPoolObservation {
+        owner: Owner::of(&pool).unwrap(),
+        pool,
+        run,
+        ..seen("{max: 1}")
+    };
+    decided(&seen).objects
+}
+
+fn decided(seen: &SandboxPoolObservation) -> Decision {
+    decide(seen, &Settings::for_tests())
+}
+
+#[test]
+fn a_pool_is_given_a_gateway_with_its_rights_its_key_and_its_ledger() {
+    let decision = decided(&seen("{max: 4}"));
+    assert_eq!(
+        names(&decision.objects),
+        [
+            "ConfigMap/demo-gateway",
+            "Secret/demo-gateway-key",
+            "ConfigMap/demo-ledger-0",
+            "ServiceAccount/demo-gateway",
+            "Role/demo-gateway",
+            "RoleBinding/demo-gateway",
+            "NetworkPolicy/demo-sandboxes",
+            "Service/demo-gateway",
+            "Deployment/demo-gateway",
+        ]
+    );
+    decision.objects.iter().for_each(assert_understood);
+}
+
+#[test]
+fn key_and_ledger_are_made_once_and_never_written_again() {
+    let decision = decided(&seen("{max: 4}"));
+    let once: Vec<&str> = decision
+        .objects
+        .iter()
+        .filter(|desired| desired.keep == Keep::CreatedOnce)
+        .map(|desired| desired.name.as_str())
+        .collect();
+    assert_eq!(once, ["demo-gateway-key", "demo-ledger-0"]);
+}
+
+#[test]
+fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes() {
+    let of = |spec: &str| {
+        let decision = decided(&seen(spec));
+        let text = find(&decision.objects, "ConfigMap", "demo-gateway")["data"]["pool.json"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let template = find(&decision.objects, "Deployment", "demo-gateway")["spec"]["template"].clone();
+        (serde_json::from_str::<SandboxPoolSpec>(&text).unwrap(), template)
+    };
+    let (spec, template) = of("{max: 4}");
+    assert_eq!(spec.max, 4);
+    assert_eq!(of("{max: 4}").1, template);
+    assert_ne!(of("{max: 5}").1, template);
+    let container = &template["spec"]["containers"][0];
+    assert_eq!(
+        container["args"],
+        json!([
+            "--pool-file",
+            "/etc/grpo/pool.json",
+            "--pool",
+            "demo",
+            "--namespace",
+            "team",
+            "--pool-uid",
+            "uid-1",
+            "--key-file",
+            "/etc/grpo/key/seed",
+            "--sandboxd-image",
+            "grpo.dev/sandboxd:dev",
+            "--ledger",
+            "demo-ledger-0",
+            "--listen",
+            "0.0.0.0:8080"
+        ])
+    );
+}
+
+#[test]
+fn a_large_pool_has_a_ledger_for_every_256_leases() {
+    let decision = decided(&seen("{max: 600}"));
+    let ledgers = ["demo-ledger-0", "demo-ledger-1", "demo-ledger-2"];
+    for ledger in ledgers {
+        find(&decision.objects, "ConfigMap", ledger);
+    }
+    let rules = &find(&decision.objects, "Role", "demo-gateway")["rules"];
+    assert_eq!(rules[1]["resourceNames"], json!(ledgers));
+    let gateway = find(&decision.objects, "Deployment", "demo-gateway");
+    let arguments = gateway["spec"]["template"]["spec"]["containers"][0]["args"]
+        .as_array()
+        .unwrap();
+    let given = arguments
+        .iter()
+        .zip(arguments.iter().skip(1))
+        .filter(|(flag, _)| *flag == "--ledger");
+    assert_eq!(given.map(|(_, name)| name.clone()).collect::<Vec<_>>(), ledgers);
+}
+
+#[test]
+fn the_gateway_may_touch_pods_and_its_own_ledger_only() {
+    let decision = decided(&seen("{max: 4}"));
+    let rules = &find(&decision.objects, "Role", "demo-gateway")["rules"];
+    assert_eq!(rules[0]["resources"], json!(["pods"]));
+    assert_eq!(rules[1]["resourceNames"], json!(["demo-ledger-0"]));
+    assert_eq!(rules.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn sandboxes_are_reached_by_their_gateway_and_reach_nothing() {
+    let decision = decided(&seen("{max: 4}"));
+    let policy = &find(&decision.objects, "NetworkPolicy", "demo-sandboxes")["spec"];
+    assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(policy["egress"], json!(null), "no rule lets anything out");
+    let from = &policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"];
+    assert_eq!(
+        *from,
+        json!({"grpo.dev/sandbox-pool": "demo", "grpo.dev/role": "gateway"})
+    );
+}
+
+#[test]
+fn the_pool_counts_its_sandboxes_and_is_ready_when_its_gateway_is() {
+    let mut pool = seen("{max: 4, allowUnenforced: true}");
+    assert_eq!(decided(&pool).status.conditions[0].status, "False");
+    pool.gateway_pods = vec![pod("demo-gateway-x", 0, 0, running())];
+    let starting = PodState::Waiting {
+        reason: "ContainerCreating".into(),
+        message: String::new(),
+    };
+    pool.sandbox_pods = vec![pod("demo-sbx-a", 0, 0, running()), pod("demo-sbx-b", 0, 0, starting)];
+    pool.leases = 1;
+    let status = decided(&pool).status;
+    assert_eq!(status.conditions[0].status, "True");
+    assert_eq!((status.ready, status.pending, status.leased), (1, 1, 1));
+    assert_eq!(
+        (
+            status.conditions[1].status.as_str(),
+            status.conditions[1].reason.as_str()
+        ),
+        ("Unknown", "NotProbed")
+    );
+    pool.report = Some(Arc::new(PoolReport {
+        egress: Some(EgressReport {
+            at: 1,
+            tried: vec!["the API server (10.0.0.1:443)".into()],
+            reached: Vec::new(),
+            failed: None,
+        }),
+        ..PoolReport::default()
+    }));
+    pool.pool.status = Some(status);
+    let decision = decided(&pool);
+    assert_eq!(decision.status.egress_blocked.as_deref(), Some("True"));
+    assert_eq!(decision.events.len(), 1);
+    pool.pool.status = Some(decision.status);
+    assert_eq!(decided(&pool).events.len(), 0, "told once");
+}
+
+#[test]
+fn a_sandbox_image_that_cannot_be_pulled_is_shown_on_the_pool() {
+    let mut pool = seen("{max: 4}");
+    let stuck = PodState::Waiting {
+        reason: "ImagePullBackOff".into(),
+        message: "pod demo-sbx-a cannot get an image".into(),
+    };
+    pool.sandbox_pods = vec![pod("demo-sbx-a", 0, 0, stuck)];
+    assert!(decided(&pool).status.message.unwrap().contains("cannot get an image"));
+}
