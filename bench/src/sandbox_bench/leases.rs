@@ -1,4 +1,4 @@
-//! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in
+//! Figures 3 and 4: leases a second that are durable before they are granted, and what each costs the API server in
 //! writes.
 
 use grpo_contracts::names::LEASES_PER_SHARD;

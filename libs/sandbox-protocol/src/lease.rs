@@ -55,7 +55,7 @@ pub struct Lease {
     pub expires_at: i64,
 }
 
-/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway
+/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first grant, and a gateway
 /// that restarts gives each lease whose sandbox lives the whole of its time again, so that a holder that renews in time
 /// loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,12 +26,12 @@ pub struct Room {
 pub struct Share(Option<OwnedSemaphorePermit>);
 
 /// Bytes and the room they take.
-struct Held {
+struct SizedBody {
     bytes: Vec<u8>,
     _share: Share,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for SizedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -64,7 +64,7 @@ impl Share {
             let unneeded = permit.num_permits().saturating_sub(units(bytes.len()) as usize);
             drop(permit.split(unneeded));
         }
-        Bytes::from_owner(Held { bytes, _share: self })
+        Bytes::from_owner(SizedBody { bytes, _share: self })
     }
 }
 

@@ -23,7 +23,7 @@ use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::egress::Egress;
-use crate::index::{Action, Held, Index};
+use crate::index::{Action, ActiveLease, Index};
 use crate::ledger::{Change, Known, Witness};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
@@ -77,7 +77,7 @@ pub struct Core {
     /// When the ledger was last asked whose it is, and said ours.
     proven: tokio::sync::Mutex<Option<Instant>>,
     /// Leases on their way into the ledger.
-    promising: AtomicU32,
+    granting: AtomicU32,
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
     pub sandboxes: Sandboxes,
@@ -117,7 +117,7 @@ impl Core {
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
-            promising: AtomicU32::new(0),
+            granting: AtomicU32::new(0),
             in_sync: AtomicBool::new(false),
             sandboxes,
             relays: Relays::default(),
@@ -177,7 +177,7 @@ impl Core {
         let deadline = now() + wait.as_millis() as i64;
         let (mut place, actions) = {
             let mut index = self.lock();
-            if let Some(held) = index.leases.get(&id).filter(|held| held.promised) {
+            if let Some(held) = index.leases.get(&id).filter(|held| held.granted) {
                 return Ok(lease(held));
             }
             let actions = index.wait(request, now())?;
@@ -260,7 +260,7 @@ impl Core {
                 tokio::spawn(async move { core.reset(name, &ip, &lease, epoch, tell).await });
                 return Some(told);
             }
-            Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
+            Action::Grant { lease } => drop(tokio::spawn(async move { core.grant(lease).await })),
             Action::Forget { lease, epoch, cause } => {
                 cause.inspect(|cause| self.metrics.lost(*cause));
                 tokio::spawn(async move {
@@ -447,19 +447,19 @@ impl Core {
         }
     }
 
-    /// Durable first, then bound, then promised.
-    async fn promise(self: Arc<Self>, id: String) {
+    /// Durable first, then bound, then granted.
+    async fn grant(self: Arc<Self>, id: String) {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
         };
         let decided = Instant::now();
-        if self.promising.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.granting.fetch_add(1, Ordering::Relaxed) == 0 {
             // Nobody else waits for the processor: the way there is made while the ledger is written.
             let (core, ip) = (self.clone(), held.ip.clone());
             tokio::spawn(async move { core.sandboxes.greet(&ip).await });
         }
         let is_durable = self.is_durable(&held).await;
-        self.promising.fetch_sub(1, Ordering::Relaxed);
+        self.granting.fetch_sub(1, Ordering::Relaxed);
         if !is_durable {
             return;
         }
@@ -478,7 +478,7 @@ impl Core {
         match self.sandboxes.bind(holder, ttl + 60).await {
             Ok(()) => {
                 self.metrics.bound(durable.elapsed());
-                self.promised(&id, epoch);
+                self.granted(&id, epoch);
             }
             Err(error) => {
                 let sandbox = &held.entry.sandbox;
@@ -489,14 +489,14 @@ impl Core {
     }
 
     /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.
-    async fn is_durable(&self, held: &Held) -> bool {
+    async fn is_durable(&self, held: &ActiveLease) -> bool {
         let (done, committed) = oneshot::channel();
         let entry = held.entry.clone();
         self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
     }
 
-    fn promised(&self, id: &str, epoch: u64) {
-        let Some(held) = self.with(|index| index.promise(id, epoch)) else {
+    fn granted(&self, id: &str, epoch: u64) {
+        let Some(held) = self.with(|index| index.grant(id, epoch)) else {
             return;
         };
         let waited = (now() - held.asked_at).max(0).unsigned_abs();
@@ -505,7 +505,7 @@ impl Core {
     }
 
     /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
-    pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<Held> {
+    pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<ActiveLease> {
         let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
         if is_longer && !self.is_durable(&held).await {
             return None;
@@ -523,7 +523,7 @@ impl Core {
 }
 
 /// What a holder is told.
-pub fn lease(held: &Held) -> Lease {
+pub fn lease(held: &ActiveLease) -> Lease {
     Lease {
         id: held.entry.lease.clone(),
         epoch: held.entry.epoch,

@@ -19,7 +19,7 @@ use rand::Rng;
 use tokio::sync::watch;
 
 use crate::core::{Core, now};
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
 /// Under whose name the probe's sandboxes are leased.
@@ -204,7 +204,7 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
 }
 
 /// A sandbox for the probe, by the ordinary way: what it shows holds for all that are made like it.
-async fn lease(core: &Arc<Core>, name: &str) -> Result<Held, String> {
+async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
     let request = LeaseRequest {
         id: name.to_owned(),
         run: PROBE_RUN.to_owned(),
@@ -219,7 +219,7 @@ async fn lease(core: &Arc<Core>, name: &str) -> Result<Held, String> {
 }
 
 /// What there is in every cluster.
-fn targets(from: &Held) -> Vec<Target> {
+fn targets(from: &ActiveLease) -> Vec<Target> {
     let mut targets = vec![Target {
         what: "the metadata address",
         address: METADATA,

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::core::{Core, lease, now};
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::metrics::Around;
 
 /// Longest anybody may wait in the queue, seconds.
@@ -168,9 +168,9 @@ async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
 }
 
 /// The lease, or why there is none.
-fn held(core: &Core, id: &str) -> Result<Held, Refused> {
+fn held(core: &Core, id: &str) -> Result<ActiveLease, Refused> {
     core.look(|index| match index.leases.get(id) {
-        Some(held) if held.promised => Ok(held.clone()),
+        Some(held) if held.granted => Ok(held.clone()),
         _ => Err(Refused(match index.cause_of(id) {
             Some(cause) => ErrorBody::lost(id, cause),
             None => ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, format!("there is no lease {id}")),

@@ -27,7 +27,7 @@ use grpo_sandbox_protocol::{
 use crate::pull::PullFailure;
 use pulls::Pulls;
 
-pub use model::{Action, Bounds, Created, Ending, Found, Held, Sandbox, Stage, Waiter, Wanted};
+pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted};
 
 /// Under whose name the pool's own demand is kept; no run is called so.
 const POOL_ITSELF: &str = "";
@@ -48,7 +48,7 @@ pub struct Index {
     pub resets: bool,
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub ending: BTreeMap<String, Ending>,
-    pub leases: HashMap<String, Held>,
+    pub leases: HashMap<String, ActiveLease>,
     pub queue: VecDeque<Waiter>,
     lost: HashMap<String, SandboxCause>,
     lost_order: VecDeque<String>,
@@ -86,7 +86,7 @@ impl Index {
         }
     }
 
-    /// Takes up a lease that the ledger holds and whose pod still lives. What comes from the ledger was promised.
+    /// Takes up a lease that the ledger holds and whose pod still lives. What comes from the ledger was granted.
     pub fn restore(&mut self, entry: LedgerEntry, found: Found, now: i64) {
         self.last_epoch = self.last_epoch.max(entry.epoch);
         let sandbox = Sandbox {
@@ -102,7 +102,7 @@ impl Index {
             ..Sandbox::ordered(&entry.image, found.slot)
         };
         self.sandboxes.insert(entry.sandbox.clone(), sandbox);
-        let held = Held::restored(entry, found, now);
+        let held = ActiveLease::restored(entry, found, now);
         self.leases.insert(held.entry.lease.clone(), held);
     }
 
@@ -457,7 +457,7 @@ impl Index {
         let held = lease.and_then(|lease| self.leases.remove(&lease));
         let Some(held) = held else { return Vec::new() };
         let (lease, epoch) = (held.entry.lease.clone(), held.entry.epoch);
-        if held.promised {
+        if held.granted {
             self.remember(&lease, cause);
             self.voided += u64::from(cause.fault() == Fault::Infrastructure);
             let cause = Some(cause);
@@ -506,16 +506,16 @@ impl Index {
 
     /// The lease is durable and bound. Answers it if it is still the same one: it may have been given back and asked
     /// for again meanwhile.
-    pub fn promise(&mut self, lease: &str, epoch: u64) -> Option<Held> {
+    pub fn grant(&mut self, lease: &str, epoch: u64) -> Option<ActiveLease> {
         let held = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch)?;
-        held.promised = true;
+        held.granted = true;
         Some(held.clone())
     }
 
     /// Gives a sandbox back: its pod ends, or its container, if the pool resets.
     pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let is_waited_for = match self.leases.get(lease) {
-            Some(held) => !held.promised,
+            Some(held) => !held.granted,
             None => self.queue.iter().any(|waiter| waiter.request.id == lease),
         };
         self.give_up(lease);
@@ -571,7 +571,7 @@ impl Index {
     }
 
     /// Extends a lease. Answers it as it then is, and whether it has longer than the ledger knows.
-    pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<(Held, bool)> {
+    pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<(ActiveLease, bool)> {
         let held = self.leases.get_mut(lease)?;
         let ttl = ttl_millis.clamp(1_000, self.bounds.max_ttl_millis);
         let is_longer = ttl > held.entry.ttl_millis;

@@ -11,7 +11,7 @@
 //! did not write, has been replaced, and the gateway ends. One that has nothing to write looks now and then whether the
 //! mark is still its own.
 //!
-//! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their
+//! Renewals are not written: an entry's end is that of the first grant, and whoever restores leases gives their
 //! holders time to renew them.
 
 mod shard;

@@ -19,7 +19,7 @@
 //! # Two at a time
 //!
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. One that finds a later term, in the
-//! ledger or on a pod, ends. What it has not written by then it has not promised.
+//! ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
 pub mod begin;
 pub mod cause;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::index::{Held, Index};
+use crate::index::{ActiveLease, Index};
 use crate::ledger::Counters;
 
 type Label = (&'static str, String);
@@ -53,8 +53,8 @@ impl Metrics {
         }
     }
 
-    /// A lease was promised to somebody who had waited so long.
-    pub fn leased(&self, held: &Held, waited: Duration) {
+    /// A lease was granted to somebody who had waited so long.
+    pub fn leased(&self, held: &ActiveLease, waited: Duration) {
         let path = match (held.queued, held.warm) {
             (true, _) => "queued",
             (false, true) => "warm",
@@ -253,7 +253,7 @@ mod tests {
     use grpo_sandbox_protocol::LedgerEntry;
     use std::collections::BTreeSet;
 
-    fn held(warm: bool, queued: bool) -> Held {
+    fn held(warm: bool, queued: bool) -> ActiveLease {
         let entry = LedgerEntry {
             lease: "l".into(),
             run: "r".into(),
@@ -266,10 +266,10 @@ mod tests {
             ttl_millis: 1,
             priority: Priority::Agent,
         };
-        Held {
+        ActiveLease {
             warm,
             queued,
-            ..Held::restored(entry, Default::default(), 0)
+            ..ActiveLease::restored(entry, Default::default(), 0)
         }
     }
 

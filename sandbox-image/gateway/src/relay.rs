@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::{Semaphore, watch};
 
 use crate::core::Core;
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
 /// Connections of one port that are served at one time; others wait in the sandbox.
@@ -115,7 +115,7 @@ impl Relays {
 
 impl Core {
     /// Opens a port of a sandbox to a service, or leads an open one elsewhere. The port listens when this answers.
-    pub async fn relay(self: &Arc<Self>, held: &Held, request: &RelayRequest) -> Result<(), ErrorBody> {
+    pub async fn relay(self: &Arc<Self>, held: &ActiveLease, request: &RelayRequest) -> Result<(), ErrorBody> {
         let to = service(&request.to).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, Fault::Client, why))?;
         let (lease, epoch, port) = (&held.entry.lease, held.entry.epoch, request.port);
         if self.relays.led_elsewhere(lease, epoch, port, &to) {
@@ -141,7 +141,7 @@ impl Core {
 /// Fetches one port's connections until the lease ends.
 struct Keeper {
     core: Arc<Core>,
-    held: Held,
+    held: ActiveLease,
     port: u16,
     to: watch::Receiver<Uri>,
 }

@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Whether the pool is still this gateway's. Another may have promised since what this one does not know of.
+    /// Whether the pool is still this gateway's. Another gateway may have granted leases that this one does not know.
     pub async fn is_its_pools(&self) -> Result<(), ErrorBody> {
         let Some(witness) = &self.witness else {
             return Ok(());

@@ -149,8 +149,8 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     assert_eq!(core.look(|index| index.ending.len()), 1);
 }
 
-/// A lease of pod p1 that is decided, and its promise under way.
-async fn promising(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
+/// A lease of pod p1 that is decided, and its grant under way.
+async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
     core.with(|index| {
         index.wait(request(60), now()).unwrap();
         index.plan(now(), || "p1".to_owned());
@@ -169,7 +169,7 @@ async fn promising(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> on
 #[tokio::test]
 async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_ledger() {
     let (core, mut changes) = core();
-    let done = promising(&core, &mut changes).await;
+    let done = granting(&core, &mut changes).await;
     let epoch = core.look(|index| index.leases["a"].entry.epoch);
     core.apply(|index| index.release("a", now()));
     done.send(()).unwrap();
@@ -183,8 +183,8 @@ async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_l
 #[tokio::test(start_paused = true)]
 async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of_its_sandbox_is_ordered() {
     let (core, mut changes) = core();
-    let done = promising(&core, &mut changes).await;
-    core.look(|index| index.leases.get_mut("a").unwrap().promised = true);
+    let done = granting(&core, &mut changes).await;
+    core.look(|index| index.leases.get_mut("a").unwrap().granted = true);
     // The API server takes no order.
     let error = core.release("a").await.unwrap_err();
     assert_eq!(

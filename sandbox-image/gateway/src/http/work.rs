@@ -21,7 +21,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::core::{Core, now};
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
 /// Longest a command may take, seconds.
@@ -197,7 +197,7 @@ async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
 /// A call for a holder: its lease is in use until sandboxd has answered.
 async fn work(
     core: &Core,
-    held: &Held,
+    held: &ActiveLease,
     method: Method,
     target: &str,
     body: Bytes,
@@ -215,7 +215,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn begin(core: &'a Core, held: &'a Held) -> Self {
+    fn begin(core: &'a Core, held: &'a ActiveLease) -> Self {
         let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
         core.look(|index| index.command_begins(lease, now()));
         Self { core, lease, epoch }
@@ -232,7 +232,7 @@ impl Drop for Running<'_> {
 /// sandboxd's answer, or whose fault it is that there is none.
 pub async fn pass_on(
     core: &Core,
-    held: &Held,
+    held: &ActiveLease,
     method: Method,
     target: &str,
     body: Bytes,

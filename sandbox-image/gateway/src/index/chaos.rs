@@ -5,7 +5,7 @@
 //! container.
 //!
 //! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what
-//! its orders under way may become included; what was promised is found again by the next gateway. Checked at the end,
+//! its orders under way may become included; what was granted is found again by the next gateway. Checked at the end,
 //! when everything has arrived: nothing is left over.
 
 use std::collections::BTreeSet;
@@ -93,11 +93,11 @@ struct World {
     gateways: Vec<Gateway>,
     /// Orders of gateways that are no more.
     late: Vec<(u64, Order)>,
-    /// To whom each life of a pod, by its uid, was ever promised.
-    promised: BTreeMap<(String, u32), (String, u64)>,
+    /// To whom each life of a pod, by its uid, was ever granted.
+    granted: BTreeMap<(String, u32), (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
     held: BTreeMap<String, (u64, String, (String, u32))>,
-    /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is
+    /// Leases that were given back or taken back. A grant that comes later from a gateway that does not know it is
     /// worth nothing.
     ended: BTreeSet<(String, u64)>,
     uids: u32,
@@ -241,7 +241,7 @@ impl World {
                 Action::Create { name, image, .. } => Some(Order::Create { name, image }),
                 Action::Delete { name } => Some(Order::Delete { name }),
                 Action::Reset { name, lease, epoch, .. } => Some(Order::Reset { name, lease, epoch }),
-                Action::Promise { lease } => Some(Order::Commit { lease }),
+                Action::Grant { lease } => Some(Order::Commit { lease }),
                 Action::Forget { lease, epoch, .. } => {
                     if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
                         self.held.remove(&lease);
@@ -359,8 +359,8 @@ impl World {
             Some(pod) => {
                 let life = (entry.pod_uid, pod.restarts);
                 pod.bound = Some(who.clone());
-                assert!(gateway.index.promise(&lease, epoch).is_some());
-                let before = self.promised.insert(life.clone(), who.clone());
+                assert!(gateway.index.grant(&lease, epoch).is_some());
+                let before = self.granted.insert(life.clone(), who.clone());
                 assert!(
                     before.is_none_or(|before| before == who),
                     "{} has two leases",
@@ -635,7 +635,7 @@ proptest! {
         let mut leases: Vec<&String> = index.leases.keys().collect();
         leases.sort();
         prop_assert_eq!(leases, in_the_ledger);
-        prop_assert!(index.leases.values().all(|held| held.promised));
+        prop_assert!(index.leases.values().all(|held| held.granted));
         prop_assert!(world.pods.len() <= MAX);
     }
 }

@@ -48,7 +48,7 @@ fn what_the_pool_keeps_warm_is_there_without_any_run_and_does_not_go() {
     index.wait(request("a", "kept", Priority::Agent), next_year).unwrap();
     let actions = plan(&mut index, next_year, &mut next);
     assert!(
-        matches!(&actions[..], [Action::Promise { .. }, Action::Create { image, .. }] if image == "kept"),
+        matches!(&actions[..], [Action::Grant { .. }, Action::Create { image, .. }] if image == "kept"),
         "{actions:?}"
     );
 }

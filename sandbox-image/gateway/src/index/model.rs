@@ -100,18 +100,18 @@ pub struct Found {
 
 /// A lease that was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ActiveLease {
     pub entry: LedgerEntry,
     pub ip: String,
     pub node: String,
     /// Durable and bound: the holder may hear of it.
-    pub promised: bool,
+    pub granted: bool,
     /// Served from a pod that was ready before it was asked for.
     pub warm: bool,
     /// Had to wait for room, or for its run's or its kind's turn.
     pub queued: bool,
     pub asked_at: i64,
-    /// Until when its callers wait for the promise.
+    /// Until when its callers wait for the grant.
     pub deadline: i64,
     /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
     pub used_at: i64,
@@ -121,13 +121,13 @@ pub struct Held {
     pub asked: bool,
 }
 
-impl Held {
-    /// A lease that the ledger holds: it was promised.
+impl ActiveLease {
+    /// A lease that the ledger holds: it was granted.
     pub fn restored(entry: LedgerEntry, found: Found, now: i64) -> Self {
         Self {
             ip: found.ip,
             node: found.node,
-            promised: true,
+            granted: true,
             warm: false,
             queued: false,
             asked_at: now,
@@ -194,8 +194,8 @@ pub enum Action {
         lease: String,
         epoch: u64,
     },
-    /// Commit to the ledger, bind, then [`Index::promise`].
-    Promise {
+    /// Commit to the ledger, bind, then [`Index::grant`].
+    Grant {
         lease: String,
     },
     /// Take out of the ledger. With a cause if the holder has lost it.

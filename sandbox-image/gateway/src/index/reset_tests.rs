@@ -21,7 +21,7 @@ fn reset() -> Action {
     }
 }
 
-/// What the gateway is told to do with lease a, and for whom p1 is then promised.
+/// What the gateway is told to do with lease a, and for whom p1 is then granted.
 fn given_back(index: &mut Index) {
     let actions = index.release("a", 10);
     assert!(
@@ -43,7 +43,7 @@ fn a_pod_that_is_given_back_is_leased_again_once_sandboxd_has_ended_and_answers_
     assert_eq!(index.anew("p1", 1).as_deref(), Some("10.0.0.1"));
     assert_eq!(plan(&mut index, 11, &mut next), []);
     index.ready("p1");
-    assert_eq!(plan(&mut index, 12, &mut next), [Action::Promise { lease: "b".into() }]);
+    assert_eq!(plan(&mut index, 12, &mut next), [Action::Grant { lease: "b".into() }]);
     let held = &index.leases["b"].entry;
     assert_eq!((held.sandbox.as_str(), held.restarts), ("p1", 1));
     assert_eq!(

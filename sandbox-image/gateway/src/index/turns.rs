@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use grpo_sandbox_protocol::Priority;
 
-use super::{Held, Waiter};
+use super::{ActiveLease, Waiter};
 
 /// The waiters of one run.
 #[derive(Default)]
@@ -19,7 +19,11 @@ struct Line {
 
 /// Offers a place to each waiter in turn, by its position in the queue. `take` answers whether it was taken: that
 /// counts for the run's share.
-pub fn in_turn(queue: &VecDeque<Waiter>, leases: &HashMap<String, Held>, mut take: impl FnMut(usize, &Waiter) -> bool) {
+pub fn in_turn(
+    queue: &VecDeque<Waiter>,
+    leases: &HashMap<String, ActiveLease>,
+    mut take: impl FnMut(usize, &Waiter) -> bool,
+) {
     if queue.is_empty() {
         return;
     }
@@ -40,7 +44,7 @@ pub fn in_turn(queue: &VecDeque<Waiter>, leases: &HashMap<String, Held>, mut tak
     }
 }
 
-fn lines(queue: &VecDeque<Waiter>, leases: &HashMap<String, Held>, class: Priority) -> Vec<Line> {
+fn lines(queue: &VecDeque<Waiter>, leases: &HashMap<String, ActiveLease>, class: Priority) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut by_run: HashMap<&str, usize> = HashMap::new();
     let waiting = queue.iter().enumerate();
@@ -84,7 +88,7 @@ mod tests {
         }
     }
 
-    fn held(run: &str, priority: Priority) -> Held {
+    fn held(run: &str, priority: Priority) -> ActiveLease {
         let entry = LedgerEntry {
             lease: "l".into(),
             run: run.into(),
@@ -97,7 +101,7 @@ mod tests {
             ttl_millis: 1,
             priority,
         };
-        Held::restored(entry, Default::default(), 0)
+        ActiveLease::restored(entry, Default::default(), 0)
     }
 
     /// `waiting` and `holding` are runs by letter; capital letters are graders.

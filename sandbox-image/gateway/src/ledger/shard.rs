@@ -183,7 +183,7 @@ impl Shard {
                     tracing::warn!(%error, ledger = self.name, "writing the ledger; leases wait");
                 }
             }
-            // The API server is away: no lease is promised until it is back.
+            // The API server is away: no lease is granted until it is back.
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
