@@ -110,7 +110,7 @@ fn gateway_rights(seen: &Seen) -> [Child; 3] {
     ]
 }
 
-/// Sandboxes are reached by their gateway only, and reach nothing; nor do pods that hold an image for them.
+/// Sandboxes are reached by their gateway only, and reach nothing; nor do prefetch pods.
 fn sandboxes_reach_nothing(seen: &Seen) -> Child {
     seen.owner.child::<NetworkPolicy>(
         names::sandbox_policy(&seen.owner.name),

@@ -27,9 +27,9 @@ use crate::index::{Action, ActiveLease, Index};
 use crate::ledger::{Change, Known, Witness};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
+use crate::prefetcher::ImagePrefetcher;
 use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
-use crate::shelf::Shelf;
 use crate::waiters::{Place, Waiters};
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
@@ -83,8 +83,8 @@ pub struct Core {
     pub sandboxes: Sandboxes,
     pub relays: Relays,
     pub egress: Egress,
-    /// Images that are held for sandboxes to come.
-    pub shelf: Mutex<Shelf>,
+    /// Images that are prefetched for sandboxes to come.
+    pub prefetcher: Mutex<ImagePrefetcher>,
     /// For bodies on their way into sandboxes.
     pub room: Room,
     pub template: Template,
@@ -127,7 +127,7 @@ impl Core {
                 template.spec.allow_unenforced,
                 now(),
             ),
-            shelf: Mutex::new(Shelf::new(template.spec.warm.images as usize)),
+            prefetcher: Mutex::new(ImagePrefetcher::new(template.spec.warm.images as usize)),
             witness: known.witness,
             testimonies: Semaphore::new(TESTIMONIES),
             began: Instant::now(),
@@ -323,7 +323,7 @@ impl Core {
             return;
         }
         let near = self
-            .shelf
+            .prefetcher
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .node_of(&image);

@@ -235,7 +235,7 @@ async fn metrics(State(core): Shared) -> Response {
     let around = Around {
         relays: core.relays.count(),
         egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
-        images: core.shelf.lock().unwrap_or_else(PoisonError::into_inner).counts(),
+        images: core.prefetcher.lock().unwrap_or_else(PoisonError::into_inner).counts(),
     };
     match core.look(|index| core.metrics.text(index, around, now())) {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),

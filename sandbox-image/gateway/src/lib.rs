@@ -4,9 +4,9 @@
 //! fed by events, answering with actions, no I/O. [`core`] carries actions out: it creates and deletes pods, commits
 //! leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says from a pod's status why it
 //! ended, [`pull`] why it cannot begin; [`seen`] is what of a pod is looked at. [`pod`] builds sandbox pods.
-//! [`shelf`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] has sandboxes try what
-//! they can reach. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease, [`relay`] is
-//! the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the gateway's own
+//! [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] has sandboxes try
+//! what they can reach. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease, [`relay`]
+//! is the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the gateway's own
 //! API. [`metrics`] counts.
 //!
 //! # Restarts
@@ -32,11 +32,11 @@ pub mod ledger;
 pub mod metrics;
 pub mod openapi;
 pub mod pod;
+pub mod prefetcher;
 pub mod pull;
 pub mod refusals;
 pub mod relay;
 pub mod restore;
 pub mod sandbox;
 pub mod seen;
-pub mod shelf;
 pub mod waiters;

@@ -20,7 +20,7 @@ type Label = (&'static str, String);
 pub struct Around {
     pub relays: usize,
     pub egress_blocked: bool,
-    /// Images that are held for sandboxes to come, and those of them that a node has.
+    /// Images that are prefetched for sandboxes to come, and those of them that a node has.
     pub images: (usize, usize),
 }
 
@@ -192,7 +192,7 @@ fn register_around(registry: &mut Registry, around: Around) {
         images.get_or_create(&labels).set(count as i64);
     }
     registry.register(
-        "images_held",
+        "images_prefetched",
         "Images that nodes pull or have for sandboxes that the pool has no room for yet",
         images,
     );

@@ -14,14 +14,14 @@ use serde_json::json;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const ROLE_LABEL: &str = "grpo.dev/role";
-const HOLDER: &str = "image";
+const PREFETCH: &str = "image";
 /// Selects the pool's sandboxes and nothing else: the gateway's own pod carries the pool's label too.
 pub fn selector(pool: &str) -> String {
     format!("{POOL_LABEL}={pool},{ROLE_LABEL}=sandbox")
 }
-/// Selects the pods that hold images.
-pub fn holders(pool: &str) -> String {
-    format!("{POOL_LABEL}={pool},{ROLE_LABEL}={HOLDER}")
+/// Selects the prefetch pods.
+pub fn prefetch_selector(pool: &str) -> String {
+    format!("{POOL_LABEL}={pool},{ROLE_LABEL}={PREFETCH}")
 }
 /// Which of a node's places a sandbox takes, where the pool bounds them.
 pub const SLOT_LABEL: &str = "grpo.dev/sandbox-slot";
@@ -158,27 +158,27 @@ pub fn sandbox(
     Ok(pod)
 }
 
-/// A pod that has a node pull the image and keep it, and does nothing. Its name follows from the image and the
+/// A prefetch pod: it has a node pull the image and keep it, and does nothing. Its name follows from the image and the
 /// template, so that it is made once however often it is asked for. It is walled in as a sandbox is.
-pub fn holder(template: &Template, image: &str) -> Result<Pod, serde_json::Error> {
+pub fn prefetch(template: &Template, image: &str) -> Result<Pod, serde_json::Error> {
     let made_from = template_digest(template)?;
     let mut hasher = std::hash::DefaultHasher::new();
     (image, &made_from).hash(&mut hasher);
     let name = format!("{}-img-{:010x}", template.pool, hasher.finish() >> 24);
     let mut pod = bare(template, &name, image, None)?;
     let labels = pod.metadata.labels.get_or_insert_default();
-    labels.insert(ROLE_LABEL.to_owned(), HOLDER.to_owned());
+    labels.insert(ROLE_LABEL.to_owned(), PREFETCH.to_owned());
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(TEMPLATE_ANNOTATION.to_owned(), made_from);
     if let Some(spec) = &mut pod.spec {
         // Spread: what one node holds is a part of what the pool may hold.
         spec.topology_spread_constraints = serde_json::from_value(json!([{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {POOL_LABEL: template.pool, ROLE_LABEL: HOLDER}},
+            "labelSelector": {"matchLabels": {POOL_LABEL: template.pool, ROLE_LABEL: PREFETCH}},
         }]))?;
         for container in &mut spec.containers {
             container.command = Some(vec![format!("{MOUNT}/sandboxd"), "hold".to_owned()]);
-            container.name = HOLDER.to_owned();
+            container.name = PREFETCH.to_owned();
             (container.env, container.ports) = (None, None);
             (container.restart_policy, container.restart_policy_rules) = (None, None);
             container.resources = serde_json::from_value(json!({
@@ -375,10 +375,10 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_has_the_image_and_nothing_of_a_sandbox_and_is_made_once_for_an_image_and_a_template() {
+    fn a_prefetch_pod_has_the_image_and_nothing_of_a_sandbox_and_is_made_once_for_an_image_and_a_template() {
         let template = template("{max: 4, resources: {limits: {memory: 8Gi}}, imageRewrites: [{from: t, to: m/t}]}");
-        let pod = holder(&template, "task:1").unwrap();
-        let name = |template: &Template, image: &str| holder(template, image).unwrap().metadata.name.unwrap();
+        let pod = prefetch(&template, "task:1").unwrap();
+        let name = |template: &Template, image: &str| prefetch(template, image).unwrap().metadata.name.unwrap();
         let own = name(&template, "task:1");
         assert!(own.starts_with("p-img-") && own != name(&template, "task:2"), "{own}");
         let later = Template {
