@@ -80,7 +80,7 @@ impl Rig {
         for number in 0..max.div_ceil(1000).max(2) {
             let name = format!("node-{number}");
             node(&admin, &name, 0, &json!({}), &json!([])).await?;
-            // Without it the scheduler leaves pods alone whose containers may begin anew.
+            // Without it the scheduler leaves pods alone whose containers may restart.
             let features = json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
             Api::<Node>::all(admin.clone())
                 .patch_status(&name, &PatchParams::default(), &Patch::Merge(features))

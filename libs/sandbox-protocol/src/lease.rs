@@ -66,7 +66,7 @@ pub struct LedgerEntry {
     pub run: String,
     pub sandbox: String,
     pub pod_uid: String,
-    /// How often the pod's container had begun anew: another one is not this lease's.
+    /// How often the pod's container had restarted: another one is not this lease's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
     pub image: String,

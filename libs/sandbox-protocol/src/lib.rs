@@ -38,7 +38,7 @@ pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
 /// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may
-/// begin anew.
+/// restart.
 pub const RESET_EXIT: u8 = 75;
 /// Longest id of a command, a session or an input, bytes.
 pub const MAX_ID_BYTES: usize = 256;

@@ -5,10 +5,10 @@
 
 use grpo_sandbox_protocol::{RESET_EXIT, SandboxCause};
 
-use crate::seen::{DISRUPTION, Pod};
+use crate::slim_pod::{DISRUPTION, SlimPod};
 
 /// Why the pod's sandbox is no more; `deleted` when the pod object itself is gone.
-pub fn cause(pod: &Pod, deleted: bool) -> SandboxCause {
+pub fn cause(pod: &SlimPod, deleted: bool) -> SandboxCause {
     let Some(status) = &pod.status else {
         return SandboxCause::Unknown;
     };

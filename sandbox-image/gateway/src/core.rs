@@ -1,7 +1,7 @@
 //! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who
 //! wait.
 
-mod proof;
+mod fencing;
 mod release;
 mod watch;
 
@@ -24,7 +24,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::egress::Egress;
 use crate::index::{Action, ActiveLease, Index};
-use crate::ledger::{Change, Known, Witness};
+use crate::ledger::{Change, FencingCheck, Known};
 use crate::metrics::Metrics;
 use crate::pod::{self, Template};
 use crate::prefetcher::ImagePrefetcher;
@@ -35,9 +35,9 @@ use crate::waiters::{Place, Waiters};
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
 /// decides.
 const DELETIONS: usize = 8;
-/// Looks at the ledger's mark at one time: whoever asks for leases that do not exist shall not keep the API server
+/// Fencing checks under way at one time: a caller that asks for leases that do not exist shall not keep the API server
 /// busy.
-const TESTIMONIES: usize = 2;
+const FENCING_CHECKS: usize = 2;
 /// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else
 /// is answered.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
@@ -71,8 +71,8 @@ pub struct Core {
     /// A pod of a later gateway was seen.
     replaced: Notify,
     ledger: mpsc::Sender<Change>,
-    witness: Option<Witness>,
-    testimonies: Semaphore,
+    fencing: Option<FencingCheck>,
+    fencing_checks: Semaphore,
     began: Instant,
     /// When the ledger was last asked whose it is, and said ours.
     proven: tokio::sync::Mutex<Option<Instant>>,
@@ -128,8 +128,8 @@ impl Core {
                 now(),
             ),
             prefetcher: Mutex::new(ImagePrefetcher::new(template.spec.warm.images as usize)),
-            witness: known.witness,
-            testimonies: Semaphore::new(TESTIMONIES),
+            fencing: known.fencing,
+            fencing_checks: Semaphore::new(FENCING_CHECKS),
             began: Instant::now(),
             proven: tokio::sync::Mutex::default(),
             room: Room::of_files(FILES_IN_MEMORY),
@@ -337,7 +337,7 @@ impl Core {
                 self.apply(|index| index.answered(&name, &uid, now()));
             }
             Err(error) if pod::is_refused_for_its_rule(&error) && self.look(|index| index.resets) => {
-                tracing::warn!(%error, "this cluster cannot begin containers anew as `reset` asks (Kubernetes 1.36 can): pods are deleted instead");
+                tracing::warn!(%error, "this cluster cannot restart containers as `reset` asks (Kubernetes 1.36 can): pods are deleted instead");
                 self.with(|index| {
                     index.resets = false;
                     index.refused(&name);
@@ -426,14 +426,14 @@ impl Core {
         }
     }
 
-    /// Has a container begin anew; tells when sandboxd has ended what was there. A sandboxd that does not say that it
+    /// Has a container restart; tells when sandboxd has ended what was there. A sandboxd that does not say that it
     /// will end is not waited for.
     async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64, ended: oneshot::Sender<()>) {
         match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
             Ok(()) => {
                 // A caller that has gone does not want to know.
                 let _ = ended.send(());
-                if let Some(ip) = self.look(|index| index.anew(&name, epoch)) {
+                if let Some(ip) = self.look(|index| index.restarting(&name, epoch)) {
                     self.await_answer(name, ip).await;
                 }
             }

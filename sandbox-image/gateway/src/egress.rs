@@ -24,7 +24,7 @@ use crate::sandbox::Holder;
 
 /// Under whose name the probe's sandboxes are leased.
 pub const PROBE_RUN: &str = "egress-probe";
-/// What was shown is believed for so long, also by a gateway that begins anew.
+/// What was shown is believed for so long, also by a gateway that restarts.
 const HOLDS_FOR: Duration = Duration::from_secs(3600);
 /// Before the next try when the last showed nothing good; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);

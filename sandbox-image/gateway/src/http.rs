@@ -63,7 +63,7 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
     let mut response = next.run(request).await;
     let error = response.extensions().get::<ErrorBody>();
     if error.is_some_and(|error| error.code == ErrorCode::NoSuchLease)
-        && let Err(error) = core.is_its_pools().await
+        && let Err(error) = core.owns_pool().await
     {
         response = Refused(error).into_response();
     }

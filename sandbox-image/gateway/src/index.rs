@@ -9,13 +9,13 @@
 //! order to delete it, a moment, and the order is given again and again until the pod is seen to be gone. Only when
 //! many hang ([`Bounds::allowance`]) do they keep new ones from being made.
 //!
-//! Those who wait are served in turn ([`turns`]): graders, then the run with the fewest leases.
+//! A fair queue serves those who wait ([`fair_queue`]): graders first, then the run with the fewest leases.
 
-mod grow;
+mod fair_queue;
 mod model;
 mod plan;
 mod pulls;
-mod turns;
+mod scale_up;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,13 +38,13 @@ const REMEMBERED: usize = 4096;
 const SECOND_PULL: i64 = 5_000;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
 const DELETE_AGAIN: i64 = 1_000;
-/// A container that is not there anew after so long is not waited for, milliseconds: a new pod is there sooner.
-const ANEW_WITHIN: i64 = 5_000;
+/// A restarting container that does not answer after so long is not waited for, milliseconds: a new pod is there sooner.
+const RESTART_WITHIN: i64 = 5_000;
 
 /// The pool.
 pub struct Index {
     bounds: Bounds,
-    /// Whether what is given back is used again, with a container begun anew.
+    /// Whether a sandbox that is given back is used again, with a restarted container.
     pub resets: bool,
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub ending: BTreeMap<String, Ending>,
@@ -218,11 +218,11 @@ impl Index {
         sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
     }
 
-    /// Place in the queue, from 1, and its length. Places are counted in the order of turns, as if there were a sandbox
-    /// for each.
+    /// Place in the queue, from 1, and its length. Places are counted in fair order, as if there were a sandbox for
+    /// each.
     pub fn place(&self, lease: &str) -> (usize, usize) {
         let (mut before, mut place) = (0, 0);
-        turns::in_turn(&self.queue, &self.leases, |_, waiter| {
+        fair_queue::in_fair_order(&self.queue, &self.leases, |_, waiter| {
             before += 1;
             if waiter.request.id == lease {
                 place = before;
@@ -318,7 +318,7 @@ impl Index {
     }
 
     /// A pod of the pool was seen, started or not. Answers whether its address is news.
-    pub fn seen(&mut self, name: &str, uid: &str, ip: &str, node: &str, now: i64) -> bool {
+    pub fn observed(&mut self, name: &str, uid: &str, ip: &str, node: &str, now: i64) -> bool {
         let created = self.created_now(now);
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return false;
@@ -337,8 +337,8 @@ impl Index {
         self.sandboxes.contains_key(name) || self.ending.contains_key(name)
     }
 
-    /// A pod was seen that this gateway neither ordered nor restored: it may hold an earlier holder's work, and goes.
-    pub fn stray(&mut self, name: &str, now: i64) -> Vec<Action> {
+    /// An orphan: a pod that this gateway neither ordered nor restored. It may hold an earlier holder's work, and goes.
+    pub fn orphan(&mut self, name: &str, now: i64) -> Vec<Action> {
         if self.knows(name) {
             return Vec::new();
         }
@@ -360,14 +360,14 @@ impl Index {
         if sandbox.stage == Stage::Starting {
             sandbox.warm = !asked(&sandbox.image, &self.queue);
             sandbox.stage = Stage::Ready;
-            sandbox.anew_until = None;
+            sandbox.restart_deadline = None;
             self.pulls.succeeded(&sandbox.image);
         }
     }
 
-    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is a container that
-    /// begins anew. Answers its address, to be asked whether it is there.
-    pub fn anew(&mut self, name: &str, epoch: u64) -> Option<String> {
+    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is the restarted
+    /// container. Answers its address, to be asked whether it is there.
+    pub fn restarting(&mut self, name: &str, epoch: u64) -> Option<String> {
         let sandbox = self.sandboxes.get_mut(name)?;
         if sandbox.stage != (Stage::Resetting { epoch }) {
             return None;
@@ -377,8 +377,8 @@ impl Index {
         Some(sandbox.ip.clone())
     }
 
-    /// The cluster shows how often a pod's container has begun anew. Once more than it was told to: whoever has leased
-    /// it has lost it.
+    /// The cluster shows how often a pod's container has restarted. If that is more often than it was told to, the
+    /// lease on it is lost.
     pub fn restarted(&mut self, name: &str, restarts: u32, cause: SandboxCause, now: i64) -> Vec<Action> {
         let expected = self.sandboxes.get(name).map(|sandbox| match sandbox.stage {
             // The watch may tell of it before sandboxd's answer is here.
@@ -547,7 +547,7 @@ impl Index {
         let (lease, epoch) = (held.entry.lease, held.entry.epoch);
         sandbox.lease = None;
         sandbox.stage = Stage::Resetting { epoch };
-        sandbox.anew_until = Some(now + ANEW_WITHIN);
+        sandbox.restart_deadline = Some(now + RESTART_WITHIN);
         let ip = held.ip;
         let forget = Action::Forget {
             lease: lease.clone(),
@@ -629,8 +629,6 @@ impl Index {
 
 #[cfg(test)]
 mod chaos;
-#[cfg(test)]
-mod grow_tests;
 #[cfg(test)]
 mod reset_tests;
 #[cfg(test)]

@@ -71,10 +71,10 @@ fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
     resources
 }
 
-/// The container begins anew when sandboxd says so by its exit code, and not when it ends in any other way. All
+/// The container restarts when sandboxd says so by its exit code, and not when it ends in any other way. All
 /// containers of the pod, which is this one, are removed before: one that is only started again would wait longer from
 /// time to time.
-fn begins_anew(container: &mut Container) {
+fn restarts_on_reset(container: &mut Container) {
     container.restart_policy = Some("Never".to_owned());
     container.restart_policy_rules = Some(vec![ContainerRestartRule {
         action: "RestartAllContainers".to_owned(),
@@ -104,16 +104,6 @@ fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
 /// The slot of a pod that has one.
 pub fn slot(pod: &impl Resource) -> Option<u32> {
     pod.meta().labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
-}
-
-/// How often the pod's container has begun anew.
-pub fn restarts(pod: &crate::seen::Pod) -> u32 {
-    let statuses = pod
-        .status
-        .iter()
-        .flat_map(|status| status.container_statuses.iter().flatten());
-    let restarts = statuses.map(|container| container.restart_count).max();
-    restarts.and_then(|count| count.try_into().ok()).unwrap_or(0)
 }
 
 fn annotation<'a>(pod: &'a impl Resource, key: &str) -> Option<&'a str> {
@@ -255,7 +245,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     }))?;
     if let Some(pod) = &mut pod.spec {
         if template.spec.reset == Reset::ContainerRestart {
-            pod.containers.iter_mut().for_each(begins_anew);
+            pod.containers.iter_mut().for_each(restarts_on_reset);
         }
         pod.node_selector = (!spec.node_selector.is_empty()).then_some(spec.node_selector);
         pod.tolerations = (!spec.tolerations.is_empty()).then_some(spec.tolerations);
@@ -348,15 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pool_that_resets_has_containers_that_begin_anew_and_only_when_sandboxd_says_so() {
+    fn only_a_pool_that_resets_has_containers_that_restart_and_only_when_sandboxd_says_so() {
         let container = |spec: &str| {
             let pod = sandbox(&template(spec), "s", "task:1", None, None).unwrap();
             pod.spec.unwrap().containers[0].clone()
         };
         assert_eq!(container("max: 4").restart_policy_rules, None);
-        let anew = container("{max: 4, reset: ContainerRestart}");
-        assert_eq!(anew.restart_policy.as_deref(), Some("Never"));
-        let rules = anew.restart_policy_rules.unwrap();
+        let resets = container("{max: 4, reset: ContainerRestart}");
+        assert_eq!(resets.restart_policy.as_deref(), Some("Never"));
+        let rules = resets.restart_policy_rules.unwrap();
         assert_eq!(rules[0].exit_codes.clone().unwrap().values, Some(vec![75]));
         assert_eq!(rules.len(), 1);
     }

@@ -27,7 +27,7 @@ use kube::{Client, ResourceExt};
 use crate::core::{Core, now};
 use crate::pod;
 use crate::pull::pull_failure;
-use crate::seen::Pod;
+use crate::slim_pod::SlimPod;
 
 /// An image that nobody wants is kept for so long, milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
@@ -172,9 +172,9 @@ impl ImagePrefetcher {
 /// no call waits for them.
 pub async fn keep_prefetching(core: Arc<Core>, client: Client) {
     let pods: Api<full::Pod> = Api::namespaced(client.clone(), &core.template.namespace);
-    let seen: Api<Pod> = Api::namespaced(client, &core.template.namespace);
+    let slim_pods: Api<SlimPod> = Api::namespaced(client, &core.template.namespace);
     let config = watcher::Config::default().labels(&pod::prefetch_selector(&core.template.pool));
-    let mut events = watcher::watcher(seen, config).default_backoff().boxed();
+    let mut events = watcher::watcher(slim_pods, config).default_backoff().boxed();
     let (mut is_known, mut listed) = (false, Vec::new());
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -233,7 +233,7 @@ fn planned(core: &Core) -> Vec<Step> {
 
 /// One prefetch pod as the API server has it. One that has ended, that cannot have its image or that another spec made
 /// goes.
-fn saw(core: &Core, found: &Pod) {
+fn saw(core: &Core, found: &SlimPod) {
     let name = found.name_any();
     let ours = pod::template_digest(&core.template).unwrap_or_default();
     let Some(image) = pod::image_if_made_from(found, &ours) else {

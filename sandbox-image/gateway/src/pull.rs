@@ -3,7 +3,7 @@
 //! A sandbox has two images: the task's, and sandboxd's, which is a volume. The kubelet reports the failure of either
 //! at the container, so which one it was is in the words alone.
 
-use crate::seen::Pod;
+use crate::slim_pod::SlimPod;
 
 /// Whose image it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct PullFailure {
 }
 
 /// Why an image of the pod cannot be had, if the kubelet has tried.
-pub fn pull_failure(pod: &Pod, sandboxd: &str) -> Option<PullFailure> {
+pub fn pull_failure(pod: &SlimPod, sandboxd: &str) -> Option<PullFailure> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     let (waiting, is_final) = statuses.iter().find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -56,7 +56,7 @@ fn is_final(reason: &str) -> Option<bool> {
     }
 }
 
-fn task_images(pod: &Pod) -> impl Iterator<Item = &str> {
+fn task_images(pod: &SlimPod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.filter_map(|container| container.image.as_deref())
 }

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use crate::cause::cause;
 use crate::index::{Found, Index};
 use crate::ledger::Change;
-use crate::pod::{image_if_made_from, restarts, slot};
-use crate::seen::Pod;
+use crate::pod::{image_if_made_from, slot};
+use crate::slim_pod::SlimPod;
 
 /// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway
 /// first.
@@ -18,8 +18,14 @@ const GRACE: i64 = 60_000;
 
 /// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as
 /// `template` says are kept. Answers what goes out of the ledger.
-pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], template: &str, now: i64) -> Vec<Change> {
-    let by_uid: HashMap<&str, &Pod> = pods
+pub fn restore(
+    index: &mut Index,
+    entries: Vec<LedgerEntry>,
+    pods: &[SlimPod],
+    template: &str,
+    now: i64,
+) -> Vec<Change> {
+    let by_uid: HashMap<&str, &SlimPod> = pods
         .iter()
         .filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod)))
         .collect();
@@ -55,7 +61,7 @@ pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], templ
         if let Some(image) = image_if_made_from(pod, template)
             && index.has_room()
         {
-            index.adopt(&pod.name_any(), image, slot(pod), restarts(pod), now);
+            index.adopt(&pod.name_any(), image, slot(pod), pod.restarts(), now);
         }
     }
     if count > 0 {
@@ -68,14 +74,14 @@ pub fn restore(index: &mut Index, entries: Vec<LedgerEntry>, pods: &[Pod], templ
     changes
 }
 
-fn may_come_up(pod: &Pod) -> bool {
+fn may_come_up(pod: &SlimPod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let has_ended = matches!(phase, Some("Failed" | "Succeeded"));
     pod.metadata.deletion_timestamp.is_none() && !has_ended
 }
 
 /// Where the pod is reached, if it runs.
-fn alive(pod: &Pod) -> Option<Found> {
+fn alive(pod: &SlimPod) -> Option<Found> {
     let status = pod.status.as_ref()?;
     if status.phase.as_deref() != Some("Running") || pod.metadata.deletion_timestamp.is_some() {
         return None;
@@ -85,7 +91,7 @@ fn alive(pod: &Pod) -> Option<Found> {
         ip: status.pod_ip.clone()?,
         node: node.unwrap_or_default(),
         slot: slot(pod),
-        restarts: restarts(pod),
+        restarts: pod.restarts(),
     })
 }
 
@@ -110,7 +116,7 @@ mod tests {
         }
     }
 
-    fn pod(lease: &str, status: &str) -> Pod {
+    fn pod(lease: &str, status: &str) -> SlimPod {
         let text = format!(
             "metadata: {{name: pod-{lease}, uid: uid-{lease}, labels: {{grpo.dev/sandbox-slot: '1'}}}}\n\
              spec: {{nodeName: node, containers: []}}\nstatus: {status}"
@@ -161,7 +167,7 @@ mod tests {
                 &format!("{{phase: Running, podIP: 10.0.0.1, containerStatuses: [{container}]}}"),
             )
         };
-        // The cluster shows a container that began anew a moment later.
+        // The cluster shows a restart of a container a moment later.
         for (restarts, alive) in [(0, Some("b")), (1, Some("b")), (2, None)] {
             let mut index = index();
             let later = LedgerEntry {
@@ -200,6 +206,6 @@ mod tests {
         assert_eq!(names, ["pod-a", "pod-coming", "pod-warm"]);
         assert!(index.sandboxes["pod-warm"].lease.is_none());
         // The watch shows where it is, as of a pod that was just made.
-        assert!(index.seen("pod-warm", "uid", "10.0.0.1", "node", 0));
+        assert!(index.observed("pod-warm", "uid", "10.0.0.1", "node", 0));
     }
 }

@@ -120,7 +120,7 @@ impl Sandboxes {
         }
     }
 
-    /// Tells sandboxd to end, so that its container begins anew.
+    /// Tells sandboxd to end, so that its container restarts.
     pub async fn reset(&self, holder: Holder<'_>) -> Result<(), SandboxError> {
         let within = Duration::from_secs(5);
         let (status, body) = self.send(holder, Method::POST, "/reset", Bytes::new(), within).await?;

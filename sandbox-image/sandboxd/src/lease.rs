@@ -28,7 +28,7 @@ pub enum LeaseError {
 pub enum End {
     /// Nobody renewed the lease.
     Expired,
-    /// It was given back, and its container is to begin anew.
+    /// It was given back, and its container is to restart.
     Reset,
 }
 

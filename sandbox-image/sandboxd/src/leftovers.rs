@@ -1,7 +1,7 @@
 //! What of a pod outlives its container: shared memory, message queues, and the three files in `/etc` that the cluster
-//! puts there. Before the container ends to begin anew, all of it is as it was when sandboxd began.
+//! puts there. Before the container ends to restart, all of it is as it was when sandboxd began.
 //!
-//! What cannot be put back is a reason not to begin anew: the pod then ends, and another takes its place.
+//! What cannot be put back is a reason not to restart: the pod then ends, and another takes its place.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;

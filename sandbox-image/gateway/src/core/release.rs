@@ -61,7 +61,7 @@ impl Core {
         let actions = self.with(|index| index.release(id, now()));
         if actions.is_empty() {
             // A lease that this gateway does not know is none, if it is the pool's.
-            return self.is_its_pools().await;
+            return self.owns_pool().await;
         }
         match tokio::time::timeout(TAKEN_WITHIN, self.carry_out(actions)).await {
             Ok(Ok(())) => Ok(()),

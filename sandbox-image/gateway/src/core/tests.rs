@@ -93,7 +93,7 @@ async fn a_gateway_is_ready_once_it_has_seen_every_pod_and_while_it_holds_the_le
     assert!(!core.is_ready());
 }
 
-fn pod(name: &str, status: &str) -> crate::seen::Pod {
+fn pod(name: &str, status: &str) -> crate::slim_pod::SlimPod {
     let text = format!(
         "metadata: {{name: {name}, uid: u}}\nspec: {{nodeName: n, containers: [{{name: sandbox, image: x}}]}}\nstatus: {status}"
     );
@@ -136,7 +136,7 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     let (core, _changes) = core();
     let mut listed = Default::default();
     let mut theirs = pod("theirs", "{phase: Running}");
-    let term = |pod: &mut crate::seen::Pod, term: &str| {
+    let term = |pod: &mut crate::slim_pod::SlimPod, term: &str| {
         pod.metadata.annotations = Some([("grpo.dev/gateway-term".to_owned(), term.to_owned())].into());
     };
     term(&mut theirs, "1");
@@ -156,7 +156,7 @@ async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> one
         index.plan(now(), || "p1".to_owned());
         index.created("p1", now());
         // Nobody answers there.
-        index.seen("p1", "u", "127.0.0.1", "n", now());
+        index.observed("p1", "u", "127.0.0.1", "n", now());
         index.ready("p1");
     });
     core.apply(|index| index.plan(now(), || unreachable!()));

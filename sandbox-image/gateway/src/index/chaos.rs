@@ -1,7 +1,7 @@
 //! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while
 //! gateways are killed, replaced, and go on beside their successors.
 //!
-//! Pods that are given back are used again, their containers begun anew; sandboxd takes one lease in each life of its
+//! Pods that are given back are used again, their containers restarted; sandboxd takes one lease in each life of its
 //! container.
 //!
 //! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what
@@ -22,7 +22,7 @@ struct Pod {
     uid: String,
     term: u64,
     answers: bool,
-    /// How often its container has begun anew.
+    /// How often its container has restarted.
     restarts: u32,
     bound: Option<(String, u64)>,
 }
@@ -61,7 +61,7 @@ enum News {
     Gone(String, String),
     List(Vec<Shown>),
     /// sandboxd has taken the order to end, or not.
-    Anew(String, u64),
+    Restarting(String, u64),
     NotAnew(String),
 }
 
@@ -304,7 +304,7 @@ impl World {
             Order::Reset { name, lease, epoch } => {
                 let is_taken = outcome != 1 && self.end_of_life(&name, &lease, epoch);
                 let news = match is_taken && !is_lost {
-                    true => News::Anew(name, epoch),
+                    true => News::Restarting(name, epoch),
                     false => News::NotAnew(name),
                 };
                 self.gateways[at].news.push(news);
@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// sandboxd gets the order to end. Its container begins anew at some time.
+    /// sandboxd gets the order to end. Its container restarts at some time.
     fn end_of_life(&mut self, name: &str, lease: &str, epoch: u64) -> bool {
         let pod = self.pods.get_mut(name);
         let Some(pod) = pod.filter(|pod| {
@@ -354,7 +354,7 @@ impl World {
         }
         let who = (lease.clone(), epoch);
         let pod = self.pods.get_mut(&entry.sandbox).filter(|pod| pod.uid == entry.pod_uid);
-        // While its container begins anew nobody listens.
+        // While its container restarts, no sandboxd listens.
         match pod.filter(|pod| pod.answers && pod.bound.as_ref().is_none_or(|bound| *bound == who)) {
             Some(pod) => {
                 let life = (entry.pod_uid, pod.restarts);
@@ -407,8 +407,8 @@ impl World {
                 index.absent(&name);
                 Vec::new()
             }
-            News::Anew(name, epoch) => {
-                index.anew(&name, epoch);
+            News::Restarting(name, epoch) => {
+                index.restarting(&name, epoch);
                 Vec::new()
             }
             News::NotAnew(name) => index.discard(&name, SandboxCause::Unknown, now),
@@ -438,10 +438,10 @@ impl World {
         if gateway.index.knows(name) {
             let index = &mut gateway.index;
             let actions = index.restarted(name, shown.restarts, SandboxCause::Unknown, now);
-            index.seen(name, &shown.uid, "10.0.0.1", "node", now);
+            index.observed(name, &shown.uid, "10.0.0.1", "node", now);
             return Some(actions);
         }
-        (shown.term <= gateway.term).then(|| gateway.index.stray(name, now))
+        (shown.term <= gateway.term).then(|| gateway.index.orphan(name, now))
     }
 
     /// sandboxds that answer are noticed.
@@ -499,7 +499,7 @@ impl World {
             }
         }
         for round in 0..130 {
-            // The watch begins anew now and then: what came out of order is put right.
+            // The watch restarts now and then: what came out of order is put right.
             if round == 60 {
                 self.relist(0);
             }

@@ -11,7 +11,7 @@ pub enum Stage {
     Starting,
     /// sandboxd answers.
     Ready,
-    /// Given back under this epoch; sandboxd is told to end, so that its container begins anew.
+    /// Given back under this epoch; sandboxd is told to end, so that its container restarts.
     Resetting { epoch: u64 },
 }
 
@@ -45,10 +45,10 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
-    /// How often its container was told to begin anew, and did or will: a later one is not the one that is meant.
+    /// How often its container was told to restart, and did or will: a later one is not the one that is meant.
     pub restarts: u32,
-    /// Until when it must answer anew after a reset.
-    pub anew_until: Option<i64>,
+    /// Until when it must answer again after a reset.
+    pub restart_deadline: Option<i64>,
 }
 
 impl Sandbox {
@@ -67,7 +67,7 @@ impl Sandbox {
             made: String::new(),
             pull_failed_at: None,
             restarts: 0,
-            anew_until: None,
+            restart_deadline: None,
         }
     }
 }
@@ -94,7 +94,7 @@ pub struct Found {
     pub ip: String,
     pub node: String,
     pub slot: Option<u32>,
-    /// How often its container has begun anew.
+    /// How often its container has restarted.
     pub restarts: u32,
 }
 
@@ -187,7 +187,7 @@ pub enum Action {
     Delete {
         name: String,
     },
-    /// Tell sandboxd to end under this lease, then [`Index::anew`]; if it does not hear, [`Index::discard`].
+    /// Tell sandboxd to end under this lease, then [`Index::restarting`]; if it does not hear, [`Index::discard`].
     Reset {
         name: String,
         ip: String,

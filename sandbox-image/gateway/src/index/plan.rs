@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use grpo_sandbox_protocol::{LedgerEntry, Priority, SandboxCause};
 
-use super::turns::in_turn;
+use super::fair_queue::in_fair_order;
 use super::{Action, ActiveLease, DELETE_AGAIN, Index, Sandbox, Stage, Waiter};
 
 /// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be
@@ -29,12 +29,12 @@ impl ActiveLease {
 }
 
 impl Sandbox {
-    /// When a pod that was created but never shown is given up, or one that does not answer anew.
+    /// When a pod that was created but never shown is given up, or one that does not answer after a restart.
     fn given_up_at(&self) -> Option<i64> {
         self.created
             .filter(|_| self.uid.is_empty())
             .map(|created| created.at + UNSEEN)
-            .or(self.anew_until)
+            .or(self.restart_deadline)
     }
 }
 
@@ -45,7 +45,7 @@ impl Index {
         actions.extend(self.give_up_unseen(now));
         actions.extend(self.assign(now));
         self.forget_demand(now);
-        actions.extend(self.grow(now, &mut name));
+        actions.extend(self.scale_up(now, &mut name));
         actions.extend(self.delete_again(now));
         actions
     }
@@ -148,7 +148,7 @@ impl Index {
             .retain(|_, wanted| wanted.heard.saturating_add(DEMAND_LASTS) > now);
     }
 
-    /// Gives the ready pods to those who wait, in turn.
+    /// Gives the ready pods to those who wait, in fair order.
     fn assign(&mut self, now: i64) -> Vec<Action> {
         if self.queue.is_empty() {
             return Vec::new();
@@ -163,7 +163,7 @@ impl Index {
         }
         let mut agents_left = self.agents_left();
         let mut served: Vec<(usize, String)> = Vec::new();
-        in_turn(&self.queue, &self.leases, |at, waiter| {
+        in_fair_order(&self.queue, &self.leases, |at, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
             if is_agent && agents_left == 0 {
                 return false;

@@ -41,7 +41,7 @@ pub(super) fn bring_up(index: &mut Index, actions: &[Action]) {
     for action in actions {
         if let Action::Create { name, .. } = action {
             index.created(name, 0);
-            index.seen(name, &format!("uid-{name}"), "10.0.0.1", "node", 0);
+            index.observed(name, &format!("uid-{name}"), "10.0.0.1", "node", 0);
             index.ready(name);
         }
     }
@@ -372,8 +372,8 @@ fn a_pod_that_is_not_there_is_gone_only_if_it_was_made() {
 #[test]
 fn a_pod_nobody_ordered_goes() {
     let mut index = Index::new(bounds(1, 0));
-    assert_eq!(index.stray("old", 0), [delete("old")]);
-    assert_eq!(index.stray("old", 0), [], "once");
+    assert_eq!(index.orphan("old", 0), [delete("old")]);
+    assert_eq!(index.orphan("old", 0), [], "once");
     index.list_begins();
     index.list_ends(&HashSet::new());
     assert!(index.ending.is_empty());
@@ -401,7 +401,7 @@ fn a_pod_that_is_shown_may_start_slowly() {
     index.want("r", vec![("huge".into(), 1)], 0);
     plan(&mut index, 0, &mut next);
     index.created("p1", 0);
-    assert!(!index.seen("p1", "uid", "", "", 0));
+    assert!(!index.observed("p1", "uid", "", "", 0));
     assert_eq!(plan(&mut index, 10_000_000, &mut next), []);
 }
 
@@ -498,7 +498,7 @@ fn take(step: Step, index: &mut Index, now: i64) {
         Step::CannotPull(at, is_final) => drop(index.pull_failed(&live(index, at), &cannot_pull(is_final), now)),
         Step::Ready(at) => {
             let name = live(index, at);
-            index.seen(&name, &name, "10.0.0.1", "node", now);
+            index.observed(&name, &name, "10.0.0.1", "node", now);
             index.ready(&name);
         }
         Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)], now),

@@ -192,13 +192,13 @@ impl Shard {
 
 /// Says whether the ledger is still this gateway's.
 #[derive(Clone)]
-pub struct Witness {
+pub struct FencingCheck {
     pub api: Api<ConfigMap>,
     pub first: String,
     pub mark: Mark,
 }
 
-impl Witness {
+impl FencingCheck {
     /// An error, too, when the API server does not answer.
     pub async fn is_ours(&self) -> Result<(), LedgerError> {
         let found = self.api.get_metadata(&self.first).await;

@@ -1,4 +1,4 @@
-//! Whose turn it is among those who wait: graders first, then whoever's run has the fewest leases, then who came first.
+//! The fair queue: graders first, then the run with the fewest leases, then the waiter who came first.
 //!
 //! Graders are first because their episodes are finished but for the verdict. Between runs the shares are max-min fair:
 //! a run alone has everything, and of several none gets another lease while one that waits has fewer.
@@ -12,14 +12,14 @@ use super::{ActiveLease, Waiter};
 
 /// The waiters of one run.
 #[derive(Default)]
-struct Line {
+struct RunQueue {
     held: usize,
     waiting: VecDeque<usize>,
 }
 
-/// Offers a place to each waiter in turn, by its position in the queue. `take` answers whether it was taken: that
+/// Offers a place to each waiter in fair order, by its position in the queue. `take` answers whether it was taken: that
 /// counts for the run's share.
-pub fn in_turn(
+pub fn in_fair_order(
     queue: &VecDeque<Waiter>,
     leases: &HashMap<String, ActiveLease>,
     mut take: impl FnMut(usize, &Waiter) -> bool,
@@ -44,13 +44,13 @@ pub fn in_turn(
     }
 }
 
-fn lines(queue: &VecDeque<Waiter>, leases: &HashMap<String, ActiveLease>, class: Priority) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines(queue: &VecDeque<Waiter>, leases: &HashMap<String, ActiveLease>, class: Priority) -> Vec<RunQueue> {
+    let mut lines: Vec<RunQueue> = Vec::new();
     let mut by_run: HashMap<&str, usize> = HashMap::new();
     let waiting = queue.iter().enumerate();
     for (at, waiter) in waiting.filter(|(_, waiter)| waiter.request.priority == class) {
         let line = *by_run.entry(&waiter.request.run).or_insert_with(|| {
-            lines.push(Line::default());
+            lines.push(RunQueue::default());
             lines.len() - 1
         });
         lines[line].waiting.push_back(at);
@@ -118,7 +118,7 @@ mod tests {
             .map(|(n, c)| (n.to_string(), held(&run(c), priority(c))))
             .collect();
         let mut order = String::new();
-        in_turn(&queue, &leases, |_, waiter| {
+        in_fair_order(&queue, &leases, |_, waiter| {
             if refused.contains(&waiter.request.run) {
                 return false;
             }
