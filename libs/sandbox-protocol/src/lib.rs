@@ -19,7 +19,7 @@ pub mod session;
 pub mod signature;
 pub mod trouble;
 
-pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
+pub use error::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, ExecState, KillRequest, Killed, OutputPart, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
 pub use probe::{Activity, Limits, MAX_PROBED, ProbeReply, ProbeRequest};

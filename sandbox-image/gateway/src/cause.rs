@@ -69,7 +69,7 @@ pub fn cause(pod: &SlimPod, deleted: bool) -> SandboxCause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grpo_sandbox_protocol::Fault;
+    use grpo_sandbox_protocol::FaultOrigin;
     use serde_json::Value;
 
     fn of(status: &Value, deleted: bool) -> SandboxCause {
@@ -96,10 +96,10 @@ mod tests {
     fn only_what_the_policy_can_bring_about_is_its_fault() {
         use SandboxCause::*;
         for cause in [OutOfMemory, EvictedOwnLimit, DiskFull, Exited] {
-            assert_eq!(cause.fault(), Fault::Workload);
+            assert_eq!(cause.fault(), FaultOrigin::Workload);
         }
         for cause in [Deleted, NodeLost, Preempted, Disrupted, Expired, Unknown] {
-            assert_eq!(cause.fault(), Fault::Infrastructure);
+            assert_eq!(cause.fault(), FaultOrigin::Infrastructure);
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{
-    Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
+    Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
 };
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
@@ -207,7 +207,7 @@ impl Core {
             position: Some(position),
             waiting: Some(waiting),
             deadline: Some(deadline),
-            ..ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message)
+            ..ErrorBody::new(ErrorCode::QueueDeadline, FaultOrigin::Infrastructure, message)
         }
     }
 
@@ -313,7 +313,11 @@ impl Core {
         self.look(|index| match index.cause_of(lease) {
             Some(cause) => ErrorBody::lost(lease, cause),
             // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
-            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
+            None => ErrorBody::new(
+                ErrorCode::SandboxUnreachable,
+                FaultOrigin::Infrastructure,
+                error.to_string(),
+            ),
         })
     }
 

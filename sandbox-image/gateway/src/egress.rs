@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grpo_sandbox_protocol::{
-    EgressReport, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, Limits, Priority, ProbeReply, ProbeRequest,
+    EgressReport, ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseRequest, Limits, Priority, ProbeReply, ProbeRequest,
     SANDBOXD_PORT,
 };
 use hyper::Method;
@@ -74,7 +74,7 @@ impl Egress {
             Some(found) if found.is_blocked() => Ok(()),
             found => Err(ErrorBody::new(
                 ErrorCode::EgressUnproven,
-                Fault::Infrastructure,
+                FaultOrigin::Infrastructure,
                 why_not(found.as_ref()),
             )),
         }

@@ -12,7 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, Fault, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
+use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -108,7 +108,7 @@ impl IntoResponse for Refused {
 }
 
 fn bad(message: impl Into<String>) -> Refused {
-    Refused(ErrorBody::new(ErrorCode::BadRequest, Fault::Client, message))
+    Refused(ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message))
 }
 
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
@@ -173,7 +173,11 @@ fn held(core: &Core, id: &str) -> Result<ActiveLease, Refused> {
         Some(held) if held.granted => Ok(held.clone()),
         _ => Err(Refused(match index.cause_of(id) {
             Some(cause) => ErrorBody::lost(id, cause),
-            None => ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, format!("there is no lease {id}")),
+            None => ErrorBody::new(
+                ErrorCode::NoSuchLease,
+                FaultOrigin::Client,
+                format!("there is no lease {id}"),
+            ),
         })),
     })
 }
@@ -194,7 +198,7 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     let renewed = core.renew(&id, ttl.saturating_mul(1000)).await;
     let Some(renewed) = renewed else {
         let message = "the lease ended, or this gateway does, while it was renewed; ask again";
-        return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());
+        return Err(ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message).into());
     };
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
     // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is

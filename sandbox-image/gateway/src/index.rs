@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, Fault, ImageTrouble, LeaseRequest, LedgerEntry, PoolState, Priority, SandboxCause,
+    ErrorBody, ErrorCode, FaultOrigin, ImageTrouble, LeaseRequest, LedgerEntry, PoolState, Priority, SandboxCause,
 };
 
 use crate::pull::PullFailure;
@@ -202,7 +202,7 @@ impl Index {
             position: Some(waiting + 1),
             waiting: Some(waiting),
             deadline: Some(now),
-            ..ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message)
+            ..ErrorBody::new(ErrorCode::QueueDeadline, FaultOrigin::Infrastructure, message)
         }
     }
 
@@ -459,7 +459,7 @@ impl Index {
         let (lease, epoch) = (held.entry.lease.clone(), held.entry.epoch);
         if held.granted {
             self.remember(&lease, cause);
-            self.voided += u64::from(cause.fault() == Fault::Infrastructure);
+            self.voided += u64::from(cause.fault() == FaultOrigin::Infrastructure);
             let cause = Some(cause);
             return vec![Action::Forget { lease, epoch, cause }];
         }
@@ -526,7 +526,7 @@ impl Index {
         actions.extend(self.take_back(lease, None, now));
         if is_waited_for {
             let message = format!("lease {lease} was given back while it was waited for");
-            let error = ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, message);
+            let error = ErrorBody::new(ErrorCode::NoSuchLease, FaultOrigin::Client, message);
             actions.push(Action::Refuse {
                 lease: lease.to_owned(),
                 error,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Priority, SandboxCause};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Priority, SandboxCause};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -107,7 +107,7 @@ impl Metrics {
         }
     }
 
-    fn fault(&self, kind: String, fault: Fault) {
+    fn fault(&self, kind: String, fault: FaultOrigin) {
         let labels = [("kind", kind), ("fault", format!("{fault:?}"))];
         self.faults.get_or_create(&labels).inc();
     }
@@ -285,7 +285,7 @@ mod tests {
         metrics.lost(SandboxCause::OutOfMemory);
         let lost = ErrorBody::lost("a", SandboxCause::OutOfMemory);
         metrics.refused(&lost);
-        let full = ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, "full");
+        let full = ErrorBody::new(ErrorCode::QueueDeadline, FaultOrigin::Infrastructure, "full");
         metrics.refused(&full);
         let bounds = Bounds {
             max: 4,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, RELAY_LEASE_HEADER, RelayRequest};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, RELAY_LEASE_HEADER, RelayRequest};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -116,7 +116,7 @@ impl Relays {
 impl Core {
     /// Opens a port of a sandbox to a service, or leads an open one elsewhere. The port listens when this answers.
     pub async fn relay(self: &Arc<Self>, held: &ActiveLease, request: &RelayRequest) -> Result<(), ErrorBody> {
-        let to = service(&request.to).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, Fault::Client, why))?;
+        let to = service(&request.to).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, why))?;
         let (lease, epoch, port) = (&held.entry.lease, held.entry.epoch, request.port);
         if self.relays.led_elsewhere(lease, epoch, port, &to) {
             return Ok(());
@@ -125,7 +125,7 @@ impl Core {
         let first = first.map_err(|error| self.why_unreachable(lease, &error))?;
         let Some(to) = self.relays.note(lease, epoch, port, to) else {
             let message = format!("lease {lease} has {PORTS} relays already");
-            return Err(ErrorBody::new(ErrorCode::BadRequest, Fault::Client, message));
+            return Err(ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message));
         };
         let keeper = Keeper {
             core: self.clone(),

@@ -86,10 +86,14 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grpo_sandbox_protocol::{ErrorCode, Fault};
+    use grpo_sandbox_protocol::{ErrorCode, FaultOrigin};
 
     fn refusal() -> Told {
-        Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, "no"))
+        Err(ErrorBody::new(
+            ErrorCode::Unavailable,
+            FaultOrigin::Infrastructure,
+            "no",
+        ))
     }
 
     #[tokio::test(start_paused = true)]

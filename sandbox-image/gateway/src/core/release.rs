@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use tokio::sync::oneshot;
 
 use super::{Core, now};
@@ -73,5 +73,5 @@ impl Core {
 }
 
 pub(super) fn unavailable(message: String) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
+    ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message)
 }

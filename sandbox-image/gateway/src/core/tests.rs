@@ -55,7 +55,7 @@ fn request(wait_seconds: u64) -> LeaseRequest {
 }
 
 fn refusal() -> ErrorBody {
-    ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, "told")
+    ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, "told")
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +189,7 @@ async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of
     let error = core.release("a").await.unwrap_err();
     assert_eq!(
         (error.code, error.fault),
-        (ErrorCode::Unavailable, Fault::Infrastructure)
+        (ErrorCode::Unavailable, FaultOrigin::Infrastructure)
     );
     assert!(changes.try_recv().is_err());
     drop(done);

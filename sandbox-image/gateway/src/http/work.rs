@@ -14,8 +14,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL,
-    RelayRequest, SessionInput,
+    ErrorBody, ErrorCode, ExecRequest, FaultOrigin, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES,
+    MAX_POLL, RelayRequest, SessionInput,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
@@ -167,7 +167,7 @@ async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
     use hyper::body::Body as _;
     let too_large = || {
         let message = format!("the body has more than {limit} bytes");
-        Refused(ErrorBody::new(ErrorCode::TooLarge, Fault::Client, message))
+        Refused(ErrorBody::new(ErrorCode::TooLarge, FaultOrigin::Client, message))
     };
     let declared = body.size_hint().exact();
     if declared.is_some_and(|bytes| bytes > limit as u64) {
@@ -190,7 +190,11 @@ async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
     };
     tokio::time::timeout(FILE_WITHIN, whole).await.map_err(|_| {
         let message = format!("the body did not arrive within {FILE_WITHIN:?}, or others took all the room; ask again");
-        Refused(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message))
+        Refused(ErrorBody::new(
+            ErrorCode::Unavailable,
+            FaultOrigin::Infrastructure,
+            message,
+        ))
     })?
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, ImageTrouble};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, ImageTrouble};
 
 use crate::pull::{Culprit, PullFailure};
 
@@ -102,7 +102,7 @@ impl Pulls {
             .map(|trouble| (ErrorCode::ImageUnavailable, trouble));
         let mut troubles = sandboxd.into_iter().chain(task);
         let (code, trouble) = troubles.find(|(_, trouble)| !trouble.is_over(now))?;
-        Some(ErrorBody::new(code, Fault::Infrastructure, &trouble.what))
+        Some(ErrorBody::new(code, FaultOrigin::Infrastructure, &trouble.what))
     }
 
     /// Whether the image failed and has not been had since: then one pod at a time tries it, when it may be tried.
