@@ -17,10 +17,10 @@ const UNPROVEN_OF_ONE: usize = 16;
 
 /// The places there are. Cloning is cheap.
 #[derive(Clone, Default)]
-pub struct Places(Arc<Mutex<Taken>>);
+pub struct Places(Arc<Mutex<TakenPlaces>>);
 
 #[derive(Default)]
-struct Taken {
+struct TakenPlaces {
     next: u64,
     /// Oldest first.
     connections: BTreeMap<u64, Connection>,
@@ -45,7 +45,7 @@ impl Places {
     pub fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
         let mut taken = self.lock();
-        let unproven = |taken: &Taken, of: Option<IpAddr>| -> Vec<u64> {
+        let unproven = |taken: &TakenPlaces, of: Option<IpAddr>| -> Vec<u64> {
             let all = taken.connections.iter();
             let found = all.filter(|(_, held)| !held.proven && of.is_none_or(|peer| held.peer == peer));
             found.map(|(number, _)| *number).collect()
@@ -73,12 +73,12 @@ impl Places {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl TakenPlaces {
     fn end(&mut self, number: u64) {
         if let Some(connection) = self.connections.remove(&number) {
             connection.give_way.notify_one();

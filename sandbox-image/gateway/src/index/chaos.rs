@@ -38,9 +38,9 @@ impl Pod {
     }
 }
 
-/// What is on its way to the API server, to the ledger, or to a sandbox.
+/// A request on its way to the API server, to the ledger, or to a sandbox.
 #[derive(Clone, Debug)]
-enum Order {
+enum InFlight {
     Create { name: String, image: String },
     Delete { name: String },
     Commit { lease: String },
@@ -62,7 +62,7 @@ enum News {
     List(Vec<Shown>),
     /// sandboxd has taken the order to end, or not.
     Restarting(String, u64),
-    NotAnew(String),
+    NotRestarting(String),
 }
 
 /// A pod as the watch or a list shows it.
@@ -77,7 +77,7 @@ struct Shown {
 struct Gateway {
     index: Index,
     term: u64,
-    orders: Vec<Order>,
+    orders: Vec<InFlight>,
     news: Vec<News>,
     /// Uids of the pods that it took over.
     adopted: BTreeSet<String>,
@@ -92,7 +92,7 @@ struct World {
     /// The last is the one in office.
     gateways: Vec<Gateway>,
     /// Orders of gateways that are no more.
-    late: Vec<(u64, Order)>,
+    late: Vec<(u64, InFlight)>,
     /// To whom each life of a pod, by its uid, was ever granted.
     granted: BTreeMap<(String, u32), (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
@@ -238,18 +238,18 @@ impl World {
         for action in actions {
             let gateway = &mut self.gateways[at];
             gateway.orders.extend(match action {
-                Action::Create { name, image, .. } => Some(Order::Create { name, image }),
-                Action::Delete { name } => Some(Order::Delete { name }),
-                Action::Reset { name, lease, epoch, .. } => Some(Order::Reset { name, lease, epoch }),
-                Action::Grant { lease } => Some(Order::Commit { lease }),
+                Action::Create { name, image, .. } => Some(InFlight::Create { name, image }),
+                Action::Delete { name } => Some(InFlight::Delete { name }),
+                Action::Reset { name, lease, epoch, .. } => Some(InFlight::Reset { name, lease, epoch }),
+                Action::Grant { lease } => Some(InFlight::Commit { lease }),
                 Action::Forget { lease, epoch, .. } => {
                     if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
                         self.held.remove(&lease);
                     }
                     self.ended.insert((lease.clone(), epoch));
-                    Some(Order::Forget { lease, epoch })
+                    Some(InFlight::Forget { lease, epoch })
                 }
-                Action::Ask { lease, epoch } => Some(Order::Ask { lease, epoch }),
+                Action::Ask { lease, epoch } => Some(InFlight::Ask { lease, epoch }),
                 Action::Refuse { .. } => None,
             });
         }
@@ -266,21 +266,21 @@ impl World {
         let order = gateway.orders.swap_remove(nth % gateway.orders.len());
         let (term, is_lost) = (gateway.term, outcome == 0);
         match order {
-            Order::Create { name, image } => match outcome {
+            InFlight::Create { name, image } => match outcome {
                 1 if !self.pods.contains_key(&name) => self.gateways[at].news.push(News::Refused(name)),
-                2 => self.gateways[at].orders.push(Order::Create { name, image }),
+                2 => self.gateways[at].orders.push(InFlight::Create { name, image }),
                 _ => {
                     self.create(term, &name, &image);
                     let uid = self.pods.get(&name).map(|pod| pod.uid.clone()).unwrap_or_default();
                     let gateway = &mut self.gateways[at];
                     match is_lost {
                         // It asks for the same pod again.
-                        true => gateway.orders.push(Order::Create { name, image }),
+                        true => gateway.orders.push(InFlight::Create { name, image }),
                         false => gateway.news.push(News::Created(name, uid)),
                     }
                 }
             },
-            Order::Delete { name } => {
+            InFlight::Delete { name } => {
                 let news = match self.remove(&name) {
                     true => News::Deleting(name),
                     false => News::Absent(name),
@@ -289,7 +289,7 @@ impl World {
                     self.gateways[at].news.push(news);
                 }
             }
-            Order::Commit { lease } => {
+            InFlight::Commit { lease } => {
                 if term != self.ledger_term {
                     return self.end(at);
                 }
@@ -297,19 +297,19 @@ impl World {
                 if let Some(held) = gateway.index.leases.get(&lease) {
                     let entry = held.entry.clone();
                     self.ledger.insert(lease, entry.clone());
-                    gateway.orders.push(Order::Bind { entry });
+                    gateway.orders.push(InFlight::Bind { entry });
                 }
             }
-            Order::Bind { entry } => self.bind(at, entry),
-            Order::Reset { name, lease, epoch } => {
+            InFlight::Bind { entry } => self.bind(at, entry),
+            InFlight::Reset { name, lease, epoch } => {
                 let is_taken = outcome != 1 && self.end_of_life(&name, &lease, epoch);
                 let news = match is_taken && !is_lost {
                     true => News::Restarting(name, epoch),
-                    false => News::NotAnew(name),
+                    false => News::NotRestarting(name),
                 };
                 self.gateways[at].news.push(news);
             }
-            Order::Forget { lease, epoch } => {
+            InFlight::Forget { lease, epoch } => {
                 if term != self.ledger_term {
                     return self.end(at);
                 }
@@ -317,7 +317,7 @@ impl World {
                     self.ledger.remove(&lease);
                 }
             }
-            Order::Ask { lease, epoch } => {
+            InFlight::Ask { lease, epoch } => {
                 let now = self.now;
                 let actions = self.gateways[at]
                     .index
@@ -349,7 +349,7 @@ impl World {
         let (lease, epoch) = (entry.lease.clone(), entry.epoch);
         let known = gateway.index.leases.get(&lease).map(|held| held.entry.epoch);
         if known != Some(epoch) {
-            gateway.orders.push(Order::Forget { lease, epoch });
+            gateway.orders.push(InFlight::Forget { lease, epoch });
             return;
         }
         let who = (lease.clone(), epoch);
@@ -411,7 +411,7 @@ impl World {
                 index.restarting(&name, epoch);
                 Vec::new()
             }
-            News::NotAnew(name) => index.discard(&name, SandboxCause::Unknown, now),
+            News::NotRestarting(name) => index.discard(&name, SandboxCause::Unknown, now),
             News::Shown(shown) => match self.saw(at, &shown) {
                 Some(actions) => actions,
                 None => return self.end(at),
@@ -492,9 +492,9 @@ impl World {
         }
         for (term, order) in std::mem::take(&mut self.late) {
             match order {
-                Order::Create { name, image } => self.create(term, &name, &image),
-                Order::Delete { name } => drop(self.remove(&name)),
-                Order::Reset { name, lease, epoch } => drop(self.end_of_life(&name, &lease, epoch)),
+                InFlight::Create { name, image } => self.create(term, &name, &image),
+                InFlight::Delete { name } => drop(self.remove(&name)),
+                InFlight::Reset { name, lease, epoch } => drop(self.end_of_life(&name, &lease, epoch)),
                 _ => {}
             }
         }
@@ -600,9 +600,9 @@ fn take(world: &mut World, step: Step) {
             if !world.late.is_empty() {
                 let nth = nth as usize % world.late.len();
                 match world.late.swap_remove(nth) {
-                    (term, Order::Create { name, image }) => world.create(term, &name, &image),
-                    (_, Order::Delete { name }) => drop(world.remove(&name)),
-                    (_, Order::Reset { name, lease, epoch }) => drop(world.end_of_life(&name, &lease, epoch)),
+                    (term, InFlight::Create { name, image }) => world.create(term, &name, &image),
+                    (_, InFlight::Delete { name }) => drop(world.remove(&name)),
+                    (_, InFlight::Reset { name, lease, epoch }) => drop(world.end_of_life(&name, &lease, epoch)),
                     _ => {}
                 }
             }

@@ -16,8 +16,8 @@ const REMEMBERED_BYTES: usize = 64 << 20;
 /// Ids of which it is remembered that they have run.
 const REMEMBERED_IDS: usize = 8192;
 
-/// What a running command is to undergo.
-pub enum Order {
+/// A signal that a caller sends to a running command.
+pub enum SignalRequest {
     Kill,
     Signal(Signal),
 }
@@ -26,7 +26,7 @@ pub enum Order {
 pub struct Run {
     pub id: String,
     pub printed: Printed,
-    pub orders: mpsc::Sender<Order>,
+    pub orders: mpsc::Sender<SignalRequest>,
     /// Its result, without the output, once there is one.
     pub ended: watch::Receiver<Option<ExecResult>>,
 }
