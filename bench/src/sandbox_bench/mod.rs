@@ -25,7 +25,7 @@ pub mod restart;
 pub mod rig;
 pub mod warm;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use crate::operator_bench::RigError;
 use grpo_testing::cluster::ClusterError;
@@ -41,8 +41,8 @@ pub enum SandboxBenchError {
     Part(#[from] PartError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("there is no {name} beside {}; build it with `cargo build --bin {name}`", path.display())]
-    NoProgram { name: String, path: PathBuf },
+    #[error("there is no {name} beside this program; build it with `cargo build --bin {name}`")]
+    NoProgram { name: String },
     #[error("{doing}: {what}")]
     Call { doing: String, what: String },
     #[error("failed to read or write a file of the bench: {0}")]
