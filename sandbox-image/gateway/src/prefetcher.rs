@@ -14,20 +14,7 @@
 //! second one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-
-use futures::StreamExt;
-use k8s_openapi::api::core::v1 as full;
-use kube::api::{Api, DeleteParams, PostParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
-use kube::{Client, ResourceExt};
-
-use crate::core::{Core, now};
-use crate::pod;
-use crate::pull::pull_failure;
-use crate::slim_pod::SlimPod;
+use std::sync::Arc;
 
 /// An image that nobody wants is kept for so long, milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
@@ -36,10 +23,6 @@ const LINGER: i64 = 60_000;
 const ENDED_PAUSE: i64 = 300_000;
 /// A deletion is ordered again after so long, milliseconds, until the prefetch pod is seen to be gone.
 const DELETE_AGAIN: i64 = 10_000;
-/// Looks at what is wanted are so far apart.
-const LOOK: Duration = Duration::from_secs(1);
-/// After the API server refused a prefetch pod: a quota or an admission rule will refuse the next one too.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// One image and its prefetch pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,12 +108,12 @@ impl ImagePrefetcher {
     }
 
     /// The prefetch pod is to go.
-    fn end(&mut self, pod: &str, now: i64) {
+    pub(crate) fn end(&mut self, pod: &str, now: i64) {
         self.going.entry(pod.to_owned()).or_insert(now);
     }
 
     /// A prefetch pod is there, on this node if it has the image.
-    fn saw(&mut self, pod: String, image: &str, node: Option<String>) {
+    pub(crate) fn saw(&mut self, pod: String, image: &str, node: Option<String>) {
         let held = self.prefetched.entry(image.to_owned()).or_default();
         held.pod = pod;
         if node.is_some() {
@@ -139,19 +122,24 @@ impl ImagePrefetcher {
     }
 
     /// A prefetch pod is gone.
-    fn gone(&mut self, pod: &str) {
+    pub(crate) fn gone(&mut self, pod: &str) {
         self.prefetched.retain(|_, held| held.pod != pod);
         self.going.remove(pod);
     }
 
     /// All prefetch pods there are.
-    fn there_are(&mut self, listed: &[String]) {
+    pub(crate) fn there_are(&mut self, listed: &[String]) {
         self.prefetched.retain(|_, held| listed.contains(&held.pod));
         self.going.retain(|pod, _| listed.contains(pod));
     }
 
-    fn pause(&mut self, image: &str, now: i64) {
+    pub(crate) fn pause(&mut self, image: &str, now: i64) {
         self.paused.insert(image.to_owned(), now + ENDED_PAUSE);
+    }
+
+    /// The images that are prefetched.
+    pub(crate) fn images(&self) -> Vec<String> {
+        self.prefetched.keys().cloned().collect()
     }
 
     /// A node that has the image.
@@ -165,130 +153,6 @@ impl ImagePrefetcher {
             self.prefetched.len(),
             self.prefetched.values().filter(|held| held.node.is_some()).count(),
         )
-    }
-}
-
-/// Prefetches what is wanted next, for ever. Steps are taken one after the other: an image is pulled for minutes, so
-/// no call waits for them.
-pub async fn keep_prefetching(core: Arc<Core>, client: Client) {
-    let pods: Api<full::Pod> = Api::namespaced(client.clone(), &core.template.namespace);
-    let slim_pods: Api<SlimPod> = Api::namespaced(client, &core.template.namespace);
-    let config = watcher::Config::default().labels(&pod::prefetch_selector(&core.template.pool));
-    let mut events = watcher::watcher(slim_pods, config).default_backoff().boxed();
-    let (mut is_known, mut listed) = (false, Vec::new());
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            event = events.next() => match event {
-                None => return,
-                Some(Err(error)) => tracing::debug!(%error, "watching prefetch pods"),
-                Some(Ok(Event::Init)) => listed.clear(),
-                Some(Ok(Event::InitApply(pod))) => {
-                    listed.push(pod.name_any());
-                    saw(&core, &pod);
-                }
-                Some(Ok(Event::InitDone)) => {
-                    prefetcher(&core, |prefetcher| prefetcher.there_are(&listed));
-                    is_known = true;
-                }
-                Some(Ok(Event::Apply(pod))) => saw(&core, &pod),
-                Some(Ok(Event::Delete(pod))) => prefetcher(&core, |prefetcher| prefetcher.gone(&pod.name_any())),
-            },
-            _ = look.tick() => if is_known && core.is_ready() {
-                for step in planned(&core) {
-                    take(&core, &pods, step).await;
-                }
-            },
-        }
-    }
-}
-
-fn prefetcher<T>(core: &Core, look: impl FnOnce(&mut ImagePrefetcher) -> T) -> T {
-    look(&mut core.prefetcher.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn planned(core: &Core) -> Vec<Step> {
-    let now = now();
-    let (to_come, held) = (
-        core.look(|index| index.images_to_come(now)),
-        prefetcher(core, |prefetcher| {
-            prefetcher.prefetched.keys().cloned().collect::<Vec<_>>()
-        }),
-    );
-    // The probe of the walls waits with the image that every sandbox has anyway.
-    let to_come: Vec<Arc<str>> = to_come
-        .into_iter()
-        .filter(|image| **image != *core.template.sandboxd_image)
-        .collect();
-    let wanted = core.look(|index| {
-        held.into_iter()
-            .filter(|image| index.is_wanted(image))
-            .collect::<Vec<_>>()
-    });
-    prefetcher(core, |prefetcher| {
-        prefetcher.plan(&to_come, |image| wanted.iter().any(|wanted| wanted == image), now)
-    })
-}
-
-/// One prefetch pod as the API server has it. One that has ended, that cannot have its image or that another spec made
-/// goes.
-fn saw(core: &Core, found: &SlimPod) {
-    let name = found.name_any();
-    let ours = pod::template_digest(&core.template).unwrap_or_default();
-    let Some(image) = pod::image_if_made_from(found, &ours) else {
-        return prefetcher(core, |prefetcher| prefetcher.end(&name, now()));
-    };
-    if found.metadata.deletion_timestamp.is_some() {
-        return;
-    }
-    let status = found.status.clone().unwrap_or_default();
-    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        prefetcher(core, |prefetcher| prefetcher.pause(image, now()));
-        return prefetcher(core, |prefetcher| prefetcher.end(&name, now()));
-    }
-    if let Some(failure) = pull_failure(found, &core.template.sandboxd_image).filter(|failure| failure.is_final) {
-        tracing::warn!(?failure, image, "pulling an image ahead of its sandboxes");
-        core.with(|index| index.pull_failed_ahead(image, &failure, now()));
-        return prefetcher(core, |prefetcher| prefetcher.end(&name, now()));
-    }
-    let node = found.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    let is_there = status.phase.as_deref() == Some("Running");
-    prefetcher(core, |prefetcher| {
-        prefetcher.saw(name, image, node.filter(|_| is_there))
-    });
-}
-
-async fn take(core: &Arc<Core>, pods: &Api<full::Pod>, step: Step) {
-    match step {
-        Step::Release { pod } => release(core, pods, &pod).await,
-        Step::Prefetch { image } => {
-            let made = match pod::prefetch(&core.template, &image) {
-                Ok(pod) => pods.create(&PostParams::default(), &pod).await.map(|_| pod.name_any()),
-                Err(error) => Err(kube::Error::SerdeError(error)),
-            };
-            match made {
-                Ok(name) => {
-                    core.metrics.wrote("create");
-                    prefetcher(core, |prefetcher| prefetcher.saw(name, &image, None));
-                }
-                // An earlier try was heard, or the last one of this name still goes: the watch tells which.
-                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
-                Err(error) => {
-                    tracing::warn!(%error, image, "creating a prefetch pod");
-                    core.metrics.api_refused();
-                    tokio::time::sleep(REFUSED_PAUSE).await;
-                }
-            }
-        }
-    }
-}
-
-async fn release(core: &Core, pods: &Api<full::Pod>, name: &str) {
-    match pods.delete(name, &DeleteParams::default().grace_period(0)).await {
-        Ok(_) => core.metrics.wrote("delete"),
-        Err(kube::Error::Api(status)) if status.code == 404 => prefetcher(core, |prefetcher| prefetcher.gone(name)),
-        Err(error) => tracing::warn!(%error, name, "deleting a prefetch pod; it will be tried again"),
     }
 }
 
