@@ -1,8 +1,9 @@
 //! Ways out of sandboxes: what connects to a port inside is served here as HTTP, and passed on to the one service that
 //! the driver named.
 //!
-//! A request that comes over such a connection is the sandbox's own: its lease is put into a header, and what it says about that
-//! itself is taken out. Nothing else of the service's host can be reached than what lies below the path that was named.
+//! A request that comes over such a connection is the sandbox's own: its lease is put into a header, and what it says
+//! about that itself is taken out. Nothing else of the service's host can be reached than what lies below the path that
+//! was named.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use grpo_sandbox_protocol::Priority;
+use grpo_sandbox_protocol::{LeaseRequest, Priority};
 use proptest::prelude::*;
 
 const MAX: usize = 4;

@@ -1,8 +1,10 @@
 //! The pool's promises, checked on the index alone.
 
+use std::collections::HashSet;
+
 use super::*;
-use crate::pull::Culprit;
-use grpo_sandbox_protocol::Priority;
+use crate::pull::{Culprit, PullFailure};
+use grpo_sandbox_protocol::{ErrorCode, LeaseRequest, Priority};
 use proptest::prelude::*;
 
 pub(super) fn bounds(max: usize, reserved: usize) -> Bounds {

@@ -1,7 +1,8 @@
 //! How many pods there are, for whom, and when they go.
 
+use super::*;
+use crate::index::Bounds;
 use crate::index::tests::{bounds, bring_up, cannot_pull, delete, leased, plan, request};
-use crate::index::*;
 use grpo_sandbox_protocol::Priority;
 
 #[test]

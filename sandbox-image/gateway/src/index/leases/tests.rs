@@ -1,7 +1,7 @@
 //! Sandboxes that are used again: another container in the same pod.
 
-use super::tests::{bounds, bring_up, delete, leased, plan, request};
 use super::*;
+use crate::index::tests::{bounds, bring_up, delete, leased, plan, request};
 use grpo_sandbox_protocol::Priority;
 
 /// Lease a is held in pod p1 of a pool that resets.
