@@ -180,6 +180,4 @@ impl Index {
 }
 
 #[cfg(test)]
-mod chaos;
-#[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause};
 
 use super::{Action, ActiveLease, Index, Stage};
 
-/// A restarting container that does not answer after so long is not waited for, milliseconds: a new pod is there sooner.
+/// A restarting container that does not answer after so long is not waited for, milliseconds: a new pod is there
+/// sooner.
 const RESTART_WITHIN: i64 = 5_000;
 
 impl Index {

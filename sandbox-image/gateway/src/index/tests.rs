@@ -1,5 +1,7 @@
 //! The pool's promises, checked on the index alone.
 
+mod chaos;
+
 use std::collections::HashSet;
 
 use super::*;

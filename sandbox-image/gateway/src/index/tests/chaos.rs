@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use crate::index::*;
 use grpo_sandbox_protocol::{LeaseRequest, Priority};
 use proptest::prelude::*;
 
