@@ -17,7 +17,7 @@ pub mod outages;
 pub mod rest;
 pub mod rig;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use grpo_testing::cluster::ClusterError;
 use grpo_testing::control_plane::{ControlPlaneError, PartError};
@@ -32,8 +32,8 @@ pub enum RigError {
     Cluster(#[from] ClusterError),
     #[error("failed to install the chart: {0}")]
     Chart(String),
-    #[error("there is no grpo-operator beside {}; build it with `cargo build -p grpo-operator`", path.display())]
-    NoOperator { path: PathBuf },
+    #[error("there is no grpo-operator beside this program; build it with `cargo build -p grpo-operator`")]
+    NoOperator,
     #[error("failed to answer for engine agents at {address}: {source}")]
     Agents {
         address: SocketAddr,

@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -65,7 +64,8 @@ impl Rig {
             "--log=warn,grpo_operator=info".to_owned(),
         ];
         let environment = vec![("KUBECONFIG".to_owned(), user.kubeconfig.display().to_string())];
-        let part = Part::start_with(account, &program()?, flags.into(), environment, self.plane.folder())?;
+        let operator = grpo_testing::program("grpo-operator").ok_or(RigError::NoOperator)?;
+        let part = Part::start_with(account, &operator, flags.into(), environment, self.plane.folder())?;
         Ok(Operator {
             part,
             account,
@@ -219,15 +219,6 @@ pub fn kinds() -> Vec<ApiResource> {
         ApiResource::erase::<rbac::v1::Role>(&()),
         ApiResource::erase::<rbac::v1::RoleBinding>(&()),
     ]
-}
-
-fn program() -> Result<PathBuf, RigError> {
-    let missing = |path: &Path| RigError::NoOperator { path: path.to_owned() };
-    let own = std::env::current_exe().map_err(|_| missing(Path::new("?")))?;
-    let mut folders = own.ancestors().skip(1).take(2);
-    folders
-        .find_map(|folder| Some(folder.join("grpo-operator")).filter(|path| path.exists()))
-        .ok_or_else(|| missing(&own))
 }
 
 /// CRDs and rights as the chart has them, without its Deployment.

@@ -55,9 +55,9 @@ impl Scale {
     };
 }
 
-/// What was seen.
+/// What the callers observed.
 #[derive(Default)]
-struct Seen {
+struct LeaseObservations {
     /// Who was given each pod: pods are not used again here.
     given: HashMap<String, String>,
     twice: Vec<String>,
@@ -67,16 +67,16 @@ struct Seen {
 
 /// Whom callers may ask: more than one gateway, when two believe that the pool is theirs.
 #[derive(Clone, Default)]
-struct Doors(Arc<Mutex<Vec<Caller>>>);
+struct GatewayList(Arc<Mutex<Vec<Caller>>>);
 
-impl Doors {
+impl GatewayList {
     fn set(&self, callers: Vec<Caller>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = callers;
     }
 
     fn any(&self, random: &mut StdRng) -> Option<Caller> {
-        let doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (!doors.is_empty()).then(|| doors[random.random_range(0..doors.len())].clone())
+        let gateways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (!gateways.is_empty()).then(|| gateways[random.random_range(0..gateways.len())].clone())
     }
 }
 
@@ -88,15 +88,18 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     gateway.serves().await?;
     gateway.caller.want(scale.sandboxes).await?;
     gateway.until_ready(scale.sandboxes).await?;
-    let doors = Doors::default();
-    doors.set(vec![gateway.caller.clone()]);
+    let gateways = GatewayList::default();
+    gateways.set(vec![gateway.caller.clone()]);
 
     let most = Arc::new(AtomicUsize::new(0));
     let counting = tokio::spawn(count_pods(rig.pods(&rig.admin), most.clone()));
-    let (seen, is_over) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
+    let (seen, is_over) = (
+        Arc::new(Mutex::new(LeaseObservations::default())),
+        Arc::new(AtomicBool::new(false)),
+    );
     let callers = (0..scale.callers).map(|number| {
-        let (doors, seen, is_over) = (doors.clone(), seen.clone(), is_over.clone());
-        tokio::spawn(async move { come_and_go(number, &doors, &seen, &is_over).await })
+        let (gateways, seen, is_over) = (gateways.clone(), seen.clone(), is_over.clone());
+        tokio::spawn(async move { come_and_go(number, &gateways, &seen, &is_over).await })
     });
     let callers: Vec<_> = callers.collect();
 
@@ -105,8 +108,8 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
         tokio::time::sleep(Duration::from_millis(random.random_range(500..2500))).await;
         let before = gateway;
         gateway = match kill % 2 {
-            0 => replaced(before, &begin, &doors).await?,
-            _ => met(before, &begin, &doors, random.random_range(200..2000)).await?,
+            0 => replaced(before, &begin, &gateways).await?,
+            _ => met(before, &begin, &gateways, random.random_range(200..2000)).await?,
         };
         gateway.caller.want(scale.sandboxes).await?;
     }
@@ -155,11 +158,11 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
 async fn replaced(
     mut before: Gateway,
     begin: &impl Fn() -> Result<Gateway, SandboxBenchError>,
-    doors: &Doors,
+    gateways: &GatewayList,
 ) -> Result<Gateway, SandboxBenchError> {
     before.part.kill().await?;
     let mut next = begin()?;
-    doors.set(vec![next.caller.clone()]);
+    gateways.set(vec![next.caller.clone()]);
     next.serves().await?;
     Ok(next)
 }
@@ -169,14 +172,14 @@ async fn replaced(
 async fn met(
     mut before: Gateway,
     begin: &impl Fn() -> Result<Gateway, SandboxBenchError>,
-    doors: &Doors,
+    gateways: &GatewayList,
     millis: u64,
 ) -> Result<Gateway, SandboxBenchError> {
     let mut next = begin()?;
-    doors.set(vec![before.caller.clone(), next.caller.clone()]);
+    gateways.set(vec![before.caller.clone(), next.caller.clone()]);
     next.serves().await?;
     tokio::time::sleep(Duration::from_millis(millis)).await;
-    doors.set(vec![next.caller.clone()]);
+    gateways.set(vec![next.caller.clone()]);
     before.part.kill().await?;
     Ok(next)
 }
@@ -184,8 +187,8 @@ async fn met(
 /// One caller: takes a lease, has it for a while, gives it back.
 async fn come_and_go(
     number: usize,
-    doors: &Doors,
-    seen: &Mutex<Seen>,
+    gateways: &GatewayList,
+    seen: &Mutex<LeaseObservations>,
     is_over: &AtomicBool,
 ) -> Result<(), SandboxBenchError> {
     let mut random = StdRng::seed_from_u64(number as u64);
@@ -204,7 +207,7 @@ async fn come_and_go(
             priority: Priority::Agent,
         };
         let body = serde_json::to_vec(&request).unwrap_or_default();
-        let (_, answer) = insist(doors, &mut random, Method::POST, "/v1/leases", &body, &[]).await?;
+        let (_, answer) = insist(gateways, &mut random, Method::POST, "/v1/leases", &body, &[]).await?;
         let lease: Lease = read(&answer.into())?;
         {
             let mut seen = seen();
@@ -218,19 +221,19 @@ async fn come_and_go(
         tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
         let path = format!("/v1/leases/{id}");
         let gone = [StatusCode::NOT_FOUND, StatusCode::GONE];
-        let (held, answer) = insist(doors, &mut random, Method::GET, &path, b"null", &gone).await?;
+        let (held, answer) = insist(gateways, &mut random, Method::GET, &path, b"null", &gone).await?;
         if !held.is_success() {
             let why = String::from_utf8_lossy(&answer).into_owned();
             seen().lost.push(format!("{id} in {} was lost: {why}", lease.sandbox));
         }
-        insist(doors, &mut random, Method::DELETE, &path, b"", &gone).await?;
+        insist(gateways, &mut random, Method::DELETE, &path, b"", &gone).await?;
     }
     Ok(())
 }
 
 /// Asks one of the gateways after the other until one says yes, or one of the statuses that end it.
 async fn insist(
-    doors: &Doors,
+    gateways: &GatewayList,
     random: &mut StdRng,
     method: Method,
     path: &str,
@@ -239,7 +242,7 @@ async fn insist(
 ) -> Result<(StatusCode, Vec<u8>), SandboxBenchError> {
     let began = Instant::now();
     loop {
-        let what = match doors.any(random) {
+        let what = match gateways.any(random) {
             None => "there is no gateway".to_owned(),
             Some(door) => match door.send(method.clone(), path, body.to_vec().into()).await {
                 Ok((status, answer)) if status.is_success() || ends.contains(&status) => {

@@ -22,7 +22,7 @@ use super::{
     SandboxBenchError,
     caller::Caller,
     median, percentile,
-    rig::{Rig, sandboxd, signer},
+    rig::{OURS, Rig, sandboxd, signer},
 };
 use grpo_bench_report::Row;
 use grpo_testing::cluster::cache;
@@ -75,9 +75,6 @@ enum Server {
     },
 }
 
-/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no
-/// such thing.
-pub const OURS: (&str, &str) = ("LD_LIBRARY_PATH", "");
 const TOKEN: &str = "of-the-bench";
 
 impl Server {

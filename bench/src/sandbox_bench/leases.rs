@@ -1,24 +1,26 @@
-//! Figures 3 and 4: leases a second that are durable before they are promised, and what each costs the API server in
+//! Figures 3 and 4: leases a second that are durable before they are granted, and what each costs the API server in
 //! writes.
 
-use grpo_contracts::names::LEASES_PER_SHARD;
+mod bare;
+mod churn;
+
 use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use grpo_sandbox_protocol::{LedgerEntry, Priority};
-use kube::api::PostParams;
+use grpo_sandbox_protocol::Priority;
 use serde_json::json;
 
 use super::{
     SandboxBenchError,
-    caller::{Caller, IMAGE, RUN},
+    caller::{Caller, RUN},
     median, percentile,
-    rig::{Gateway, Rig, shards},
+    rig::{Gateway, Rig},
 };
+use bare::{WRITERS, bare};
+use churn::{churn_rows, churned};
 use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
 use grpo_testing::control_plane::{
@@ -28,8 +30,6 @@ use grpo_testing::control_plane::{
 
 /// Leases that are asked for at one moment.
 const AT_ONCE: usize = 300;
-/// Shards that the bare client writes at a time, as many as the gateway does at most.
-const WRITERS: usize = 4;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     gateway.until_ready(scale.sandboxes).await?;
     gone(&rig, scale.sandboxes).await?;
     let alone = alone(&rig, &gateway, &mut audit, scale.alone).await?;
-    let made_anew = churned(&rig, &mut gateway, &mut audit, scale, 0).await?;
+    let new_pods = churned(&rig, &mut gateway, &mut audit, scale, 0).await?;
     gateway.part.stop().await?;
     rig.write_spec(&json!({"reset": "ContainerRestart"}))?;
     let mut gateway = rig.gateway()?;
@@ -124,7 +124,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     for (callers, rounds) in &rounds {
         rows.extend(burst_rows(scale, *callers, rounds));
     }
-    rows.extend(churn_rows(scale, &made_anew, &used_again));
+    rows.extend(churn_rows(scale, &new_pods, &used_again));
     rows.push(Row::new(
         "4: ledger writes of a lease alone and its end, at most",
         Some(alone.ledger),
@@ -177,129 +177,6 @@ fn burst_rows(scale: Scale, callers: usize, rounds: &[Round]) -> Vec<Row> {
             bar("<= 1"),
         ),
     ]
-}
-
-/// What leases that come and go came to, window by window.
-#[derive(Default)]
-struct Churned {
-    rates: Vec<f64>,
-    shares: Vec<f64>,
-    bare: Vec<f64>,
-    waits: Vec<Duration>,
-    leases: usize,
-    ledger_writes: usize,
-    pods_made: usize,
-    processor: f64,
-}
-
-impl Churned {
-    /// Whether sandboxes were used again, and not another pod made for each lease.
-    fn is_used_again(&self) -> bool {
-        self.pods_made * 4 < self.leases
-    }
-}
-
-fn churn_rows(scale: Scale, made_anew: &Churned, used_again: &Churned) -> Vec<Row> {
-    let seconds = scale.churn.as_secs();
-    let callers = format!("leases that come and go for {seconds} s, {} callers", scale.callers);
-    let mut rows = Vec::new();
-    for (churned, how, is_reset) in [
-        (used_again, "sandboxes reset and used again", true),
-        (made_anew, "a pod made and deleted for each", false),
-    ] {
-        let what = format!("3: {callers}, {how}");
-        let bar = |bar: &'static str| is_reset.then_some(bar);
-        // A gateway that cannot reset makes pods here too.
-        let is_it = churned.is_used_again() || !is_reset;
-        let value = |value: Option<f64>| value.filter(|_| is_it);
-        let mut waits = churned.waits.clone();
-        let mut rate = Row::new(
-            what.clone(),
-            value(median(churned.rates.clone())),
-            "leases/s",
-            bar(">= 1000"),
-        );
-        rate.peer = Some("bare client, the same ledger writes".to_owned());
-        rate.peer_value = value(median(churned.bare.clone())).map(f64::round);
-        let leases = churned.leases as f64;
-        rows.extend([
-            rate,
-            Row::new(
-                format!("{what}: of the bare client"),
-                value(median(churned.shares.clone())),
-                "%",
-                bar(">= 90"),
-            ),
-            Row::new(
-                format!("{what}: the gateway's processor time per lease"),
-                value(Some(churned.processor * 1e3 / leases)),
-                "ms",
-                None,
-            ),
-            Row::new(format!("{what}: p50"), value(percentile(&mut waits, 50.0)), "ms", None),
-            Row::new(format!("{what}: p99"), value(percentile(&mut waits, 99.0)), "ms", None),
-            Row::new(
-                format!("4: ledger writes per lease and its end, {how}"),
-                value(Some(churned.ledger_writes as f64 / leases)),
-                "writes",
-                Some("<= 1").filter(|_| is_it),
-            ),
-            Row::new(
-                format!("4: pods made per lease, {how}"),
-                value(Some(churned.pods_made as f64 / leases)),
-                "pods",
-                None,
-            ),
-        ]);
-    }
-    rows
-}
-
-/// Leases that come and go, and in turns with them the bare client's writes.
-async fn churned(
-    rig: &Rig,
-    gateway: &mut Gateway,
-    audit: &mut Audit,
-    scale: Scale,
-    which: usize,
-) -> Result<Churned, SandboxBenchError> {
-    let mut all = Churned::default();
-    for window in 0..scale.windows {
-        gateway.until_ready(scale.sandboxes).await?;
-        audit.fresh()?;
-        let before = gateway.part.processor_seconds();
-        let length = scale.churn / scale.windows as u32;
-        let waits = churn(&gateway.caller, scale.callers, length, &format!("c{which}-{window}")).await?;
-        all.processor += gateway
-            .part
-            .processor_seconds()
-            .zip(before)
-            .map_or(0.0, |(now, before)| now - before);
-        emptied(rig).await?;
-        let requests = audit.fresh()?;
-        let ledger = writes(&requests, "configmaps");
-        let made = requests
-            .iter()
-            .filter(|request| request.by == GATEWAY && request.verb == "create");
-        all.pods_made += made.filter(|request| request.resource == "pods").count();
-        let leases = waits.len();
-        let rate = leases as f64 / length.as_secs_f64();
-        let bare = bare_churn(
-            rig,
-            leases.div_ceil(ledger.max(1)),
-            scale.callers,
-            length / 2,
-            which * 100 + window,
-        )
-        .await?;
-        all.rates.push(rate);
-        all.bare.push(bare);
-        all.shares.push(100.0 * rate / bare);
-        all.leases += leases;
-        all.ledger_writes += ledger;
-        all.waits.extend(waits);
-    }
-    Ok(all)
 }
 
 fn name(round: &str, number: usize) -> String {
@@ -451,135 +328,4 @@ async fn alone(rig: &Rig, gateway: &Gateway, audit: &mut Audit, count: usize) ->
         ledger: ledger as f64,
         pods: pods as f64 / count as f64,
     })
-}
-
-/// Callers that take a lease, give it back, and take another: how long each waited.
-async fn churn(
-    caller: &Caller,
-    callers: usize,
-    length: Duration,
-    round: &str,
-) -> Result<Vec<Duration>, SandboxBenchError> {
-    let began = Instant::now();
-    let callers = (0..callers).map(|number| {
-        let (caller, round) = (caller.clone(), format!("{round}-{number}"));
-        tokio::spawn(async move {
-            let mut waits = Vec::new();
-            while began.elapsed() < length {
-                let name = name(&round, waits.len());
-                let asked = Instant::now();
-                caller.lease(&name, priority(number)).await?;
-                waits.push(asked.elapsed());
-                caller.release(&name).await?;
-            }
-            Ok::<_, SandboxBenchError>(waits)
-        })
-    });
-    let mut waits = Vec::new();
-    for caller in try_join_all(callers).await? {
-        waits.extend(caller?);
-    }
-    Ok(waits)
-}
-
-/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at
-/// a time as the gateway has it while fewer than 128 leases wait: leases a second.
-async fn bare_churn(
-    rig: &Rig,
-    batch: usize,
-    live: usize,
-    length: Duration,
-    round: usize,
-) -> Result<f64, SandboxBenchError> {
-    let names = [format!("bare-churn-{round}")];
-    rig.make_maps(&names).await?;
-    let maps = rig.maps(&rig.bare);
-    let [name] = &names;
-    let mut shard = maps.get(name).await.map_err(api("reading ConfigMap", name))?;
-    let mut entries: VecDeque<(String, String)> = (0..live.min(LEASES_PER_SHARD)).map(entry).collect();
-    let (mut next, began) = (entries.len(), Instant::now());
-    let mut leases = 0;
-    while began.elapsed() < length {
-        entries.drain(..batch.min(entries.len()));
-        entries.extend((next..next + batch).map(entry));
-        next += batch;
-        shard.data = Some(entries.iter().cloned().collect());
-        let mut written = maps
-            .replace(name, &PostParams::default(), &shard)
-            .await
-            .map_err(api("replacing ConfigMap", name))?;
-        written.data = None;
-        shard = written;
-        leases += batch;
-    }
-    let rate = leases as f64 / began.elapsed().as_secs_f64();
-    maps.delete(name, &Default::default())
-        .await
-        .map_err(api("deleting ConfigMap", name))?;
-    Ok(rate)
-}
-
-/// The same leases into as many writes, by a client that does nothing else: leases a second.
-async fn bare(rig: &Rig, leases: usize, writes: usize, round: usize) -> Result<f64, SandboxBenchError> {
-    let names = shards(&format!("bare-{round}"), leases);
-    rig.make_maps(&names).await?;
-    let maps = Arc::new(rig.maps(&rig.bare));
-    let mut shards = Vec::new();
-    for name in &names {
-        shards.push(maps.get(name).await.map_err(api("reading ConfigMap", name))?);
-    }
-    let batch = leases.div_ceil(writes.max(1)).max(1);
-    let began = Instant::now();
-    stream::iter(shards.into_iter().enumerate())
-        .map(|(number, mut shard)| {
-            let maps = maps.clone();
-            let of_this = LEASES_PER_SHARD.min(leases - number * LEASES_PER_SHARD);
-            tokio::spawn(async move {
-                let mut entries = BTreeMap::new();
-                while entries.len() < of_this {
-                    let from = entries.len();
-                    entries.extend(
-                        (from..of_this.min(from + batch)).map(|lease| entry(number * LEASES_PER_SHARD + lease)),
-                    );
-                    shard.data = Some(entries.clone());
-                    let name = shard.metadata.name.clone().unwrap_or_default();
-                    let mut written = maps
-                        .replace(&name, &PostParams::default(), &shard)
-                        .await
-                        .map_err(api("replacing ConfigMap", name))?;
-                    written.data = None;
-                    shard = written;
-                }
-                Ok::<_, SandboxBenchError>(())
-            })
-        })
-        .buffer_unordered(WRITERS)
-        .map(|ended| ended?)
-        .try_for_each(async |()| Ok(()))
-        .await?;
-    let rate = leases as f64 / began.elapsed().as_secs_f64();
-    for name in &names {
-        maps.delete(name, &Default::default())
-            .await
-            .map_err(api("deleting ConfigMap", name))?;
-    }
-    Ok(rate)
-}
-
-/// What the gateway writes for a lease.
-fn entry(number: usize) -> (String, String) {
-    let lease = name("r0", number);
-    let entry = LedgerEntry {
-        lease: lease.clone(),
-        run: RUN.into(),
-        sandbox: format!("pool-sbx-{number:010x}"),
-        pod_uid: "00000000-0000-4000-8000-000000000000".into(),
-        restarts: 0,
-        image: IMAGE.into(),
-        epoch: 1_700_000_000_000,
-        expires_at: 1_700_000_000_000,
-        ttl_millis: 3_600_000,
-        priority: priority(number),
-    };
-    (lease, serde_json::to_string(&entry).unwrap_or_default())
 }

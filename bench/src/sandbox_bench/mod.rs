@@ -25,7 +25,7 @@ pub mod restart;
 pub mod rig;
 pub mod warm;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use crate::operator_bench::RigError;
 use grpo_testing::cluster::ClusterError;
@@ -41,8 +41,8 @@ pub enum SandboxBenchError {
     Part(#[from] PartError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("there is no {name} beside {}; build it with `cargo build --bin {name}`", path.display())]
-    NoProgram { name: String, path: PathBuf },
+    #[error("there is no {name} beside this program; build it with `cargo build --bin {name}`")]
+    NoProgram { name: String },
     #[error("{doing}: {what}")]
     Call { doing: String, what: String },
     #[error("failed to read or write a file of the bench: {0}")]
@@ -67,16 +67,4 @@ pub fn percentile(waits: &mut [Duration], percent: f64) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_five_the_third_is_in_the_middle_and_99_of_100_are_below_the_last() {
-        assert_eq!(median(vec![5.0, 1.0, 2.0, 9.0, 3.0]), Some(3.0));
-        assert_eq!(median(Vec::new()), None);
-        let mut waits: Vec<Duration> = (1..=101).rev().map(Duration::from_millis).collect();
-        assert_eq!(percentile(&mut waits, 50.0), Some(51.0));
-        assert_eq!(percentile(&mut waits, 99.0), Some(100.0));
-        assert_eq!(percentile(&mut [], 50.0), None);
-    }
-}
+mod tests;

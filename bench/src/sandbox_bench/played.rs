@@ -57,7 +57,7 @@ impl Played {
                     "/probe",
                     post(async || Json(json!({"reached": [], "limits": {"userNamespace": true}}))),
                 )
-                // What is asked next is a container that began anew at once.
+                // What is asked next is a container that restarted at once.
                 .route("/reset", post(async || StatusCode::NO_CONTENT))
                 .with_state(binds.clone());
             tasks.push(tokio::spawn(async move {

@@ -20,7 +20,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{SandboxBenchError, caller::Caller, exec::OURS, played::Played};
+use super::{SandboxBenchError, caller::Caller, played::Played};
 use crate::operator_bench::rig::{node, parsed};
 use grpo_testing::cluster::api;
 use grpo_testing::control_plane::{BARE, ControlPlane, GATEWAY, Options, Part, free_port};
@@ -28,6 +28,9 @@ use grpo_testing::control_plane::{BARE, ControlPlane, GATEWAY, Options, Part, fr
 pub const NAMESPACE: &str = "sandboxes";
 const POOL: &str = "pool";
 const SEED: [u8; 32] = [7; 32];
+/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no
+/// such thing.
+pub const OURS: (&str, &str) = ("LD_LIBRARY_PATH", "");
 
 /// The control plane and what is played in it.
 pub struct Rig {
@@ -80,7 +83,7 @@ impl Rig {
         for number in 0..max.div_ceil(1000).max(2) {
             let name = format!("node-{number}");
             node(&admin, &name, 0, &json!({}), &json!([])).await?;
-            // Without it the scheduler leaves pods alone whose containers may begin anew.
+            // Without it the scheduler leaves pods alone whose containers may restart.
             let features = json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
             Api::<Node>::all(admin.clone())
                 .patch_status(&name, &PatchParams::default(), &Patch::Merge(features))
@@ -197,7 +200,7 @@ impl Rig {
         ];
         let part = Part::start_with(
             "grpo-gateway",
-            &program("grpo-gateway")?,
+            &built("grpo-gateway")?,
             flags,
             environment,
             self.plane.folder(),
@@ -259,11 +262,16 @@ pub fn sandboxd(at: SocketAddr, folder: &Path) -> Result<Part, SandboxBenchError
     let flags = vec!["--allow-local".to_owned()];
     Ok(Part::start_with(
         "sandboxd",
-        &program("sandboxd")?,
+        &built("sandboxd")?,
         flags,
         environment,
         folder,
     )?)
+}
+
+/// A program of this workspace that was built beside this one.
+fn built(name: &str) -> Result<PathBuf, SandboxBenchError> {
+    grpo_testing::program(name).ok_or_else(|| SandboxBenchError::NoProgram { name: name.to_owned() })
 }
 
 /// Names of the shards of a pool's ledger.
@@ -271,19 +279,6 @@ pub fn shards(prefix: &str, max: usize) -> Vec<String> {
     (0..max.div_ceil(LEASES_PER_SHARD))
         .map(|number| format!("{prefix}-{number}"))
         .collect()
-}
-
-/// A program that was built with this one.
-pub fn program(name: &str) -> Result<PathBuf, SandboxBenchError> {
-    let missing = |path: &Path| SandboxBenchError::NoProgram {
-        name: name.to_owned(),
-        path: path.to_owned(),
-    };
-    let own = std::env::current_exe().map_err(|_| missing(Path::new("?")))?;
-    let mut folders = own.ancestors().skip(1).take(2);
-    folders
-        .find_map(|folder| Some(folder.join(name)).filter(|path| path.exists()))
-        .ok_or_else(|| missing(&own))
 }
 
 /// The namespace, and the rights that the operator gives a gateway.

@@ -17,7 +17,7 @@ use futures::{StreamExt, stream};
 use grpo_gateway::begin::Beginning;
 use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, SandboxCause, Signer};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause, Signer};
 use grpo_testing::control_plane::{ControlPlane, Options};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -191,7 +191,7 @@ impl World {
             .lease(&format!("missing-{round}"), &format!("{MISSING}{round}"))
             .await?;
         let is_right = missing.as_ref().err().map(|error| (error.code, error.fault))
-            == Some((ErrorCode::ImageUnavailable, Fault::Infrastructure));
+            == Some((ErrorCode::ImageUnavailable, FaultOrigin::Infrastructure));
         let missing = named("image missing", is_right, format!("{missing:?}"));
 
         let id = format!("rejected-{round}");
@@ -209,7 +209,7 @@ impl World {
             .send()
             .await?;
         let heard: ErrorBody = answer.json().await?;
-        let is_right = (heard.code, heard.fault) == (ErrorCode::SandboxUnreachable, Fault::Infrastructure);
+        let is_right = (heard.code, heard.fault) == (ErrorCode::SandboxUnreachable, FaultOrigin::Infrastructure);
         self.release(&id).await?;
         let cut = named("network cut", is_right, format!("{heard:?}"));
         Ok(vec![missing, rejected, cut])

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::pool::{Pool, task};
 use crate::support::{Result, SOON};
 
-const HOLDERS: &str = "grpo.dev/role=image";
+const PREFETCH_PODS: &str = "grpo.dev/role=image";
 const NOWHERE: &str = "localhost:1/nowhere:1";
 /// What nobody wants is kept for a minute.
 const LET_GO: Duration = Duration::from_secs(120);
@@ -53,7 +53,7 @@ async fn a_node_has_the_image_of_what_comes_next_before_the_pool_has_room_for_it
     let began = Instant::now();
     let mut most = 0;
     pool.scene
-        .until_pods(HOLDERS, SOON, what, |pods| {
+        .until_pods(PREFETCH_PODS, SOON, what, |pods| {
             most = most.max(pods.len());
             pods.values().any(|pod| is_held(pod, &next)).then_some(())
         })
@@ -73,7 +73,7 @@ async fn a_node_has_the_image_of_what_comes_next_before_the_pool_has_room_for_it
 
     gateway.demand(Vec::new()).await?;
     pool.scene
-        .until_pods(HOLDERS, LET_GO, "the image to be let go", |pods| {
+        .until_pods(PREFETCH_PODS, LET_GO, "the image to be let go", |pods| {
             pods.is_empty().then_some(())
         })
         .await?;

@@ -28,7 +28,7 @@ pub mod role {
     pub const ENGINE: &str = "engine";
     pub const GATEWAY: &str = "gateway";
     pub const SANDBOX: &str = "sandbox";
-    /// Pods that only hold an image for sandboxes to come.
+    /// Prefetch pods: each has a node pull an image for sandboxes to come.
     pub const IMAGE: &str = "image";
     pub const LEDGER: &str = "ledger";
 }

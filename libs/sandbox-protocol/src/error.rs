@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whose fault something was. Decides between a verdict and a Void.
+/// Where the fault behind an error lies. Decides between a verdict and a Void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Fault {
+pub enum FaultOrigin {
     /// Nodes, network, gateway, API server: never a reward.
     Infrastructure,
     /// What ran in the sandbox brought it about: never a Void.
@@ -95,11 +95,11 @@ pub enum SandboxCause {
 
 impl SandboxCause {
     /// Whose fault the cause is.
-    pub fn fault(self) -> Fault {
+    pub fn fault(self) -> FaultOrigin {
         match self {
-            Self::OutOfMemory | Self::EvictedOwnLimit | Self::DiskFull | Self::Exited => Fault::Workload,
+            Self::OutOfMemory | Self::EvictedOwnLimit | Self::DiskFull | Self::Exited => FaultOrigin::Workload,
             Self::Deleted | Self::NodeLost | Self::Preempted | Self::Disrupted | Self::Expired | Self::Unknown => {
-                Fault::Infrastructure
+                FaultOrigin::Infrastructure
             }
         }
     }
@@ -113,7 +113,7 @@ impl SandboxCause {
 pub struct ErrorBody {
     pub code: ErrorCode,
     pub message: String,
-    pub fault: Fault,
+    pub fault: FaultOrigin,
     /// With `SandboxLost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<SandboxCause>,
@@ -129,7 +129,7 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
-    pub fn new(code: ErrorCode, fault: Fault, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, fault: FaultOrigin, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),

@@ -55,7 +55,7 @@ pub struct Lease {
     pub expires_at: i64,
 }
 
-/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first promise, and a gateway
+/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first grant, and a gateway
 /// that restarts gives each lease whose sandbox lives the whole of its time again, so that a holder that renews in time
 /// loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ pub struct LedgerEntry {
     pub run: String,
     pub sandbox: String,
     pub pod_uid: String,
-    /// How often the pod's container had begun anew: another one is not this lease's.
+    /// How often the pod's container had restarted: another one is not this lease's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
     pub image: String,

@@ -19,7 +19,7 @@ pub mod session;
 pub mod signature;
 pub mod trouble;
 
-pub use error::{ErrorBody, ErrorCode, Fault, SandboxCause};
+pub use error::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause};
 pub use exec::{Bind, ExecRequest, ExecResult, ExecState, KillRequest, Killed, OutputPart, RenewRequest};
 pub use lease::{Demand, ImageDemand, Lease, LeaseRequest, LedgerEntry, PoolState, Priority};
 pub use probe::{Activity, Limits, MAX_PROBED, ProbeReply, ProbeRequest};
@@ -38,7 +38,7 @@ pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Environment variable that holds the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
 /// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may
-/// begin anew.
+/// restart.
 pub const RESET_EXIT: u8 = 75;
 /// Longest id of a command, a session or an input, bytes.
 pub const MAX_ID_BYTES: usize = 256;

@@ -26,12 +26,12 @@ pub struct Room {
 pub struct Share(Option<OwnedSemaphorePermit>);
 
 /// Bytes and the room they take.
-struct Held {
+struct SizedBody {
     bytes: Vec<u8>,
     _share: Share,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for SizedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -64,7 +64,7 @@ impl Share {
             let unneeded = permit.num_permits().saturating_sub(units(bytes.len()) as usize);
             drop(permit.split(unneeded));
         }
-        Bytes::from_owner(Held { bytes, _share: self })
+        Bytes::from_owner(SizedBody { bytes, _share: self })
     }
 }
 
@@ -73,32 +73,4 @@ fn units(bytes: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use futures::FutureExt as _;
-
-    #[test]
-    fn a_third_large_body_waits_until_one_of_two_is_dropped_and_a_small_one_does_not() {
-        let room = Room::of_files(2);
-        let take = |bytes| room.take(bytes).now_or_never();
-        let first = take(MAX_FILE_BYTES).unwrap().hold(vec![0; MAX_FILE_BYTES]);
-        let _second = take(MAX_FILE_BYTES).unwrap();
-        assert!(take(MAX_FILE_BYTES).is_none());
-        assert!(take(SMALL).is_some());
-        let copy = first.clone();
-        drop(first);
-        assert!(take(MAX_FILE_BYTES).is_none(), "a copy keeps the bytes in memory");
-        drop(copy);
-        assert!(take(MAX_FILE_BYTES).is_some());
-    }
-
-    #[test]
-    fn what_turns_out_smaller_gives_the_rest_back() {
-        let room = Room::of_files(2);
-        let take = |bytes| room.take(bytes).now_or_never();
-        let _bytes: Vec<Bytes> = (0..10)
-            .map(|_| take(MAX_FILE_BYTES).unwrap().hold(vec![0; 2 * SMALL]))
-            .collect();
-        assert!(take(MAX_FILE_BYTES).is_some());
-    }
-}
+mod tests;

@@ -20,7 +20,7 @@ use crate::transcript::{Transcript, TranscriptFault};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
-use grpo_sandbox_protocol::{ExecRequest, Fault as Whose, Priority};
+use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -7,8 +7,8 @@
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault as Whose, ImageDemand, Lease, LeaseRequest, PoolState,
-    Priority, RenewRequest, SandboxCause,
+    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
+    PoolState, Priority, RenewRequest, SandboxCause,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -7,7 +7,7 @@ mod world;
 use axum::http::StatusCode;
 use grpo_driver::fault::DriverError;
 use grpo_records::{Outcome, TrainerPhase, VoidReason, paths};
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Priority, SandboxCause};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Priority, SandboxCause};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use world::World;
@@ -164,7 +164,7 @@ async fn a_sandbox_killed_for_its_own_memory_is_the_policys_fault() {
 async fn a_command_that_cannot_be_run_is_an_observation_and_not_a_void() {
     let world = World::new(1).await;
     *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
-        let refused = || ErrorBody::new(ErrorCode::BadRequest, Fault::Client, "a zero byte in argv");
+        let refused = || ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, "a zero byte in argv");
         (priority == Priority::Agent && request.id.starts_with("t0-")).then(|| (StatusCode::BAD_REQUEST, refused()))
     }));
     let mut settings = world.settings();

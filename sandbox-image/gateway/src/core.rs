@@ -1,7 +1,12 @@
 //! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who
 //! wait.
 
-mod proof;
+mod fencing;
+mod grant;
+mod pods;
+pub mod prefetch;
+pub mod probe;
+mod relay;
 mod release;
 mod watch;
 
@@ -12,39 +17,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use grpo_crds::sandbox_pool::Reset;
-use grpo_sandbox_protocol::{
-    Activity, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, PoolReport, Room, SandboxCause,
-};
+use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseRequest, PoolReport, Room};
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::Api;
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::egress::Egress;
-use crate::index::{Action, Held, Index};
-use crate::ledger::{Change, Known, Witness};
+use crate::index::{Action, ActiveLease, Index};
+use crate::ledger::{Change, FencingCheck, Known};
 use crate::metrics::Metrics;
-use crate::pod::{self, Template};
+use crate::pod::Template;
+use crate::prefetcher::ImagePrefetcher;
 use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
-use crate::shelf::Shelf;
 use crate::waiters::{Place, Waiters};
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
 /// decides.
 const DELETIONS: usize = 8;
-/// Looks at the ledger's mark at one time: whoever asks for leases that do not exist shall not keep the API server
+/// Fencing checks under way at one time: a caller that asks for leases that do not exist shall not keep the API server
 /// busy.
-const TESTIMONIES: usize = 2;
-/// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else
-/// is answered.
-const REFUSED_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
-/// Before a creation is tried again to which there was no answer; it doubles.
-const UNANSWERED_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_UNANSWERED_PAUSE: Duration = Duration::from_secs(5);
+const FENCING_CHECKS: usize = 2;
 /// Bodies on their way into sandboxes may take as much memory together as so many of the largest files.
 const FILES_IN_MEMORY: usize = 2;
 /// sandboxd says at once whether something runs.
@@ -71,20 +66,20 @@ pub struct Core {
     /// A pod of a later gateway was seen.
     replaced: Notify,
     ledger: mpsc::Sender<Change>,
-    witness: Option<Witness>,
-    testimonies: Semaphore,
+    fencing: Option<FencingCheck>,
+    fencing_checks: Semaphore,
     began: Instant,
     /// When the ledger was last asked whose it is, and said ours.
     proven: tokio::sync::Mutex<Option<Instant>>,
     /// Leases on their way into the ledger.
-    promising: AtomicU32,
+    granting: AtomicU32,
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
     pub sandboxes: Sandboxes,
     pub relays: Relays,
     pub egress: Egress,
-    /// Images that are held for sandboxes to come.
-    pub shelf: Mutex<Shelf>,
+    /// Images that are prefetched for sandboxes to come.
+    pub prefetcher: Mutex<ImagePrefetcher>,
     /// For bodies on their way into sandboxes.
     pub room: Room,
     pub template: Template,
@@ -117,7 +112,7 @@ impl Core {
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
-            promising: AtomicU32::new(0),
+            granting: AtomicU32::new(0),
             in_sync: AtomicBool::new(false),
             sandboxes,
             relays: Relays::default(),
@@ -127,9 +122,9 @@ impl Core {
                 template.spec.allow_unenforced,
                 now(),
             ),
-            shelf: Mutex::new(Shelf::new(template.spec.warm.images as usize)),
-            witness: known.witness,
-            testimonies: Semaphore::new(TESTIMONIES),
+            prefetcher: Mutex::new(ImagePrefetcher::new(template.spec.warm.images as usize)),
+            fencing: known.fencing,
+            fencing_checks: Semaphore::new(FENCING_CHECKS),
             began: Instant::now(),
             proven: tokio::sync::Mutex::default(),
             room: Room::of_files(FILES_IN_MEMORY),
@@ -177,7 +172,7 @@ impl Core {
         let deadline = now() + wait.as_millis() as i64;
         let (mut place, actions) = {
             let mut index = self.lock();
-            if let Some(held) = index.leases.get(&id).filter(|held| held.promised) {
+            if let Some(held) = index.leases.get(&id).filter(|held| held.granted) {
                 return Ok(lease(held));
             }
             let actions = index.wait(request, now())?;
@@ -207,7 +202,7 @@ impl Core {
             position: Some(position),
             waiting: Some(waiting),
             deadline: Some(deadline),
-            ..ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, message)
+            ..ErrorBody::new(ErrorCode::QueueDeadline, FaultOrigin::Infrastructure, message)
         }
     }
 
@@ -260,7 +255,7 @@ impl Core {
                 tokio::spawn(async move { core.reset(name, &ip, &lease, epoch, tell).await });
                 return Some(told);
             }
-            Action::Promise { lease } => drop(tokio::spawn(async move { core.promise(lease).await })),
+            Action::Grant { lease } => drop(tokio::spawn(async move { core.grant(lease).await })),
             Action::Forget { lease, epoch, cause } => {
                 cause.inspect(|cause| self.metrics.lost(*cause));
                 tokio::spawn(async move {
@@ -313,204 +308,12 @@ impl Core {
         self.look(|index| match index.cause_of(lease) {
             Some(cause) => ErrorBody::lost(lease, cause),
             // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
-            None => ErrorBody::new(ErrorCode::SandboxUnreachable, Fault::Infrastructure, error.to_string()),
+            None => ErrorBody::new(
+                ErrorCode::SandboxUnreachable,
+                FaultOrigin::Infrastructure,
+                error.to_string(),
+            ),
         })
-    }
-
-    async fn create(self: Arc<Self>, name: String, image: String, slot: Option<u32>) {
-        if !self.may_make_pods().await {
-            self.with(|index| index.refused(&name));
-            return;
-        }
-        let near = self
-            .shelf
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .node_of(&image);
-        let made = match pod::sandbox(&self.template_now(), &name, &image, slot, near.as_deref()) {
-            Ok(pod) => self.ask_for(&pod, &name).await,
-            Err(error) => Err(kube::Error::SerdeError(error)),
-        };
-        match made {
-            Ok(uid) => {
-                self.refusals.store(0, Ordering::Relaxed);
-                self.apply(|index| index.answered(&name, &uid, now()));
-            }
-            Err(error) if pod::is_refused_for_its_rule(&error) && self.look(|index| index.resets) => {
-                tracing::warn!(%error, "this cluster cannot begin containers anew as `reset` asks (Kubernetes 1.36 can): pods are deleted instead");
-                self.with(|index| {
-                    index.resets = false;
-                    index.refused(&name);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, name, image, "creating a sandbox pod");
-                self.metrics.api_refused();
-                let before = self.refusals.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep((REFUSED_PAUSE * (1 << before.min(8))).min(LONGEST_REFUSED_PAUSE)).await;
-                self.with(|index| index.refused(&name));
-            }
-        }
-    }
-
-    /// What pods are made from, without what this cluster was found not to know.
-    fn template_now(&self) -> Template {
-        let mut template = self.template.clone();
-        if !self.look(|index| index.resets) {
-            template.spec.reset = Reset::Never;
-        }
-        template
-    }
-
-    /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod
-    /// is asked for again: a second one would be one too many. Answers its uid, if that can be had.
-    async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
-        let mut pause = UNANSWERED_PAUSE;
-        loop {
-            let error = match self.pods.create(&PostParams::default(), pod).await {
-                Ok(made) => {
-                    self.metrics.wrote("create");
-                    return Ok(made.metadata.uid.unwrap_or_default());
-                }
-                // An earlier try was heard.
-                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                    let found = self.pods.get(name).await;
-                    return Ok(found.ok().and_then(|pod| pod.metadata.uid).unwrap_or_default());
-                }
-                Err(error) => error,
-            };
-            let wait = match &error {
-                kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
-                    let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                    pause.max(Duration::from_secs(asked.into()))
-                }
-                kube::Error::Api(_) | kube::Error::SerdeError(_) => return Err(error),
-                _ => pause,
-            };
-            tracing::debug!(%error, name, "creating a sandbox pod; it will be tried again");
-            tokio::time::sleep(wait).await;
-            pause = (pause * 2).min(LONGEST_UNANSWERED_PAUSE);
-        }
-    }
-
-    /// Once: the index orders it again until the pod is seen to be gone. Answers whether the API server has taken the
-    /// order.
-    async fn delete(self: Arc<Self>, name: String) -> bool {
-        let deleting = || self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !deleting().insert(name.clone()) {
-            return false;
-        }
-        let is_taken = self.delete_now(&name).await;
-        deleting().remove(&name);
-        is_taken
-    }
-
-    async fn delete_now(&self, name: &str) -> bool {
-        let Ok(_permit) = self.deletions.acquire().await else {
-            return false;
-        };
-        match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
-            Ok(_) => {
-                self.metrics.wrote("delete");
-                self.with(|index| index.deleting(name));
-                true
-            }
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                self.with(|index| index.absent(name));
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, name, "deleting a sandbox pod; it will be tried again");
-                false
-            }
-        }
-    }
-
-    /// Has a container begin anew; tells when sandboxd has ended what was there. A sandboxd that does not say that it
-    /// will end is not waited for.
-    async fn reset(self: Arc<Self>, name: String, ip: &str, lease: &str, epoch: u64, ended: oneshot::Sender<()>) {
-        match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
-            Ok(()) => {
-                // A caller that has gone does not want to know.
-                let _ = ended.send(());
-                if let Some(ip) = self.look(|index| index.anew(&name, epoch)) {
-                    self.await_answer(name, ip).await;
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, name, "resetting a sandbox; it is thrown away");
-                let actions = self.with(|index| index.discard(&name, SandboxCause::Unknown, now()));
-                if self.carry_out(actions).await.is_ok() {
-                    let _ = ended.send(());
-                }
-            }
-        }
-    }
-
-    /// Durable first, then bound, then promised.
-    async fn promise(self: Arc<Self>, id: String) {
-        let Some(held) = self.lock().leases.get(&id).cloned() else {
-            return;
-        };
-        let decided = Instant::now();
-        if self.promising.fetch_add(1, Ordering::Relaxed) == 0 {
-            // Nobody else waits for the processor: the way there is made while the ledger is written.
-            let (core, ip) = (self.clone(), held.ip.clone());
-            tokio::spawn(async move { core.sandboxes.greet(&ip).await });
-        }
-        let is_durable = self.is_durable(&held).await;
-        self.promising.fetch_sub(1, Ordering::Relaxed);
-        if !is_durable {
-            return;
-        }
-        self.metrics.committed(decided.elapsed());
-        let durable = Instant::now();
-        let epoch = held.entry.epoch;
-        let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
-        if !self.look(is_still) {
-            // Given back meanwhile, perhaps before it was written.
-            let (lease, cause) = (id, None);
-            self.act(Action::Forget { lease, epoch, cause });
-            return;
-        }
-        let holder = Holder::of(&held);
-        let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
-        match self.sandboxes.bind(holder, ttl + 60).await {
-            Ok(()) => {
-                self.metrics.bound(durable.elapsed());
-                self.promised(&id, epoch);
-            }
-            Err(error) => {
-                let sandbox = &held.entry.sandbox;
-                tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");
-                self.apply(|index| index.discard(sandbox, SandboxCause::Unknown, now()));
-            }
-        }
-    }
-
-    /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.
-    async fn is_durable(&self, held: &Held) -> bool {
-        let (done, committed) = oneshot::channel();
-        let entry = held.entry.clone();
-        self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
-    }
-
-    fn promised(&self, id: &str, epoch: u64) {
-        let Some(held) = self.with(|index| index.promise(id, epoch)) else {
-            return;
-        };
-        let waited = (now() - held.asked_at).max(0).unsigned_abs();
-        self.metrics.leased(&held, Duration::from_millis(waited));
-        self.waiters.answer(id, Ok(lease(&held)));
-    }
-
-    /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
-    pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<Held> {
-        let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
-        if is_longer && !self.is_durable(&held).await {
-            return None;
-        }
-        Some(held)
     }
 
     /// Waits until the ledger has everything that was decided. Called before the process ends.
@@ -523,7 +326,7 @@ impl Core {
 }
 
 /// What a holder is told.
-pub fn lease(held: &Held) -> Lease {
+pub fn lease(held: &ActiveLease) -> Lease {
     Lease {
         id: held.entry.lease.clone(),
         epoch: held.entry.epoch,

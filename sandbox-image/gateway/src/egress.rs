@@ -1,39 +1,16 @@
-//! Whether sandboxes reach nothing, found out by trying.
+//! Whether sandboxes reach nothing, as the last probe found.
 //!
-//! A NetworkPolicy is an object that a cluster may ignore. So the gateway leases two sandboxes of its own, made from
-//! the pool's template with sandboxd's image, and has one of them connect to what must not be reached: the API server,
-//! the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but the metadata
-//! address are known to listen, so silence means walls. Until a probe has shown that, a pool leases nothing unless it
-//! says `allowUnenforced`; what was found is in the pool's report.
+//! Until a probe has shown that they reach nothing, a pool leases nothing unless it says `allowUnenforced`; what was
+//! found is in the pool's report.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use grpo_sandbox_protocol::{
-    EgressReport, ErrorBody, ErrorCode, Fault, Lease, LeaseRequest, Limits, Priority, ProbeReply, ProbeRequest,
-    SANDBOXD_PORT,
-};
-use hyper::Method;
-use rand::Rng;
+use grpo_sandbox_protocol::{EgressReport, ErrorBody, ErrorCode, FaultOrigin, Limits};
 use tokio::sync::watch;
 
-use crate::core::{Core, now};
-use crate::index::Held;
-use crate::sandbox::Holder;
-
-/// Under whose name the probe's sandboxes are leased.
-pub const PROBE_RUN: &str = "egress-probe";
-/// What was shown is believed for so long, also by a gateway that begins anew.
-const HOLDS_FOR: Duration = Duration::from_secs(3600);
-/// Before the next try when the last showed nothing good; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// A connection that is not there after so long does not come about.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Sandboxes for the probe are waited for.
-const LEASE_WITHIN: Duration = Duration::from_secs(300);
-/// Where clouds tell a machine its credentials.
-const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
+/// What was shown is believed for so long, also by a gateway that restarts.
+pub(crate) const HOLDS_FOR: Duration = Duration::from_secs(3600);
 
 /// What the last probe found, for those who wait for it.
 pub struct Egress {
@@ -56,12 +33,17 @@ impl Egress {
         self.found.borrow().clone()
     }
 
+    /// A probe has ended with this report.
+    pub(crate) fn found(&self, report: EgressReport) {
+        self.found.send_replace(Some(report));
+    }
+
     /// What the probe's sandbox was bounded by.
     pub fn limits(&self) -> Option<Limits> {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bounded_by(&self, limits: Limits) {
+    pub(crate) fn bounded_by(&self, limits: Limits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = Some(limits);
     }
 
@@ -74,7 +56,7 @@ impl Egress {
             Some(found) if found.is_blocked() => Ok(()),
             found => Err(ErrorBody::new(
                 ErrorCode::EgressUnproven,
-                Fault::Infrastructure,
+                FaultOrigin::Infrastructure,
                 why_not(found.as_ref()),
             )),
         }
@@ -82,11 +64,11 @@ impl Egress {
 }
 
 /// Whether it need not be tried again soon.
-fn is_settled(found: &EgressReport, unenforced: bool) -> bool {
+pub(crate) fn is_settled(found: &EgressReport, unenforced: bool) -> bool {
     found.is_blocked() || unenforced && found.failed.is_none() && !found.tried.is_empty()
 }
 
-fn why_not(found: Option<&EgressReport>) -> String {
+pub(crate) fn why_not(found: Option<&EgressReport>) -> String {
     let what = match found {
         None => "no probe has ended yet that could show that sandboxes reach nothing".to_owned(),
         Some(EgressReport { failed: Some(why), .. }) => {
@@ -100,223 +82,5 @@ fn why_not(found: Option<&EgressReport>) -> String {
     format!("{what}; install a network plugin that does, or set allowUnenforced: true to lease all the same")
 }
 
-/// Something that must not be reached.
-struct Target {
-    what: &'static str,
-    address: SocketAddr,
-}
-
-impl Target {
-    fn told(&self) -> String {
-        format!("{} ({})", self.what, self.address)
-    }
-}
-
-/// Probes for as long as the gateway lives: again before what was shown is old, sooner when it was not good.
-pub async fn keep_probing(core: Arc<Core>) {
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let known = core.egress.report();
-        let wait = match known {
-            Some(found) if is_settled(&found, core.template.spec.allow_unenforced) => {
-                pause = FIRST_PAUSE;
-                let age = Duration::from_millis(now().saturating_sub(found.at).unsigned_abs());
-                (HOLDS_FOR * 9 / 10).saturating_sub(age)
-            }
-            Some(_) => {
-                let wait = pause;
-                pause = (pause * 2).min(HOLDS_FOR);
-                wait
-            }
-            None => Duration::ZERO,
-        };
-        tokio::time::sleep(wait).await;
-        let found = probe(&core).await;
-        match found.is_blocked() {
-            true => tracing::info!(tried = found.tried.join(", "), "sandboxes reach nothing"),
-            false => tracing::warn!("{}", why_not(Some(&found))),
-        }
-        core.egress.found.send_replace(Some(found));
-        core.report();
-    }
-}
-
-async fn probe(core: &Arc<Core>) -> EgressReport {
-    let name = format!("{PROBE_RUN}-{:08x}", rand::rng().random::<u32>());
-    let names = [format!("{name}-0"), format!("{name}-1")];
-    let found = probe_with(core, &names).await;
-    for name in &names {
-        core.apply(|index| index.release(name, now()));
-    }
-    found.unwrap_or_else(|failed| EgressReport {
-        at: now(),
-        tried: Vec::new(),
-        reached: Vec::new(),
-        failed: Some(failed),
-    })
-}
-
-async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressReport, String> {
-    let [from, other] = match core.template.spec.max {
-        1 => [Some(lease(core, &names[0]).await?), None],
-        _ => {
-            let (from, other) = tokio::join!(lease(core, &names[0]), lease(core, &names[1]));
-            [Some(from?), Some(other?)]
-        }
-    };
-    let from = from.ok_or("no sandbox")?;
-    let mut targets = targets(&from);
-    if let Some(other) = &other {
-        let ip: IpAddr = other.ip.parse().map_err(|_| format!("{:?} is no address", other.ip))?;
-        targets.push(Target {
-            what: "another sandbox",
-            address: SocketAddr::new(ip, SANDBOXD_PORT),
-        });
-    }
-    let request = ProbeRequest {
-        addresses: targets.iter().map(|target| target.address).collect(),
-        timeout_millis: CONNECT_WITHIN.as_millis() as u64,
-    };
-    let body = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
-    let asked = core.sandboxes.send(
-        Holder::of(&from),
-        Method::POST,
-        "/probe",
-        body.into(),
-        CONNECT_WITHIN * 5,
-    );
-    let (status, body) = asked.await.map_err(|e| e.to_string())?;
-    if !status.is_success() {
-        return Err(format!(
-            "sandboxd answered {status}: {}",
-            String::from_utf8_lossy(&body)
-        ));
-    }
-    let reply: ProbeReply = serde_json::from_slice(&body).map_err(|e| format!("reading the probe's answer: {e}"))?;
-    core.egress.bounded_by(reply.limits);
-    let reached = targets.iter().filter(|target| reply.reached.contains(&target.address));
-    Ok(EgressReport {
-        at: now(),
-        reached: reached.map(Target::told).collect(),
-        tried: targets.iter().map(Target::told).collect(),
-        failed: None,
-    })
-}
-
-/// A sandbox for the probe, by the ordinary way: what it shows holds for all that are made like it.
-async fn lease(core: &Arc<Core>, name: &str) -> Result<Held, String> {
-    let request = LeaseRequest {
-        id: name.to_owned(),
-        run: PROBE_RUN.to_owned(),
-        image: core.template.sandboxd_image.clone(),
-        ttl_seconds: 120,
-        wait_seconds: LEASE_WITHIN.as_secs(),
-        priority: Priority::Grader,
-    };
-    let Lease { id, .. } = core.lease(request).await.map_err(|error| error.message)?;
-    let held = core.look(|index| index.leases.get(&id).cloned());
-    held.ok_or_else(|| "the probe's sandbox is gone already".to_owned())
-}
-
-/// What there is in every cluster.
-fn targets(from: &Held) -> Vec<Target> {
-    let mut targets = vec![Target {
-        what: "the metadata address",
-        address: METADATA,
-    }];
-    let variable = |name| std::env::var(name).ok();
-    let server = variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT"));
-    if let Some((host, port)) = server
-        && let (Ok(host), Ok(port)) = (host.parse(), port.parse())
-    {
-        targets.push(Target {
-            what: "the API server",
-            address: SocketAddr::new(host, port),
-        });
-    }
-    if let Some(server) = name_server() {
-        targets.push(Target {
-            what: "the name server",
-            address: SocketAddr::new(server, 53),
-        });
-    }
-    if let Some(own) = own_address(&from.ip) {
-        targets.push(Target {
-            what: "the gateway",
-            address: SocketAddr::new(own, grpo_contracts::RunConfig::GATEWAY_PORT),
-        });
-    }
-    targets
-}
-
-fn name_server() -> Option<IpAddr> {
-    let text = std::fs::read_to_string("/etc/resolv.conf").ok()?;
-    let mut servers = text.lines().filter_map(|line| line.strip_prefix("nameserver"));
-    servers.find_map(|server| server.trim().parse().ok())
-}
-
-/// The address that a sandbox sees calls come from. Nothing is sent.
-fn own_address(sandbox: &str) -> Option<IpAddr> {
-    let sandbox: IpAddr = sandbox.parse().ok()?;
-    let any: IpAddr = match sandbox {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect((sandbox, SANDBOXD_PORT)).ok()?;
-    Some(socket.local_addr().ok()?.ip())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(reached: &[&str], failed: Option<&str>) -> EgressReport {
-        EgressReport {
-            at: 1_000_000,
-            tried: vec!["the API server (10.0.0.1:443)".into()],
-            reached: reached.iter().map(|&what| what.to_owned()).collect(),
-            failed: failed.map(str::to_owned),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_leased_until_a_probe_has_shown_walls() {
-        let egress = Egress::restored(None, None, false, 0);
-        let early = egress.shown_to_be_blocked(Duration::from_secs(1)).await.unwrap_err();
-        assert_eq!(early.code, ErrorCode::EgressUnproven);
-        let waits = egress.shown_to_be_blocked(Duration::from_secs(60));
-        let (waited, ()) = tokio::join!(waits, async {
-            egress.found.send_replace(Some(found(&[], None)));
-        });
-        assert_eq!(waited, Ok(()));
-        egress
-            .found
-            .send_replace(Some(found(&["the API server (10.0.0.1:443)"], None)));
-        let refused = egress.shown_to_be_blocked(Duration::from_secs(60)).await.unwrap_err();
-        assert!(
-            refused.message.contains("reached the API server (10.0.0.1:443)"),
-            "{refused}"
-        );
-    }
-
-    #[test]
-    fn a_gateway_that_begins_believes_only_a_fresh_report_of_walls() {
-        let restored = |millis: i64, found, unenforced| {
-            let egress = Egress::restored(Some(found), None, unenforced, 1_000_000 + millis);
-            egress.report().is_some()
-        };
-        let after = |millis, found| restored(millis, found, false);
-        assert!(after(60_000, found(&[], None)));
-        assert!(!after(3_600_000, found(&[], None)));
-        assert!(!after(60_000, found(&["x"], None)) && !after(60_000, found(&[], Some("no sandbox"))));
-        let nothing_tried = EgressReport {
-            tried: Vec::new(),
-            ..found(&[], None)
-        };
-        assert!(!after(60_000, nothing_tried));
-        // Where nobody waits for better, what is known is known.
-        assert!(restored(60_000, found(&["x"], None), true));
-        assert!(!restored(60_000, found(&[], Some("no sandbox")), true));
-    }
-}
+mod tests;

@@ -12,12 +12,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, Fault, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
+use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::core::{Core, lease, now};
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::metrics::Around;
 
 /// Longest anybody may wait in the queue, seconds.
@@ -63,7 +63,7 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
     let mut response = next.run(request).await;
     let error = response.extensions().get::<ErrorBody>();
     if error.is_some_and(|error| error.code == ErrorCode::NoSuchLease)
-        && let Err(error) = core.is_its_pools().await
+        && let Err(error) = core.owns_pool().await
     {
         response = Refused(error).into_response();
     }
@@ -108,7 +108,7 @@ impl IntoResponse for Refused {
 }
 
 fn bad(message: impl Into<String>) -> Refused {
-    Refused(ErrorBody::new(ErrorCode::BadRequest, Fault::Client, message))
+    Refused(ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message))
 }
 
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
@@ -168,12 +168,16 @@ async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
 }
 
 /// The lease, or why there is none.
-fn held(core: &Core, id: &str) -> Result<Held, Refused> {
+fn held(core: &Core, id: &str) -> Result<ActiveLease, Refused> {
     core.look(|index| match index.leases.get(id) {
-        Some(held) if held.promised => Ok(held.clone()),
+        Some(held) if held.granted => Ok(held.clone()),
         _ => Err(Refused(match index.cause_of(id) {
             Some(cause) => ErrorBody::lost(id, cause),
-            None => ErrorBody::new(ErrorCode::NoSuchLease, Fault::Client, format!("there is no lease {id}")),
+            None => ErrorBody::new(
+                ErrorCode::NoSuchLease,
+                FaultOrigin::Client,
+                format!("there is no lease {id}"),
+            ),
         })),
     })
 }
@@ -194,7 +198,7 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     let renewed = core.renew(&id, ttl.saturating_mul(1000)).await;
     let Some(renewed) = renewed else {
         let message = "the lease ended, or this gateway does, while it was renewed; ask again";
-        return Err(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message).into());
+        return Err(ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message).into());
     };
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
     // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is
@@ -235,7 +239,7 @@ async fn metrics(State(core): Shared) -> Response {
     let around = Around {
         relays: core.relays.count(),
         egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
-        images: core.shelf.lock().unwrap_or_else(PoisonError::into_inner).counts(),
+        images: core.prefetcher.lock().unwrap_or_else(PoisonError::into_inner).counts(),
     };
     match core.look(|index| core.metrics.text(index, around, now())) {
         Ok(text) => ([(header::CONTENT_TYPE, kind)], text).into_response(),

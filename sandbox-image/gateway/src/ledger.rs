@@ -11,7 +11,7 @@
 //! did not write, has been replaced, and the gateway ends. One that has nothing to write looks now and then whether the
 //! mark is still its own.
 //!
-//! Renewals are not written: an entry's end is that of the first promise, and whoever restores leases gives their
+//! Renewals are not written: an entry's end is that of the first grant, and whoever restores leases gives their
 //! holders time to renew them.
 
 mod shard;
@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use grpo_contracts::names::LEASES_PER_SHARD;
-pub use shard::Witness;
+pub use shard::FencingCheck;
 use shard::{Shard, key};
 
 /// Changes that may wait.
@@ -87,14 +87,14 @@ pub struct Known {
     /// What an earlier gateway told of the pool.
     pub report: PoolReport,
     /// None where nobody else can be the gateway.
-    pub witness: Option<Witness>,
+    pub fencing: Option<FencingCheck>,
 }
 
 type Written = Result<(Shard, Vec<oneshot::Sender<()>>), LedgerError>;
 
 /// The ledger as last written.
 pub struct Ledger {
-    witness: Witness,
+    fencing: FencingCheck,
     idle: BTreeMap<usize, Shard>,
     /// Where each lease is, or is being written, and its epoch.
     at: HashMap<String, (usize, u64)>,
@@ -132,7 +132,7 @@ impl Ledger {
         }
         drop(others);
         let mut ledger = Self {
-            witness: Witness { api, first, mark },
+            fencing: FencingCheck { api, first, mark },
             idle: BTreeMap::new(),
             at: HashMap::new(),
             removals: HashMap::new(),
@@ -145,7 +145,7 @@ impl Ledger {
         let known = Known {
             counters: ledger.counters.clone(),
             report,
-            witness: Some(ledger.witness.clone()),
+            fencing: Some(ledger.fencing.clone()),
         };
         Ok((ledger, leases, known))
     }
@@ -173,7 +173,7 @@ impl Ledger {
 
     /// The term in which this gateway holds the ledger; every later one's is higher.
     pub fn term(&self) -> u64 {
-        self.witness.mark.term
+        self.fencing.mark.term
     }
 
     /// Commits changes until the channel closes.
@@ -203,7 +203,7 @@ impl Ledger {
                 () = tokio::time::sleep_until(wake), if is_open => {
                     if Instant::now() >= look_at {
                         // An API server that does not answer says nothing about that.
-                        if let Err(fenced @ LedgerError::Fenced { .. }) = self.witness.is_ours().await {
+                        if let Err(fenced @ LedgerError::Fenced { .. }) = self.fencing.is_ours().await {
                             return Err(fenced);
                         }
                         look_at = Instant::now() + LOOK;
@@ -350,7 +350,7 @@ impl Ledger {
                 _ => {}
             }
         }
-        let (Witness { api, mark, .. }, counters) = (self.witness.clone(), self.counters.clone());
+        let (FencingCheck { api, mark, .. }, counters) = (self.fencing.clone(), self.counters.clone());
         Some(Box::pin(async move {
             if is_told || wanted != *shard.entries() {
                 shard.write(&api, &mark, wanted, &counters).await?;

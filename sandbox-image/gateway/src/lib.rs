@@ -3,23 +3,23 @@
 //! [`begin`] puts the parts together. [`index`] is the whole of its mind: pods, leases, waiters and demand in memory,
 //! fed by events, answering with actions, no I/O. [`core`] carries actions out: it creates and deletes pods, commits
 //! leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says from a pod's status why it
-//! ended, [`pull`] why it cannot begin; [`seen`] is what of a pod is looked at. [`pod`] builds sandbox pods.
-//! [`shelf`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] has sandboxes try what
-//! they can reach. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease, [`relay`] is
-//! the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the gateway's own
-//! API. [`metrics`] counts.
+//! ended, [`pull`] why it cannot begin; [`slim_pod`] has the fields of a pod that are read. [`pod`] builds sandbox
+//! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says
+//! whether sandboxes reach nothing. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a
+//! lease, [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the
+//! gateway's own API. [`metrics`] counts.
 //!
 //! # Restarts
 //!
 //! Leases survive the gateway in the ledger, their pods in the cluster. Renewals are not written down, so a gateway
 //! that begins gives every lease whose pod lives its whole time again, in which its holder renews it ([`restore`]).
-//! Idle time begins anew. Pods that nobody has leased are taken over. The gateway is ready only when it holds the
+//! Idle time restarts. Pods that nobody has leased are taken over. The gateway is ready only when it holds the
 //! ledger and the watch has shown it every pod.
 //!
 //! # Two at a time
 //!
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. One that finds a later term, in the
-//! ledger or on a pod, ends. What it has not written by then it has not promised.
+//! ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
 pub mod begin;
 pub mod cause;
@@ -32,11 +32,11 @@ pub mod ledger;
 pub mod metrics;
 pub mod openapi;
 pub mod pod;
+pub mod prefetcher;
 pub mod pull;
 pub mod refusals;
 pub mod relay;
 pub mod restore;
 pub mod sandbox;
-pub mod seen;
-pub mod shelf;
+pub mod slim_pod;
 pub mod waiters;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::Parser;
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
-use grpo_gateway::egress::keep_probing;
+use grpo_gateway::core::prefetch::keep_prefetching;
+use grpo_gateway::core::probe::keep_probing;
 use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
-use grpo_gateway::shelf::keep_holding;
 use grpo_sandbox_protocol::Signer;
 use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,7 +93,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let Begun { core, writer, .. } = beginning.begin().await.map_err(|e| e.to_string())?;
     tokio::spawn(keep_probing(core.clone()));
     if core.template.spec.warm.images > 0 {
-        tokio::spawn(keep_holding(core.clone(), client));
+        tokio::spawn(keep_prefetching(core.clone(), client));
     }
 
     let listener = tokio::net::TcpListener::bind(arguments.listen)

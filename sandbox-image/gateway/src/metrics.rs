@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault, Priority, SandboxCause};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Priority, SandboxCause};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::index::{Held, Index};
+use crate::index::{ActiveLease, Index};
 use crate::ledger::Counters;
 
 type Label = (&'static str, String);
@@ -20,7 +20,7 @@ type Label = (&'static str, String);
 pub struct Around {
     pub relays: usize,
     pub egress_blocked: bool,
-    /// Images that are held for sandboxes to come, and those of them that a node has.
+    /// Images that are prefetched for sandboxes to come, and those of them that a node has.
     pub images: (usize, usize),
 }
 
@@ -53,8 +53,8 @@ impl Metrics {
         }
     }
 
-    /// A lease was promised to somebody who had waited so long.
-    pub fn leased(&self, held: &Held, waited: Duration) {
+    /// A lease was granted to somebody who had waited so long.
+    pub fn leased(&self, held: &ActiveLease, waited: Duration) {
         let path = match (held.queued, held.warm) {
             (true, _) => "queued",
             (false, true) => "warm",
@@ -107,7 +107,7 @@ impl Metrics {
         }
     }
 
-    fn fault(&self, kind: String, fault: Fault) {
+    fn fault(&self, kind: String, fault: FaultOrigin) {
         let labels = [("kind", kind), ("fault", format!("{fault:?}"))];
         self.faults.get_or_create(&labels).inc();
     }
@@ -192,7 +192,7 @@ fn register_around(registry: &mut Registry, around: Around) {
         images.get_or_create(&labels).set(count as i64);
     }
     registry.register(
-        "images_held",
+        "images_prefetched",
         "Images that nodes pull or have for sandboxes that the pool has no room for yet",
         images,
     );
@@ -247,87 +247,4 @@ fn register_pool(registry: &mut Registry, index: &Index, now: i64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::index::Bounds;
-    use grpo_sandbox_protocol::LedgerEntry;
-    use std::collections::BTreeSet;
-
-    fn held(warm: bool, queued: bool) -> Held {
-        let entry = LedgerEntry {
-            lease: "l".into(),
-            run: "r".into(),
-            sandbox: "s".into(),
-            pod_uid: "u".into(),
-            restarts: 0,
-            image: "x".into(),
-            epoch: 1,
-            expires_at: 1,
-            ttl_millis: 1,
-            priority: Priority::Agent,
-        };
-        Held {
-            warm,
-            queued,
-            ..Held::restored(entry, Default::default(), 0)
-        }
-    }
-
-    #[test]
-    fn what_happened_and_what_there_is_can_be_read() {
-        let metrics = Metrics::new(Counters::default());
-        for (warm, queued) in [(true, false), (false, false), (false, true), (true, true)] {
-            metrics.leased(&held(warm, queued), Duration::from_millis(7));
-        }
-        metrics.executed(true, Duration::from_secs(2));
-        metrics.executed(false, Duration::from_secs(1));
-        metrics.wrote("create");
-        metrics.lost(SandboxCause::OutOfMemory);
-        let lost = ErrorBody::lost("a", SandboxCause::OutOfMemory);
-        metrics.refused(&lost);
-        let full = ErrorBody::new(ErrorCode::QueueDeadline, Fault::Infrastructure, "full");
-        metrics.refused(&full);
-        let bounds = Bounds {
-            max: 4,
-            reserved: 1,
-            warm_max: 4,
-            orders: 4,
-            waiting: 4,
-            per_node: None,
-            max_ttl_millis: 1000,
-            idle_millis: 1000,
-        };
-        let text = metrics.text(&Index::new(bounds), Around::default(), 0).unwrap();
-        for line in [
-            "grpo_gateway_lease_wait_seconds_count{path=\"warm\",priority=\"Agent\"} 1",
-            "grpo_gateway_lease_wait_seconds_count{path=\"cold\",priority=\"Agent\"} 1",
-            "grpo_gateway_lease_wait_seconds_count{path=\"queued\",priority=\"Agent\"} 2",
-            "grpo_gateway_exec_seconds_sum{answer=\"outcome\"} 2.0",
-            "grpo_gateway_exec_seconds_count{answer=\"error\"} 1",
-            "grpo_gateway_faults_total{kind=\"OutOfMemory\",fault=\"Workload\"} 1",
-            "grpo_gateway_faults_total{kind=\"QueueDeadline\",fault=\"Infrastructure\"} 1",
-            "grpo_gateway_sandboxes{state=\"ending\"} 0",
-            "grpo_gateway_leases_waiting{priority=\"Grader\"} 0",
-            "grpo_gateway_leases_cold_total 0",
-            "grpo_gateway_images_left_alone 0",
-            "grpo_gateway_pod_writes_total{verb=\"create\"} 1",
-            "grpo_gateway_ledger_writes_total 0",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
-        }
-        assert!(!text.contains("SandboxLost"));
-        let page = include_str!("../../../docs/src/metrics.md");
-        let (_, own) = page.split_once("\n## A sandbox gateway's").unwrap();
-        let rows = own.lines().filter_map(|line| {
-            let mut cells = line.strip_prefix("| `")?.split(" | ");
-            let (name, kind) = (cells.next()?.trim_end_matches('`'), cells.next()?);
-            Some((name.trim_end_matches("_total").to_owned(), kind.to_owned()))
-        });
-        let served = text.lines().filter_map(|line| {
-            let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
-            Some((name.to_owned(), kind.to_owned()))
-        });
-        let [rows, served] = [rows.collect::<BTreeSet<_>>(), served.collect()];
-        assert_eq!(rows, served, "the book lists what is served");
-    }
-}
+mod tests;

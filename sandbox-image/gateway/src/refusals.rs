@@ -6,7 +6,7 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use http_body_util::BodyExt;
 
 pub async fn nothing_there() -> StatusCode {
@@ -42,5 +42,5 @@ fn refusal(status: StatusCode, asked: &str, said: &str) -> ErrorBody {
         StatusCode::METHOD_NOT_ALLOWED => "the path has other methods; see the header Allow",
         _ => said,
     };
-    ErrorBody::new(code, Fault::Client, format!("{asked}: {why}"))
+    ErrorBody::new(code, FaultOrigin::Client, format!("{asked}: {why}"))
 }

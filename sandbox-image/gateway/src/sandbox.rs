@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 /// Each takes a connection, and two seconds where nobody listens.
 const LOOKS: usize = 512;
 
-use crate::index::Held;
+use crate::index::ActiveLease;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} at {ip}: {message}")]
@@ -40,7 +40,7 @@ pub struct Holder<'a> {
 }
 
 impl<'a> Holder<'a> {
-    pub fn of(held: &'a Held) -> Self {
+    pub fn of(held: &'a ActiveLease) -> Self {
         Self {
             ip: &held.ip,
             lease: &held.entry.lease,
@@ -120,7 +120,7 @@ impl Sandboxes {
         }
     }
 
-    /// Tells sandboxd to end, so that its container begins anew.
+    /// Tells sandboxd to end, so that its container restarts.
     pub async fn reset(&self, holder: Holder<'_>) -> Result<(), SandboxError> {
         let within = Duration::from_secs(5);
         let (status, body) = self.send(holder, Method::POST, "/reset", Bytes::new(), within).await?;

@@ -101,7 +101,7 @@ fn plans_of_a_large_pool() {
     let names: Vec<String> = index.sandboxes.keys().cloned().collect();
     for name in &names {
         index.created(name, 1);
-        index.seen(name, "u", "10.0.0.1", "n", 1);
+        index.observed(name, "u", "10.0.0.1", "n", 1);
         index.ready(name);
     }
     for nth in 0..max / 2 {

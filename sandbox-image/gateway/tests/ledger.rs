@@ -171,7 +171,7 @@ async fn a_gateway_that_begins_finds_the_leases_of_the_one_before_and_puts_it_ou
     assert_eq!(second.found, [entry("a", 1)]);
 
     let committed = first.put("b", 2).await;
-    assert!(committed.await.is_err(), "what is not in the ledger is not promised");
+    assert!(committed.await.is_err(), "what is not in the ledger is not granted");
     let ended = first.writer.await.unwrap();
     assert!(matches!(ended, Err(LedgerError::Fenced { .. })), "{ended:?}");
     second.put("c", 3).await.await.unwrap();

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::StreamExt as _;
 use grpo_gateway::core::{Core, now};
-use grpo_gateway::index::{Bounds, Found, Held, Index};
+use grpo_gateway::index::{ActiveLease, Bounds, Found, Index};
 use grpo_gateway::ledger;
 use grpo_gateway::pod::Template;
 use grpo_gateway::sandbox::{Holder, Sandboxes};
@@ -106,7 +106,7 @@ impl Leased {
             priority: Priority::Agent,
         };
         let found = Found { ip, ..Found::default() };
-        let held = Held::restored(entry, found, now());
+        let held = ActiveLease::restored(entry, found, now());
         core.sandboxes.bind(Holder::of(&held), 100).await.unwrap();
         core.look(|index| index.leases.insert("l/1".into(), held));
         let url = serve(grpo_gateway::http::router(core.clone())).await;

@@ -33,7 +33,7 @@ use crate::bounds;
 use crate::output::{Disk, Output, Printed};
 use crate::reaper::{End, Reaper};
 use activation::{Activation, Environments};
-use known::{Entry, Known, Order, Run};
+use known::{Entry, Known, Run, SignalRequest};
 use limits::{CounterFiles, Counters};
 
 pub use activation::{PRINT_ENVIRONMENT, print_environment};
@@ -154,8 +154,8 @@ impl Executor {
     pub async fn kill(&self, request: &KillRequest) -> Result<ExecState, ExecError> {
         let run = self.kept(&request.id)?;
         let order = match request.signal {
-            None => Order::Kill,
-            Some(number) => Order::Signal(Signal::try_from(number).map_err(|_| ExecError::NoSignal(number))?),
+            None => SignalRequest::Kill,
+            Some(number) => SignalRequest::Signal(Signal::try_from(number).map_err(|_| ExecError::NoSignal(number))?),
         };
         match (run.orders.try_send(order), request.signal) {
             (Err(mpsc::error::TrySendError::Full(_)), _) => {
@@ -226,7 +226,7 @@ impl Executor {
         &self,
         request: &ExecRequest,
         printed: &Printed,
-        orders: &mut mpsc::Receiver<Order>,
+        orders: &mut mpsc::Receiver<SignalRequest>,
     ) -> ExecResult {
         let began = Instant::now();
         let before = self.counters.read();
@@ -268,7 +268,7 @@ impl Executor {
         request: &ExecRequest,
         until: Instant,
         printed: &Printed,
-        orders: &mut mpsc::Receiver<Order>,
+        orders: &mut mpsc::Receiver<SignalRequest>,
     ) -> Result<Ended, NotStarted> {
         let (user, activate) = (request.user.as_deref(), request.activate.as_deref());
         let mut surroundings = self.surroundings(user, activate, until).await?;
@@ -349,7 +349,7 @@ impl Executor {
         mut started: Started,
         until: Instant,
         printed: &Printed,
-        orders: &mut mpsc::Receiver<Order>,
+        orders: &mut mpsc::Receiver<SignalRequest>,
     ) -> Ended {
         let mut buffer = vec![0; READ];
         let mut open = true;
@@ -359,8 +359,8 @@ impl Executor {
                 end = &mut started.end => break Ended { end: end.unwrap_or(End::Killed(9)), cut: None },
                 () = &mut is_over => Killed::Timeout,
                 Some(order) = orders.recv() => match order {
-                    Order::Kill => Killed::Request,
-                    Order::Signal(signal) => {
+                    SignalRequest::Kill => Killed::Request,
+                    SignalRequest::Signal(signal) => {
                         let _ = killpg(Pid::from_raw(started.target.pid), signal);
                         continue;
                     }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, Fault, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, Room, SignatureError, Signed,
+    ErrorBody, ErrorCode, FaultOrigin, IDLE_CONNECTION, MAX_FILE_BYTES, MAX_JSON_BYTES, Room, SignatureError, Signed,
     Verifier,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -192,7 +192,7 @@ async fn read(room: &Room, body: Incoming, limit: usize) -> Result<Bytes, ErrorB
     };
     let late = |_| {
         let message = format!("the body did not arrive within {BODY_WITHIN:?}; ask again");
-        ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
+        ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message)
     };
     tokio::time::timeout(BODY_WITHIN, whole).await.map_err(late)?
 }
@@ -219,20 +219,20 @@ fn now() -> i64 {
 }
 
 fn bad_request(message: String) -> ErrorBody {
-    ErrorBody::new(ErrorCode::BadRequest, Fault::Client, message)
+    ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message)
 }
 
 fn bad_signature(error: SignatureError) -> ErrorBody {
-    ErrorBody::new(ErrorCode::BadSignature, Fault::Client, error.to_string())
+    ErrorBody::new(ErrorCode::BadSignature, FaultOrigin::Client, error.to_string())
 }
 
 fn too_large(limit: usize) -> ErrorBody {
     let message = format!("the body has more than {limit} bytes");
-    ErrorBody::new(ErrorCode::TooLarge, Fault::Client, message)
+    ErrorBody::new(ErrorCode::TooLarge, FaultOrigin::Client, message)
 }
 
 fn wrong_lease(error: LeaseError) -> ErrorBody {
-    ErrorBody::new(ErrorCode::WrongLease, Fault::Client, error.to_string())
+    ErrorBody::new(ErrorCode::WrongLease, FaultOrigin::Client, error.to_string())
 }
 
 fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {

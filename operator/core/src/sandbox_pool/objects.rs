@@ -110,7 +110,7 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     ]
 }
 
-/// Sandboxes are reached by their gateway only, and reach nothing; nor do pods that hold an image for them.
+/// Sandboxes are reached by their gateway only, and reach nothing; nor do prefetch pods.
 fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
     seen.owner.object::<NetworkPolicy>(
         names::sandbox_policy(&seen.owner.name),

@@ -9,7 +9,7 @@ use crate::transcript::Transcript;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeHome, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
-use grpo_sandbox_protocol::{ExecRequest, ExecResult, Fault as Whose};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose};
 use std::time::{Duration, Instant};
 
 impl Episodes {

@@ -402,7 +402,7 @@ pub fn lost(cause: sandbox::SandboxCause) -> Fault {
     (StatusCode::GONE, sandbox::ErrorBody::lost("l", cause))
 }
 
-fn refused(code: sandbox::ErrorCode, fault: sandbox::Fault) -> Response {
+fn refused(code: sandbox::ErrorCode, fault: sandbox::FaultOrigin) -> Response {
     let body = sandbox::ErrorBody::new(code, fault, format!("{code:?}"));
     (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
 }
@@ -425,7 +425,7 @@ impl Gateway {
 
 async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox::LeaseRequest>) -> Response {
     if gateway.away() {
-        return refused(sandbox::ErrorCode::Unavailable, sandbox::Fault::Infrastructure);
+        return refused(sandbox::ErrorCode::Unavailable, sandbox::FaultOrigin::Infrastructure);
     }
     let mut state = gateway.state.lock().unwrap();
     if let Some((lease, ..)) = state.leases.get(&request.id) {
@@ -451,7 +451,7 @@ async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox:
 async fn get_lease(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Response {
     match gateway.state.lock().unwrap().leases.get(&id) {
         Some((lease, ..)) => Json(lease.clone()).into_response(),
-        None => refused(sandbox::ErrorCode::NoSuchLease, sandbox::Fault::Client),
+        None => refused(sandbox::ErrorCode::NoSuchLease, sandbox::FaultOrigin::Client),
     }
 }
 
@@ -468,13 +468,16 @@ async fn exec(
     Json(request): Json<sandbox::ExecRequest>,
 ) -> Response {
     if gateway.away() {
-        return refused(sandbox::ErrorCode::SandboxUnreachable, sandbox::Fault::Infrastructure);
+        return refused(
+            sandbox::ErrorCode::SandboxUnreachable,
+            sandbox::FaultOrigin::Infrastructure,
+        );
     }
     let key = (id.clone(), request.id.clone());
     {
         let mut state = gateway.state.lock().unwrap();
         let Some((lease, priority, _)) = state.leases.get(&id).cloned() else {
-            return refused(sandbox::ErrorCode::NoSuchLease, sandbox::Fault::Client);
+            return refused(sandbox::ErrorCode::NoSuchLease, sandbox::FaultOrigin::Client);
         };
         let hooked = gateway.hook.lock().unwrap();
         let fault = (!state.results.contains_key(&key))
@@ -567,7 +570,7 @@ async fn get_file(
 ) -> Response {
     match std::fs::read(gateway.translate(&id, &query["path"])) {
         Ok(bytes) => bytes.into_response(),
-        Err(_) => refused(sandbox::ErrorCode::NoSuchFile, sandbox::Fault::Client),
+        Err(_) => refused(sandbox::ErrorCode::NoSuchFile, sandbox::FaultOrigin::Client),
     }
 }
 

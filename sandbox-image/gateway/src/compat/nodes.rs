@@ -60,7 +60,7 @@ async fn images(State(compat): Shared) -> Answer {
 
 async fn status(State(compat): Shared) -> Answer {
     let containers: Map<String, Value> = compat.own.core.look(|index| {
-        let ours = index.leases.values().filter(|held| held.promised);
+        let ours = index.leases.values().filter(|held| held.granted);
         let ours = ours.filter(|held| is_container(&held.entry.lease));
         let shown = ours.map(|held| {
             let id = short(&held.entry.lease);

@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault, Lease, LeaseRequest, MAX_FILE_BYTES, RenewRequest,
+    ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin, Lease, LeaseRequest, MAX_FILE_BYTES, RenewRequest,
 };
 use http_body_util::{BodyExt, Limited};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -168,5 +168,9 @@ fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
 }
 
 fn internal(doing: &str, error: &dyn Display) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Internal, Fault::Infrastructure, format!("{doing}: {error}"))
+    ErrorBody::new(
+        ErrorCode::Internal,
+        FaultOrigin::Infrastructure,
+        format!("{doing}: {error}"),
+    )
 }

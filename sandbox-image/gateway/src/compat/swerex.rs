@@ -4,7 +4,7 @@
 //! `auth_token`, without it in the path. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]);
 //! nothing about them is kept here.
 
-mod faults;
+mod errors;
 mod files;
 mod shell;
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::Compat;
 use super::retries::{hex, random_hex, said};
-use faults::{Fault, Kind};
+use errors::{Kind, SwerexError};
 
 /// Every call gives the lease so long again.
 const TTL: Duration = Duration::from_secs(1800);
@@ -35,7 +35,7 @@ const OWN_SECONDS: u64 = 30;
 /// More than a file may have, for what a form puts around it.
 const MAX_UPLOAD_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
 
-type Answer = Result<Json<Value>, Fault>;
+type Answer = Result<Json<Value>, SwerexError>;
 
 pub fn router() -> Router<Compat> {
     calls().nest("/{lease}", calls())
@@ -67,9 +67,9 @@ struct Runtime {
 }
 
 impl FromRequestParts<Compat> for Runtime {
-    type Rejection = Fault;
+    type Rejection = SwerexError;
 
-    async fn from_request_parts(parts: &mut Parts, compat: &Compat) -> Result<Self, Fault> {
+    async fn from_request_parts(parts: &mut Parts, compat: &Compat) -> Result<Self, SwerexError> {
         let header = |name: &str| {
             let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
             value.filter(|value| !value.is_empty()).map(str::to_owned)
@@ -80,7 +80,7 @@ impl FromRequestParts<Compat> for Runtime {
             let mut named = path.iter().filter(|(name, _)| *name == "lease");
             named.next().map(|(_, lease)| lease.to_owned())
         });
-        let lease = in_path.or(key).ok_or_else(Fault::no_key)?;
+        let lease = in_path.or(key).ok_or_else(SwerexError::no_key)?;
         Ok(Self {
             compat: compat.clone(),
             lease,
@@ -89,8 +89,8 @@ impl FromRequestParts<Compat> for Runtime {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Fault> {
-    serde_json::from_slice(body).map_err(|error| Fault::unprocessable(&error.to_string()))
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, SwerexError> {
+    serde_json::from_slice(body).map_err(|error| SwerexError::unprocessable(&error.to_string()))
 }
 
 /// Whole seconds, for a limit that may be none or a fraction.
@@ -119,13 +119,13 @@ impl Runtime {
     }
 
     /// A small shell script of ours, with arguments; its output if it succeeds.
-    async fn script(&self, step: &str, script: &str, arguments: &[&str]) -> Result<String, Fault> {
+    async fn script(&self, step: &str, script: &str, arguments: &[&str]) -> Result<String, SwerexError> {
         let words = [&["sh", "-c", script, "sh"], arguments].concat();
         let request = self.command(step, words.into_iter().map(str::to_owned).collect(), OWN_SECONDS);
         let result = self.exec(&request).await?;
         match result.exit_code {
             Some(0) => Ok(result.output),
-            _ => Err(Kind::Os.fault(result.output.trim())),
+            _ => Err(Kind::Os.error(result.output.trim())),
         }
     }
 
@@ -171,13 +171,13 @@ struct Command {
 
 impl Command {
     /// As Python's `subprocess.run` takes it: an environment that is given is the whole of it.
-    fn argv(&self) -> Result<Vec<String>, Fault> {
+    fn argv(&self) -> Result<Vec<String>, SwerexError> {
         let line = match &self.command {
             Line::Text(text) => vec![text.clone()],
             Line::Words(words) => words.clone(),
         };
         if line.is_empty() {
-            return Err(Kind::Value.fault("command has no words"));
+            return Err(Kind::Value.error("command has no words"));
         }
         let mut argv: Vec<String> = Vec::new();
         if let Some(env) = &self.env {
@@ -219,7 +219,7 @@ async fn execute(runtime: Runtime, body: Bytes) -> Answer {
     };
     if result.timed_out {
         let limit = command.timeout.unwrap_or_default();
-        return Err(Kind::CommandTimeout.fault(format!("Timeout ({limit}s) exceeded while running command")));
+        return Err(Kind::CommandTimeout.error(format!("Timeout ({limit}s) exceeded while running command")));
     }
     let code = result.exit_code.unwrap_or_else(|| -result.signal.unwrap_or(9));
     if command.check && code != 0 {
@@ -228,7 +228,7 @@ async fn execute(runtime: Runtime, body: Bytes) -> Answer {
             "Command {named} failed with exit code {code}. Stdout:\n{:?}\nStderr:\n{stderr:?}",
             result.output
         );
-        return Err(Kind::NonZeroExitCode.fault(prefixed(&command.error_msg, why)));
+        return Err(Kind::NonZeroExitCode.error(prefixed(&command.error_msg, why)));
     }
     Ok(Json(
         json!({"stdout": result.output, "stderr": stderr, "exit_code": code}),

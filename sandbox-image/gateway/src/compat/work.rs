@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, ExecResult, Fault, Lease, LeaseRequest, Priority, SandboxCause,
+    ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin, Lease, LeaseRequest, Priority, SandboxCause,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -72,7 +72,7 @@ impl Failed {
         let error: String = error.into();
         Self {
             status: StatusCode::BAD_REQUEST,
-            body: json!({"ok": false, "error": error, "code": ErrorCode::BadRequest, "fault": Fault::Client}),
+            body: json!({"ok": false, "error": error, "code": ErrorCode::BadRequest, "fault": FaultOrigin::Client}),
         }
     }
 }
@@ -278,7 +278,7 @@ fn timed_out(result: &ExecResult, seconds: u64) -> String {
 /// What ran in the sandbox brought its own end about: that is its result, and not an error that a client had better try
 /// again after.
 fn own_doing(error: &ErrorBody) -> bool {
-    error.fault == Fault::Workload
+    error.fault == FaultOrigin::Workload
 }
 
 pub async fn exec(compat: &Compat, lease: &str, body: &Body, command: &str) -> Answer {
@@ -340,7 +340,11 @@ fn in_time(result: ExecResult) -> Result<ExecResult, ErrorBody> {
 }
 
 fn no_patch(why: String) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Internal, Fault::Workload, format!("taking the patch: {why}"))
+    ErrorBody::new(
+        ErrorCode::Internal,
+        FaultOrigin::Workload,
+        format!("taking the patch: {why}"),
+    )
 }
 
 /// What counts as a patch for the original: it asks for a change of a file's text.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Fault};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use tokio::sync::oneshot;
 
 use super::{Core, now};
@@ -61,7 +61,7 @@ impl Core {
         let actions = self.with(|index| index.release(id, now()));
         if actions.is_empty() {
             // A lease that this gateway does not know is none, if it is the pool's.
-            return self.is_its_pools().await;
+            return self.owns_pool().await;
         }
         match tokio::time::timeout(TAKEN_WITHIN, self.carry_out(actions)).await {
             Ok(Ok(())) => Ok(()),
@@ -73,5 +73,5 @@ impl Core {
 }
 
 pub(super) fn unavailable(message: String) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
+    ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message)
 }

@@ -55,7 +55,7 @@ fn request(wait_seconds: u64) -> LeaseRequest {
 }
 
 fn refusal() -> ErrorBody {
-    ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, "told")
+    ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, "told")
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +93,7 @@ async fn a_gateway_is_ready_once_it_has_seen_every_pod_and_while_it_holds_the_le
     assert!(!core.is_ready());
 }
 
-fn pod(name: &str, status: &str) -> crate::seen::Pod {
+fn pod(name: &str, status: &str) -> crate::slim_pod::SlimPod {
     let text = format!(
         "metadata: {{name: {name}, uid: u}}\nspec: {{nodeName: n, containers: [{{name: sandbox, image: x}}]}}\nstatus: {status}"
     );
@@ -136,7 +136,7 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     let (core, _changes) = core();
     let mut listed = Default::default();
     let mut theirs = pod("theirs", "{phase: Running}");
-    let term = |pod: &mut crate::seen::Pod, term: &str| {
+    let term = |pod: &mut crate::slim_pod::SlimPod, term: &str| {
         pod.metadata.annotations = Some([("grpo.dev/gateway-term".to_owned(), term.to_owned())].into());
     };
     term(&mut theirs, "1");
@@ -149,14 +149,14 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     assert_eq!(core.look(|index| index.ending.len()), 1);
 }
 
-/// A lease of pod p1 that is decided, and its promise under way.
-async fn promising(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
+/// A lease of pod p1 that is decided, and its grant under way.
+async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
     core.with(|index| {
         index.wait(request(60), now()).unwrap();
         index.plan(now(), || "p1".to_owned());
         index.created("p1", now());
         // Nobody answers there.
-        index.seen("p1", "u", "127.0.0.1", "n", now());
+        index.observed("p1", "u", "127.0.0.1", "n", now());
         index.ready("p1");
     });
     core.apply(|index| index.plan(now(), || unreachable!()));
@@ -169,7 +169,7 @@ async fn promising(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> on
 #[tokio::test]
 async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_ledger() {
     let (core, mut changes) = core();
-    let done = promising(&core, &mut changes).await;
+    let done = granting(&core, &mut changes).await;
     let epoch = core.look(|index| index.leases["a"].entry.epoch);
     core.apply(|index| index.release("a", now()));
     done.send(()).unwrap();
@@ -183,13 +183,13 @@ async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_l
 #[tokio::test(start_paused = true)]
 async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of_its_sandbox_is_ordered() {
     let (core, mut changes) = core();
-    let done = promising(&core, &mut changes).await;
-    core.look(|index| index.leases.get_mut("a").unwrap().promised = true);
+    let done = granting(&core, &mut changes).await;
+    core.look(|index| index.leases.get_mut("a").unwrap().granted = true);
     // The API server takes no order.
     let error = core.release("a").await.unwrap_err();
     assert_eq!(
         (error.code, error.fault),
-        (ErrorCode::Unavailable, Fault::Infrastructure)
+        (ErrorCode::Unavailable, FaultOrigin::Infrastructure)
     );
     assert!(changes.try_recv().is_err());
     drop(done);

@@ -19,7 +19,7 @@ use crate::cause::cause;
 use crate::index::Stage;
 use crate::pod;
 use crate::pull::pull_failure;
-use crate::seen::Pod;
+use crate::slim_pod::SlimPod;
 
 /// Pause between two looks whether sandboxd answers.
 const LOOK: Duration = Duration::from_millis(20);
@@ -29,11 +29,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_AFTER_PULL_WITHIN: Duration = Duration::from_secs(300);
 
 /// What the API server tells of a pool's pods from now on.
-pub struct Watched(BoxStream<'static, Result<Event<Pod>, watcher::Error>>);
+pub struct Watched(BoxStream<'static, Result<Event<SlimPod>, watcher::Error>>);
 
 impl Watched {
     /// Begins, and answers all pods there are.
-    pub async fn begin(client: Client, namespace: &str, pool: &str) -> Result<(Self, Vec<Pod>), watcher::Error> {
+    pub async fn begin(client: Client, namespace: &str, pool: &str) -> Result<(Self, Vec<SlimPod>), watcher::Error> {
         let config = watcher::Config::default().labels(&pod::selector(pool));
         let pods = Api::namespaced(client, namespace);
         let mut events = watcher::watcher(pods, config).default_backoff().boxed();
@@ -53,7 +53,7 @@ impl Watched {
 impl Core {
     /// Takes in the pods that were there when the watch began. Called once, before anything is ordered: an order is not
     /// in that list.
-    pub fn take_in(self: &Arc<Self>, pods: Vec<Pod>) {
+    pub fn take_in(self: &Arc<Self>, pods: Vec<SlimPod>) {
         let mut listed = HashSet::new();
         let pods = pods.into_iter().map(Event::InitApply);
         for event in std::iter::once(Event::Init).chain(pods).chain([Event::InitDone]) {
@@ -73,7 +73,7 @@ impl Core {
     }
 
     /// One event of the watch; `listed` gathers the pods of the list that is being read.
-    pub(super) fn on(self: &Arc<Self>, event: Event<Pod>, listed: &mut HashSet<String>) {
+    pub(super) fn on(self: &Arc<Self>, event: Event<SlimPod>, listed: &mut HashSet<String>) {
         match event {
             Event::Init => {
                 listed.clear();
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// One pod as the API server has it.
-    fn saw(self: &Arc<Self>, pod: &Pod) {
+    fn saw(self: &Arc<Self>, pod: &SlimPod) {
         let name = pod.name_any();
         if !self.lock().knows(&name) {
             if pod::term(pod).is_some_and(|term| term > self.template.term) {
@@ -104,7 +104,7 @@ impl Core {
                 self.replaced.notify_one();
                 return;
             }
-            self.apply(|index| index.stray(&name, now()));
+            self.apply(|index| index.orphan(&name, now()));
             return;
         }
         let status = pod.status.clone().unwrap_or_default();
@@ -117,11 +117,11 @@ impl Core {
             tracing::warn!(?failure, name, "pulling an image of a sandbox");
             self.apply(|index| index.pull_failed(&name, &failure, now()));
         }
-        self.apply(|index| index.restarted(&name, pod::restarts(pod), cause(pod, false), now()));
+        self.apply(|index| index.restarted(&name, pod.restarts(), cause(pod, false), now()));
         let ip = status.pod_ip.unwrap_or_default();
         let uid = pod.uid().unwrap_or_default();
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let is_new = self.look(|index| index.seen(&name, &uid, &ip, node.unwrap_or_default(), now()));
+        let is_new = self.look(|index| index.observed(&name, &uid, &ip, node.unwrap_or_default(), now()));
         if is_new {
             tokio::spawn(self.clone().await_answer(name, ip));
         }

@@ -14,14 +14,14 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL,
-    RelayRequest, SessionInput,
+    ErrorBody, ErrorCode, ExecRequest, FaultOrigin, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES,
+    MAX_POLL, RelayRequest, SessionInput,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::core::{Core, now};
-use crate::index::Held;
+use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
 /// Longest a command may take, seconds.
@@ -167,7 +167,7 @@ async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
     use hyper::body::Body as _;
     let too_large = || {
         let message = format!("the body has more than {limit} bytes");
-        Refused(ErrorBody::new(ErrorCode::TooLarge, Fault::Client, message))
+        Refused(ErrorBody::new(ErrorCode::TooLarge, FaultOrigin::Client, message))
     };
     let declared = body.size_hint().exact();
     if declared.is_some_and(|bytes| bytes > limit as u64) {
@@ -190,14 +190,18 @@ async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
     };
     tokio::time::timeout(FILE_WITHIN, whole).await.map_err(|_| {
         let message = format!("the body did not arrive within {FILE_WITHIN:?}, or others took all the room; ask again");
-        Refused(ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message))
+        Refused(ErrorBody::new(
+            ErrorCode::Unavailable,
+            FaultOrigin::Infrastructure,
+            message,
+        ))
     })?
 }
 
 /// A call for a holder: its lease is in use until sandboxd has answered.
 async fn work(
     core: &Core,
-    held: &Held,
+    held: &ActiveLease,
     method: Method,
     target: &str,
     body: Bytes,
@@ -215,7 +219,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn begin(core: &'a Core, held: &'a Held) -> Self {
+    fn begin(core: &'a Core, held: &'a ActiveLease) -> Self {
         let (lease, epoch) = (held.entry.lease.as_str(), held.entry.epoch);
         core.look(|index| index.command_begins(lease, now()));
         Self { core, lease, epoch }
@@ -232,7 +236,7 @@ impl Drop for Running<'_> {
 /// sandboxd's answer, or whose fault it is that there is none.
 pub async fn pass_on(
     core: &Core,
-    held: &Held,
+    held: &ActiveLease,
     method: Method,
     target: &str,
     body: Bytes,

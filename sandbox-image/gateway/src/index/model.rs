@@ -11,7 +11,7 @@ pub enum Stage {
     Starting,
     /// sandboxd answers.
     Ready,
-    /// Given back under this epoch; sandboxd is told to end, so that its container begins anew.
+    /// Given back under this epoch; sandboxd is told to end, so that its container restarts.
     Resetting { epoch: u64 },
 }
 
@@ -45,10 +45,10 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
-    /// How often its container was told to begin anew, and did or will: a later one is not the one that is meant.
+    /// How often its container was told to restart, and did or will: a later one is not the one that is meant.
     pub restarts: u32,
-    /// Until when it must answer anew after a reset.
-    pub anew_until: Option<i64>,
+    /// Until when it must answer again after a reset.
+    pub restart_deadline: Option<i64>,
 }
 
 impl Sandbox {
@@ -67,7 +67,7 @@ impl Sandbox {
             made: String::new(),
             pull_failed_at: None,
             restarts: 0,
-            anew_until: None,
+            restart_deadline: None,
         }
     }
 }
@@ -94,24 +94,24 @@ pub struct Found {
     pub ip: String,
     pub node: String,
     pub slot: Option<u32>,
-    /// How often its container has begun anew.
+    /// How often its container has restarted.
     pub restarts: u32,
 }
 
 /// A lease that was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ActiveLease {
     pub entry: LedgerEntry,
     pub ip: String,
     pub node: String,
     /// Durable and bound: the holder may hear of it.
-    pub promised: bool,
+    pub granted: bool,
     /// Served from a pod that was ready before it was asked for.
     pub warm: bool,
     /// Had to wait for room, or for its run's or its kind's turn.
     pub queued: bool,
     pub asked_at: i64,
-    /// Until when its callers wait for the promise.
+    /// Until when its callers wait for the grant.
     pub deadline: i64,
     /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
     pub used_at: i64,
@@ -121,13 +121,13 @@ pub struct Held {
     pub asked: bool,
 }
 
-impl Held {
-    /// A lease that the ledger holds: it was promised.
+impl ActiveLease {
+    /// A lease that the ledger holds: it was granted.
     pub fn restored(entry: LedgerEntry, found: Found, now: i64) -> Self {
         Self {
             ip: found.ip,
             node: found.node,
-            promised: true,
+            granted: true,
             warm: false,
             queued: false,
             asked_at: now,
@@ -187,15 +187,15 @@ pub enum Action {
     Delete {
         name: String,
     },
-    /// Tell sandboxd to end under this lease, then [`Index::anew`]; if it does not hear, [`Index::discard`].
+    /// Tell sandboxd to end under this lease, then [`Index::restarting`]; if it does not hear, [`Index::discard`].
     Reset {
         name: String,
         ip: String,
         lease: String,
         epoch: u64,
     },
-    /// Commit to the ledger, bind, then [`Index::promise`].
-    Promise {
+    /// Commit to the ledger, bind, then [`Index::grant`].
+    Grant {
         lease: String,
     },
     /// Take out of the ledger. With a cause if the holder has lost it.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use grpo_sandbox_protocol::{LedgerEntry, Priority, SandboxCause};
 
-use super::turns::in_turn;
-use super::{Action, DELETE_AGAIN, Held, Index, Sandbox, Stage, Waiter};
+use super::fair_queue::in_fair_order;
+use super::{Action, ActiveLease, DELETE_AGAIN, Index, Sandbox, Stage, Waiter};
 
 /// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be
 /// shown, milliseconds. One that is shown may start as slowly as it likes: it may be waiting for its image, or for a
@@ -18,7 +18,7 @@ const DELETE_AGAIN_MAX: i64 = 30_000;
 /// What a run wants warm is wanted for so long after it was last heard of, milliseconds: drivers end without a word.
 const DEMAND_LASTS: i64 = 600_000;
 
-impl Held {
+impl ActiveLease {
     /// When the lease ends by itself, or seems to be idle, if nothing happens.
     fn looked_at(&self, idle_millis: i64) -> i64 {
         match self.running == 0 && !self.asked {
@@ -29,12 +29,12 @@ impl Held {
 }
 
 impl Sandbox {
-    /// When a pod that was created but never shown is given up, or one that does not answer anew.
+    /// When a pod that was created but never shown is given up, or one that does not answer after a restart.
     fn given_up_at(&self) -> Option<i64> {
         self.created
             .filter(|_| self.uid.is_empty())
             .map(|created| created.at + UNSEEN)
-            .or(self.anew_until)
+            .or(self.restart_deadline)
     }
 }
 
@@ -45,7 +45,7 @@ impl Index {
         actions.extend(self.give_up_unseen(now));
         actions.extend(self.assign(now));
         self.forget_demand(now);
-        actions.extend(self.grow(now, &mut name));
+        actions.extend(self.scale_up(now, &mut name));
         actions.extend(self.delete_again(now));
         actions
     }
@@ -53,7 +53,7 @@ impl Index {
     /// When [`Index::plan`] must be asked again though nothing happens.
     pub fn next_deadline(&self, now: i64) -> Option<i64> {
         let idle = self.bounds.idle_millis;
-        let leases = self.leases.values().filter(|held| held.promised);
+        let leases = self.leases.values().filter(|held| held.granted);
         let deletions = self.ending.values().filter(|ending| !ending.unanswered);
         leases
             .map(|held| held.looked_at(idle))
@@ -72,7 +72,7 @@ impl Index {
 
     fn expire(&mut self, now: i64) -> Vec<Action> {
         let idle = self.bounds.idle_millis;
-        let is_due = |held: &Held| held.promised && held.looked_at(idle) <= now;
+        let is_due = |held: &ActiveLease| held.granted && held.looked_at(idle) <= now;
         let due: Vec<String> = self
             .leases
             .iter()
@@ -148,7 +148,7 @@ impl Index {
             .retain(|_, wanted| wanted.heard.saturating_add(DEMAND_LASTS) > now);
     }
 
-    /// Gives the ready pods to those who wait, in turn.
+    /// Gives the ready pods to those who wait, in fair order.
     fn assign(&mut self, now: i64) -> Vec<Action> {
         if self.queue.is_empty() {
             return Vec::new();
@@ -163,7 +163,7 @@ impl Index {
         }
         let mut agents_left = self.agents_left();
         let mut served: Vec<(usize, String)> = Vec::new();
-        in_turn(&self.queue, &self.leases, |at, waiter| {
+        in_fair_order(&self.queue, &self.leases, |at, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
             if is_agent && agents_left == 0 {
                 return false;
@@ -182,7 +182,7 @@ impl Index {
             let Some(waiter) = waiters.get_mut(at).and_then(Option::take) else {
                 continue;
             };
-            actions.push(Action::Promise {
+            actions.push(Action::Grant {
                 lease: waiter.request.id.clone(),
             });
             self.hold(&name, waiter, now);
@@ -206,10 +206,10 @@ impl Index {
             .unwrap_or(i64::MAX)
             .saturating_mul(1000)
             .clamp(1_000, self.bounds.max_ttl_millis);
-        let held = Held {
+        let held = ActiveLease {
             ip: sandbox.ip.clone(),
             node: sandbox.node.clone(),
-            promised: false,
+            granted: false,
             warm: sandbox.warm,
             queued: waiter.queued,
             asked_at: waiter.since,

@@ -1,8 +1,12 @@
 //! The pool's promises, checked on the index alone.
 
+mod chaos;
+
+use std::collections::HashSet;
+
 use super::*;
-use crate::pull::Culprit;
-use grpo_sandbox_protocol::Priority;
+use crate::pull::{Culprit, PullFailure};
+use grpo_sandbox_protocol::{ErrorCode, LeaseRequest, Priority};
 use proptest::prelude::*;
 
 pub(super) fn bounds(max: usize, reserved: usize) -> Bounds {
@@ -41,7 +45,7 @@ pub(super) fn bring_up(index: &mut Index, actions: &[Action]) {
     for action in actions {
         if let Action::Create { name, .. } = action {
             index.created(name, 0);
-            index.seen(name, &format!("uid-{name}"), "10.0.0.1", "node", 0);
+            index.observed(name, &format!("uid-{name}"), "10.0.0.1", "node", 0);
             index.ready(name);
         }
     }
@@ -54,7 +58,7 @@ pub(super) fn leased(bounds: Bounds) -> (Index, u32) {
     let made = plan(&mut index, 0, &mut next);
     bring_up(&mut index, &made);
     plan(&mut index, 0, &mut next);
-    index.promise("a", epoch_of(&index, "a"));
+    index.grant("a", epoch_of(&index, "a"));
     (index, next)
 }
 
@@ -95,8 +99,8 @@ fn a_lease_is_served_from_a_pod_made_for_it_and_the_pod_is_deleted_after_release
         "ordered once, however often one looks"
     );
     bring_up(&mut index, &made);
-    assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
-    index.promise("a", epoch_of(&index, "a"));
+    assert_eq!(plan(&mut index, 1, &mut next), [Action::Grant { lease: "a".into() }]);
+    index.grant("a", epoch_of(&index, "a"));
     assert_eq!(index.release("a", 2), [forget("a", None), delete("p1")]);
     assert_eq!(index.release("a", 2), [], "releasing twice is once");
 }
@@ -109,11 +113,11 @@ fn agents_never_take_the_graders_share() {
     }
     let made = plan(&mut index, 0, &mut next);
     bring_up(&mut index, &made);
-    assert_eq!(plan(&mut index, 0, &mut next), [Action::Promise { lease: "a".into() }]);
+    assert_eq!(plan(&mut index, 0, &mut next), [Action::Grant { lease: "a".into() }]);
     index.wait(request("g", "x", Priority::Grader), 0).unwrap();
     let made = plan(&mut index, 0, &mut next);
     bring_up(&mut index, &made);
-    assert_eq!(plan(&mut index, 0, &mut next), [Action::Promise { lease: "g".into() }]);
+    assert_eq!(plan(&mut index, 0, &mut next), [Action::Grant { lease: "g".into() }]);
 }
 
 #[test]
@@ -182,13 +186,13 @@ fn a_sandbox_that_is_lost_before_its_lease_was_promised_is_replaced_without_a_wo
     assert_eq!(index.queue[0].deadline, 30_000, "no longer than before");
     let made = plan(&mut index, 1, &mut next);
     bring_up(&mut index, &made);
-    assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
+    assert_eq!(plan(&mut index, 1, &mut next), [Action::Grant { lease: "a".into() }]);
     assert_eq!(
-        index.promise("a", first),
+        index.grant("a", first),
         None,
         "the ledger's answer about the first one comes late"
     );
-    assert!(index.promise("a", epoch_of(&index, "a")).is_some());
+    assert!(index.grant("a", epoch_of(&index, "a")).is_some());
     assert_eq!(index.state().voided, 0);
 }
 
@@ -332,7 +336,7 @@ fn whoever_can_be_served_from_a_ready_pod_is_not_refused_for_a_pull_that_failed_
     index.created("p2", 0);
     assert_eq!(index.pull_failed("p2", &cannot_pull(true), 0), [delete("p2")]);
     index.wait(request("a", "x", Priority::Agent), 1).unwrap();
-    assert_eq!(plan(&mut index, 1, &mut next), [Action::Promise { lease: "a".into() }]);
+    assert_eq!(plan(&mut index, 1, &mut next), [Action::Grant { lease: "a".into() }]);
 }
 
 #[test]
@@ -372,8 +376,8 @@ fn a_pod_that_is_not_there_is_gone_only_if_it_was_made() {
 #[test]
 fn a_pod_nobody_ordered_goes() {
     let mut index = Index::new(bounds(1, 0));
-    assert_eq!(index.stray("old", 0), [delete("old")]);
-    assert_eq!(index.stray("old", 0), [], "once");
+    assert_eq!(index.orphan("old", 0), [delete("old")]);
+    assert_eq!(index.orphan("old", 0), [], "once");
     index.list_begins();
     index.list_ends(&HashSet::new());
     assert!(index.ending.is_empty());
@@ -401,7 +405,7 @@ fn a_pod_that_is_shown_may_start_slowly() {
     index.want("r", vec![("huge".into(), 1)], 0);
     plan(&mut index, 0, &mut next);
     index.created("p1", 0);
-    assert!(!index.seen("p1", "uid", "", "", 0));
+    assert!(!index.observed("p1", "uid", "", "", 0));
     assert_eq!(plan(&mut index, 10_000_000, &mut next), []);
 }
 
@@ -447,7 +451,7 @@ enum Step {
     CannotPull(u8, bool),
     Ready(u8),
     Want(u8, u8),
-    Promise(u8),
+    Grant(u8),
     Time(u16),
 }
 
@@ -465,7 +469,7 @@ fn step() -> impl Strategy<Value = Step> {
         (any::<u8>(), any::<bool>()).prop_map(|(nth, is_final)| Step::CannotPull(nth, is_final)),
         any::<u8>().prop_map(Step::Ready),
         (0..3u8, 0..6u8).prop_map(|(image, count)| Step::Want(image, count)),
-        any::<u8>().prop_map(|id| Step::Promise(id % 24)),
+        any::<u8>().prop_map(|id| Step::Grant(id % 24)),
         (0..20_000u16).prop_map(Step::Time),
     ]
 }
@@ -498,13 +502,13 @@ fn take(step: Step, index: &mut Index, now: i64) {
         Step::CannotPull(at, is_final) => drop(index.pull_failed(&live(index, at), &cannot_pull(is_final), now)),
         Step::Ready(at) => {
             let name = live(index, at);
-            index.seen(&name, &name, "10.0.0.1", "node", now);
+            index.observed(&name, &name, "10.0.0.1", "node", now);
             index.ready(&name);
         }
         Step::Want(image, count) => index.want("r", vec![(format!("i{image}"), count as usize)], now),
-        Step::Promise(id) => {
+        Step::Grant(id) => {
             let lease = format!("l{id}");
-            drop(index.promise(&lease, epoch_of(index, &lease)));
+            drop(index.grant(&lease, epoch_of(index, &lease)));
         }
         Step::Deleting(at) => index.deleting(&ending(index, at)),
         Step::Time(_) => {}

@@ -183,7 +183,7 @@ impl Shard {
                     tracing::warn!(%error, ledger = self.name, "writing the ledger; leases wait");
                 }
             }
-            // The API server is away: no lease is promised until it is back.
+            // The API server is away: no lease is granted until it is back.
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -192,13 +192,13 @@ impl Shard {
 
 /// Says whether the ledger is still this gateway's.
 #[derive(Clone)]
-pub struct Witness {
+pub struct FencingCheck {
     pub api: Api<ConfigMap>,
     pub first: String,
     pub mark: Mark,
 }
 
-impl Witness {
+impl FencingCheck {
     /// An error, too, when the API server does not answer.
     pub async fn is_ours(&self) -> Result<(), LedgerError> {
         let found = self.api.get_metadata(&self.first).await;
@@ -264,20 +264,4 @@ pub fn key(lease: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn different_leases_have_different_keys() {
-        assert_eq!(key("a-b_1"), "a-b_1");
-        assert_ne!(key("a/b"), key("a.b"));
-        let (long, longer) = ("x".repeat(400), "x".repeat(401));
-        assert!(key(&long).len() <= 253 && key(&"/".repeat(100)).len() <= 253);
-        assert_ne!(key(&long), key(&longer));
-        assert!(
-            key("a/b.c")
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-        );
-    }
-}
+mod tests;

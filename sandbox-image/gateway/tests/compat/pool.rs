@@ -108,10 +108,10 @@ async fn a_patch_is_put_into_the_clean_repository_and_the_scripts_end_decides() 
     let world = World::small().await;
     let lease = world.allocate().await;
     world.repository(&lease).await;
-    world.exec(&lease, "echo dirty > f; touch stray").await;
+    world.exec(&lease, "echo dirty > f; touch leftover").await;
     // A line that the original took for the end of the script; a script's reading of standard input that ate the rest
     // of it.
-    let script = "cat > /dev/null\ncat <<'EOF'\ninside\nEOF\ncat f\n[ ! -e stray ] && [ ! -e never ]\n";
+    let script = "cat > /dev/null\ncat <<'EOF'\ninside\nEOF\ncat f\n[ ! -e leftover ] && [ ! -e never ]\n";
     let result = evaluate(&world, &lease, PATCH, script, 30).await;
     assert_eq!(result["output"], "inside\nONE $(touch never)\ntwo\n", "{result}");
     assert_eq!((&result["resolved"], &result["returncode"]), (&json!(true), &json!(0)));

@@ -16,8 +16,8 @@ const REMEMBERED_BYTES: usize = 64 << 20;
 /// Ids of which it is remembered that they have run.
 const REMEMBERED_IDS: usize = 8192;
 
-/// What a running command is to undergo.
-pub enum Order {
+/// A signal that a caller sends to a running command.
+pub enum SignalRequest {
     Kill,
     Signal(Signal),
 }
@@ -26,7 +26,7 @@ pub enum Order {
 pub struct Run {
     pub id: String,
     pub printed: Printed,
-    pub orders: mpsc::Sender<Order>,
+    pub orders: mpsc::Sender<SignalRequest>,
     /// Its result, without the output, once there is one.
     pub ended: watch::Receiver<Option<ExecResult>>,
 }
@@ -103,38 +103,4 @@ impl Known {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::output::Output;
-
-    fn run_ends(known: &mut Known, id: usize, bytes: usize) {
-        let printed = Printed::new(Output::new(bytes));
-        printed.push(&vec![b'x'; bytes]);
-        let run = Arc::new(Run {
-            id: id.to_string(),
-            printed,
-            orders: mpsc::channel(1).0,
-            ended: watch::channel(None).1,
-        });
-        known.begins(run.clone());
-        known.ends(&run);
-    }
-
-    #[test]
-    fn results_are_forgotten_by_number_and_by_size_but_not_that_they_ran() {
-        let mut known = Known::default();
-        for id in 0..REMEMBERED + 10 {
-            run_ends(&mut known, id, 1);
-        }
-        assert!(matches!(known.entries["9"], Entry::Forgotten));
-        assert!(matches!(known.entries["10"], Entry::Kept(_)));
-        run_ends(&mut known, 1000, REMEMBERED_BYTES);
-        assert!(matches!(known.entries["10"], Entry::Forgotten));
-        assert!(matches!(known.entries["1000"], Entry::Kept(_)));
-        assert_eq!(known.kept_bytes, REMEMBERED_BYTES);
-        for id in 2000..2000 + REMEMBERED_IDS {
-            run_ends(&mut known, id, 1);
-        }
-        assert_eq!((known.entries.len(), known.kept.len()), (REMEMBERED_IDS, REMEMBERED));
-    }
-}
+mod tests;

@@ -106,7 +106,7 @@ impl Folder {
 
     /// What is in it, by name; an error where that is more than `most`.
     pub fn entries(&self, most: usize) -> io::Result<Vec<(OsString, Type)>> {
-        // Opened anew: a copy of the descriptor would share its place in the listing.
+        // Opened again: a copy of the descriptor would share its place in the listing.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut listing = Dir::openat(&self.0, ".", flags, Mode::empty())?;
         let mut entries = Vec::new();

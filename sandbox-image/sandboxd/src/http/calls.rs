@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{
-    Activity, Bind, CloseRequest, ErrorBody, ErrorCode, ExecRequest, Fault, KillRequest, MAX_FILE_BYTES, MAX_POLL,
-    ProbeRequest, RELAY_PROTOCOL, RenewRequest, Room, SessionInput, SessionRequest, Share,
+    Activity, Bind, CloseRequest, ErrorBody, ErrorCode, ExecRequest, FaultOrigin, KillRequest, MAX_FILE_BYTES,
+    MAX_POLL, ProbeRequest, RELAY_PROTOCOL, RenewRequest, Room, SessionInput, SessionRequest, Share,
 };
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
@@ -158,7 +158,7 @@ async fn room_for_a_file(room: &Room) -> Result<Share, ErrorBody> {
     let share = tokio::time::timeout(BODY_WITHIN, room.take(MAX_FILE_BYTES)).await;
     share.map_err(|_| {
         let message = format!("other files were on their way for {BODY_WITHIN:?}; ask again");
-        ErrorBody::new(ErrorCode::Unavailable, Fault::Infrastructure, message)
+        ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message)
     })
 }
 
@@ -210,9 +210,9 @@ fn query(query: &str, name: &str) -> Option<String> {
 fn exec_error(error: ExecError) -> ErrorBody {
     match error {
         ExecError::NoProgram | ExecError::NoSignal(_) | ExecError::BadPrompt(_) => bad_request(error.to_string()),
-        ExecError::Unknown(_) => ErrorBody::new(ErrorCode::NoSuchExec, Fault::Client, error.to_string()),
+        ExecError::Unknown(_) => ErrorBody::new(ErrorCode::NoSuchExec, FaultOrigin::Client, error.to_string()),
         ExecError::TooMany | ExecError::Setup(_) => {
-            ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
+            ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Workload, error.to_string())
         }
     }
 }
@@ -222,7 +222,7 @@ fn relay_error(error: RelayError) -> ErrorBody {
         RelayError::BadPort(_) => bad_request(error.to_string()),
         // The policy may have taken the port.
         RelayError::TooMany | RelayError::Listen { .. } => {
-            ErrorBody::new(ErrorCode::Unavailable, Fault::Workload, error.to_string())
+            ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Workload, error.to_string())
         }
     }
 }
@@ -230,12 +230,12 @@ fn relay_error(error: RelayError) -> ErrorBody {
 fn file_error(error: FileError) -> ErrorBody {
     let (code, fault) = match &error {
         FileError::BadPath(_) | FileError::BadMode(_) | FileError::BadTar { .. } => {
-            (ErrorCode::BadRequest, Fault::Client)
+            (ErrorCode::BadRequest, FaultOrigin::Client)
         }
-        FileError::Missing(_) | FileError::NotAFile(_) => (ErrorCode::NoSuchFile, Fault::Workload),
-        FileError::TooLarge { .. } | FileError::TarTooLarge { .. } => (ErrorCode::TooLarge, Fault::Workload),
+        FileError::Missing(_) | FileError::NotAFile(_) => (ErrorCode::NoSuchFile, FaultOrigin::Workload),
+        FileError::TooLarge { .. } | FileError::TarTooLarge { .. } => (ErrorCode::TooLarge, FaultOrigin::Workload),
         // A full disk or a folder turned into a file is the policy's doing.
-        FileError::Io { .. } => (ErrorCode::NoSuchFile, Fault::Workload),
+        FileError::Io { .. } => (ErrorCode::NoSuchFile, FaultOrigin::Workload),
     };
     ErrorBody::new(code, fault, error.to_string())
 }

@@ -9,7 +9,7 @@ use grpo_sandbox_protocol::MAX_FILE_BYTES;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::faults::{Fault, Kind};
+use super::errors::{Kind, SwerexError};
 use super::{Answer, Runtime, TTL, read as parsed};
 
 const MODE: &str = "0644";
@@ -25,7 +25,7 @@ pub(super) struct ReadFile {
 
 impl ReadFile {
     /// As Python reads text: with line ends made one.
-    fn text(&self, bytes: &[u8]) -> Result<String, Fault> {
+    fn text(&self, bytes: &[u8]) -> Result<String, SwerexError> {
         let encoding = self
             .encoding
             .as_deref()
@@ -35,13 +35,13 @@ impl ReadFile {
         let text = match (encoding.as_str(), self.errors.as_deref().unwrap_or("strict")) {
             ("latin-1" | "latin1" | "iso-8859-1", _) => bytes.iter().map(|byte| char::from(*byte)).collect(),
             ("utf-8" | "utf8" | "ascii", "strict") => std::str::from_utf8(bytes)
-                .map_err(|error| Kind::Value.fault(format!("{}: {error}", self.path)))?
+                .map_err(|error| Kind::Value.error(format!("{}: {error}", self.path)))?
                 .to_owned(),
             ("utf-8" | "utf8" | "ascii", "replace") => String::from_utf8_lossy(bytes).into_owned(),
             ("utf-8" | "utf8" | "ascii", "ignore") => bytes.utf8_chunks().map(|chunk| chunk.valid()).collect(),
             (encoding, errors) => {
                 let message = format!("unknown encoding {encoding:?} or handling of errors {errors:?} here");
-                return Err(Kind::Lookup.fault(message));
+                return Err(Kind::Lookup.error(message));
             }
         };
         Ok(text.replace("\r\n", "\n").replace('\r', "\n"))
@@ -68,7 +68,7 @@ pub(super) async fn write(runtime: Runtime, body: Bytes) -> Answer {
 }
 
 /// A file that is there keeps its permissions.
-async fn put(runtime: &Runtime, path: &str, bytes: Bytes) -> Result<(), Fault> {
+async fn put(runtime: &Runtime, path: &str, bytes: Bytes) -> Result<(), SwerexError> {
     let script = "stat -L -c %a -- \"$1\" 2> /dev/null || echo";
     let mode = runtime.script("mode", script, &[path]).await?;
     let mode = match mode.trim() {
@@ -83,10 +83,10 @@ async fn put(runtime: &Runtime, path: &str, bytes: Bytes) -> Result<(), Fault> {
 pub(super) async fn upload(runtime: Runtime, headers: HeaderMap, body: Bytes) -> Answer {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let boundary = multer::parse_boundary(kind.unwrap_or_default());
-    let boundary = boundary.map_err(|error| Fault::unprocessable(&error.to_string()))?;
+    let boundary = boundary.map_err(|error| SwerexError::unprocessable(&error.to_string()))?;
     let form = Form::read(body, boundary).await?;
     if form.unzip {
-        let tar = retarred(&form.file).map_err(|error| Kind::Value.fault(format!("reading the zip: {error}")))?;
+        let tar = retarred(&form.file).map_err(|error| Kind::Value.error(format!("reading the zip: {error}")))?;
         runtime.compat.own.renew(&runtime.lease, TTL).await?;
         runtime
             .compat
@@ -107,8 +107,8 @@ struct Form {
 }
 
 impl Form {
-    async fn read(body: Bytes, boundary: String) -> Result<Self, Fault> {
-        let broken = |error: multer::Error| Fault::unprocessable(&error.to_string());
+    async fn read(body: Bytes, boundary: String) -> Result<Self, SwerexError> {
+        let broken = |error: multer::Error| SwerexError::unprocessable(&error.to_string());
         let whole = futures::stream::iter([Ok::<_, std::io::Error>(body)]);
         let mut parts = multer::Multipart::new(whole, boundary);
         let mut form = Self::default();
@@ -121,7 +121,7 @@ impl Form {
             }
         }
         match form.target_path.is_empty() {
-            true => Err(Fault::unprocessable("target_path is missing")),
+            true => Err(SwerexError::unprocessable("target_path is missing")),
             false => Ok(form),
         }
     }

@@ -14,7 +14,7 @@ use regex_lite::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::faults::{Fault, Kind};
+use super::errors::{Kind, SwerexError};
 use super::{Answer, OWN_SECONDS, Runtime, TTL, prefixed, read, seconds};
 use crate::compat::retries::{hex, random_hex, said};
 
@@ -101,7 +101,7 @@ impl<'a> Shell<'a> {
         text: &str,
         prompt: Option<&str>,
         within: Duration,
-    ) -> Result<SessionReply, Fault> {
+    ) -> Result<SessionReply, SwerexError> {
         let id = format!("{}-{step}", self.runtime.call);
         let millis = within.as_millis() as u64;
         let mut input = json!({"session": self.id(), "id": id, "text": text, "timeoutMillis": millis});
@@ -111,7 +111,7 @@ impl<'a> Shell<'a> {
         }
         let reply: Result<SessionReply, ErrorBody> = self.runtime.call("/sessions/input", &input).await;
         reply.map_err(|error| match error.code {
-            ErrorCode::NoSuchExec => Kind::NoSession.fault(format!("session {:?} does not exist", self.session)),
+            ErrorCode::NoSuchExec => Kind::NoSession.error(format!("session {:?} does not exist", self.session)),
             _ => error.into(),
         })
     }
@@ -123,7 +123,7 @@ impl<'a> Shell<'a> {
         text: &str,
         expect: &[String],
         within: Duration,
-    ) -> Result<Option<Printed>, Fault> {
+    ) -> Result<Option<Printed>, SwerexError> {
         let own = regex_lite::escape(&self.prompt);
         let patterns: Vec<&str> = expect.iter().map(String::as_str).chain([own.as_str()]).collect();
         let any = patterns.join("|");
@@ -145,7 +145,7 @@ impl<'a> Shell<'a> {
         }
         for (nth, pattern) in patterns.iter().enumerate() {
             let at_end = Regex::new(&format!("(?:{pattern})\\z"))
-                .map_err(|error| Kind::Value.fault(format!("expect {pattern:?}: {error}")))?;
+                .map_err(|error| Kind::Value.error(format!("expect {pattern:?}: {error}")))?;
             if let Some(found) = at_end.find(&output) {
                 let expected = expect.get(nth).unwrap_or(&self.prompt).clone();
                 return Ok(Some(Printed {
@@ -161,7 +161,7 @@ impl<'a> Shell<'a> {
     }
 
     /// Only sandboxd knows which sessions there are.
-    async fn exists(&self) -> Result<bool, Fault> {
+    async fn exists(&self) -> Result<bool, SwerexError> {
         let input =
             json!({"session": self.id(), "id": random_hex(32), "text": "", "idleMillis": 0, "timeoutMillis": 0});
         let reply: Result<Value, ErrorBody> = self.runtime.call("/sessions/input", &input).await;
@@ -187,7 +187,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
     let asked: Create = read(&body)?;
     let shell = Shell::of(&runtime, &asked.session);
     if shell.exists().await? {
-        return Err(Kind::SessionExists.fault(format!("session {} already exists", asked.session)));
+        return Err(Kind::SessionExists.error(format!("session {} already exists", asked.session)));
     }
     // Line editing would print more than was asked for.
     let request = json!({"id": shell.id(), "argv": ["/usr/bin/env", "bash", "--noediting"],
@@ -206,7 +206,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
     let begun = shell.typed("begin", &text, &[], within).await?;
     let Some(mut printed) = begun else {
         let message = format!("the shell was not ready within {within:?}");
-        return Err(Kind::CommandTimeout.fault(message));
+        return Err(Kind::CommandTimeout.error(message));
     };
     // The shell asked already when it began; what was typed is answered behind the mark.
     if !printed.output.contains(&mark) {
@@ -246,7 +246,7 @@ pub(super) async fn run(runtime: Runtime, body: Bytes) -> Answer {
     let Some(printed) = shell.typed("run", &text, &action.expect, within).await? else {
         return Err(out_of_time(&action));
     };
-    let end = Regex::new(&format!("{mark}:([0-9]+);")).map_err(|error| Kind::Value.fault(error.to_string()))?;
+    let end = Regex::new(&format!("{mark}:([0-9]+);")).map_err(|error| Kind::Value.error(error.to_string()))?;
     let found = end.captures(&printed.output);
     let code = found.as_ref().and_then(|found| found[1].parse::<i64>().ok());
     let output = match found.as_ref().and_then(|found| found.get(0)) {
@@ -259,20 +259,20 @@ pub(super) async fn run(runtime: Runtime, body: Bytes) -> Answer {
         "raise" if code != Some(0) && found.is_some() => {
             let (command, code) = (&action.command, code.unwrap_or(-1));
             let why = format!("Command {command:?} failed with exit code {code}. Here is the output:\n{output:?}");
-            Err(Kind::NonZeroExitCode.fault(prefixed(&action.error_msg, why)))
+            Err(Kind::NonZeroExitCode.error(prefixed(&action.error_msg, why)))
         }
         _ => observed(output, code, &printed.expected),
     }
 }
 
-fn out_of_time(action: &Action) -> Fault {
+fn out_of_time(action: &Action) -> SwerexError {
     let (limit, command) = (action.timeout.unwrap_or_default(), &action.command);
-    Kind::CommandTimeout.fault(format!(
+    Kind::CommandTimeout.error(format!(
         "timeout after {limit} seconds while running command {command:?}"
     ))
 }
 
-async fn check_syntax(runtime: &Runtime, command: &str) -> Result<(), Fault> {
+async fn check_syntax(runtime: &Runtime, command: &str) -> Result<(), SwerexError> {
     let argv = ["/usr/bin/env", "bash", "-n"].map(str::to_owned).into();
     let mut request = runtime.command("syntax", argv, OWN_SECONDS);
     request.stdin = Some(format!("{command}\n"));
@@ -316,7 +316,7 @@ async fn interrupt(shell: &Shell<'_>, action: &Action) -> Answer {
         .await?;
     match killed {
         Some(printed) => observed(printed.output.trim(), Some(0), &printed.expected),
-        None => Err(Kind::CommandTimeout.fault("Failed to interrupt session")),
+        None => Err(Kind::CommandTimeout.error("Failed to interrupt session")),
     }
 }
 
@@ -326,7 +326,7 @@ pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
     runtime.compat.own.renew(&runtime.lease, TTL).await?;
     if !shell.exists().await? {
         let message = format!("session {:?} does not exist", asked.session);
-        return Err(Kind::NoSession.fault(message));
+        return Err(Kind::NoSession.error(message));
     }
     let _: Value = runtime.call("/sessions/close", &json!({"id": shell.id()})).await?;
     Ok(Json(json!({"session_type": "bash"})))

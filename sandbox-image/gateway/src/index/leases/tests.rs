@@ -1,7 +1,7 @@
 //! Sandboxes that are used again: another container in the same pod.
 
-use super::tests::{bounds, bring_up, delete, leased, plan, request};
 use super::*;
+use crate::index::tests::{bounds, bring_up, delete, leased, plan, request};
 use grpo_sandbox_protocol::Priority;
 
 /// Lease a is held in pod p1 of a pool that resets.
@@ -21,7 +21,7 @@ fn reset() -> Action {
     }
 }
 
-/// What the gateway is told to do with lease a, and for whom p1 is then promised.
+/// What the gateway is told to do with lease a, and for whom p1 is then granted.
 fn given_back(index: &mut Index) {
     let actions = index.release("a", 10);
     assert!(
@@ -39,11 +39,11 @@ fn a_pod_that_is_given_back_is_leased_again_once_sandboxd_has_ended_and_answers_
     // The old sandboxd may still answer.
     index.ready("p1");
     assert_eq!(plan(&mut index, 10, &mut next), []);
-    assert_eq!(index.anew("p1", 7), None, "that was another lease's order");
-    assert_eq!(index.anew("p1", 1).as_deref(), Some("10.0.0.1"));
+    assert_eq!(index.restarting("p1", 7), None, "that was another lease's order");
+    assert_eq!(index.restarting("p1", 1).as_deref(), Some("10.0.0.1"));
     assert_eq!(plan(&mut index, 11, &mut next), []);
     index.ready("p1");
-    assert_eq!(plan(&mut index, 12, &mut next), [Action::Promise { lease: "b".into() }]);
+    assert_eq!(plan(&mut index, 12, &mut next), [Action::Grant { lease: "b".into() }]);
     let held = &index.leases["b"].entry;
     assert_eq!((held.sandbox.as_str(), held.restarts), ("p1", 1));
     assert_eq!(
@@ -59,10 +59,10 @@ fn a_container_that_does_not_come_back_in_time_is_replaced_by_another_pod() {
         let (mut index, mut next) = resetting(1);
         given_back(&mut index);
         if sandboxd_heard {
-            index.anew("p1", 1);
+            index.restarting("p1", 1);
         }
         index.wait(request("b", "x", Priority::Agent), 10).unwrap();
-        let until = 10 + ANEW_WITHIN;
+        let until = 10 + RESTART_WITHIN;
         assert_eq!(index.next_deadline(10), Some(until));
         assert_eq!(plan(&mut index, until - 1, &mut next), []);
         assert_eq!(plan(&mut index, until, &mut next)[0], delete("p1"));
@@ -86,7 +86,7 @@ fn the_watch_may_tell_of_the_new_container_before_sandboxd_says_that_it_ends() {
     let (mut index, _) = resetting(2);
     given_back(&mut index);
     assert_eq!(index.restarted("p1", 1, SandboxCause::Unknown, 11), []);
-    assert!(index.anew("p1", 1).is_some());
+    assert!(index.restarting("p1", 1).is_some());
     assert_eq!(index.restarted("p1", 1, SandboxCause::Unknown, 12), []);
     assert_eq!(index.restarted("p1", 2, SandboxCause::Unknown, 13), [delete("p1")]);
 }
@@ -108,7 +108,7 @@ fn what_is_given_back_by_itself_or_before_it_was_promised_goes_as_ever() {
 fn a_reset_pod_that_nobody_wants_makes_room_for_another_image() {
     let (mut index, mut next) = resetting(1);
     given_back(&mut index);
-    index.anew("p1", 1);
+    index.restarting("p1", 1);
     index.wait(request("b", "y", Priority::Agent), 10).unwrap();
     assert_eq!(plan(&mut index, 10, &mut next), [delete("p1")]);
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// The status that says that the body is an exception.
 const EXCEPTION: u16 = 511;
 
-pub struct Fault {
+pub struct SwerexError {
     status: StatusCode,
     body: Value,
 }
@@ -47,22 +47,22 @@ impl Kind {
         }
     }
 
-    pub fn fault(self, message: impl Into<String>) -> Fault {
+    pub fn error(self, message: impl Into<String>) -> SwerexError {
         self.with(message, json!({}))
     }
 
     /// `extra` becomes the exception's `extra_info`.
-    pub fn with(self, message: impl Into<String>, extra: Value) -> Fault {
+    pub fn with(self, message: impl Into<String>, extra: Value) -> SwerexError {
         let (message, class): (String, _) = (message.into(), self.class());
         let told = json!({"message": message, "class_path": class, "traceback": "", "extra_info": extra});
-        Fault {
+        SwerexError {
             status: StatusCode::from_u16(EXCEPTION).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             body: json!({"swerexception": told}),
         }
     }
 }
 
-impl Fault {
+impl SwerexError {
     pub fn no_key() -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,
@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-impl From<ErrorBody> for Fault {
+impl From<ErrorBody> for SwerexError {
     fn from(error: ErrorBody) -> Self {
         let extra = json!({"code": error.code, "fault": error.fault, "cause": error.cause});
         let kind = match error.code {
@@ -90,7 +90,7 @@ impl From<ErrorBody> for Fault {
     }
 }
 
-impl IntoResponse for Fault {
+impl IntoResponse for SwerexError {
     fn into_response(self) -> Response {
         (self.status, Json(self.body)).into_response()
     }

@@ -1,7 +1,8 @@
 //! How many pods there are, for whom, and when they go.
 
-use super::tests::{bounds, bring_up, cannot_pull, delete, leased, plan, request};
 use super::*;
+use crate::index::Bounds;
+use crate::index::tests::{bounds, bring_up, cannot_pull, delete, leased, plan, request};
 use grpo_sandbox_protocol::Priority;
 
 #[test]
@@ -48,7 +49,7 @@ fn what_the_pool_keeps_warm_is_there_without_any_run_and_does_not_go() {
     index.wait(request("a", "kept", Priority::Agent), next_year).unwrap();
     let actions = plan(&mut index, next_year, &mut next);
     assert!(
-        matches!(&actions[..], [Action::Promise { .. }, Action::Create { image, .. }] if image == "kept"),
+        matches!(&actions[..], [Action::Grant { .. }, Action::Create { image, .. }] if image == "kept"),
         "{actions:?}"
     );
 }

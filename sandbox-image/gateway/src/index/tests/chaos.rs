@@ -1,17 +1,17 @@
 //! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while
 //! gateways are killed, replaced, and go on beside their successors.
 //!
-//! Pods that are given back are used again, their containers begun anew; sandboxd takes one lease in each life of its
+//! Pods that are given back are used again, their containers restarted; sandboxd takes one lease in each life of its
 //! container.
 //!
 //! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what
-//! its orders under way may become included; what was promised is found again by the next gateway. Checked at the end,
+//! its orders under way may become included; what was granted is found again by the next gateway. Checked at the end,
 //! when everything has arrived: nothing is left over.
 
 use std::collections::BTreeSet;
 
-use super::*;
-use grpo_sandbox_protocol::Priority;
+use crate::index::*;
+use grpo_sandbox_protocol::{LeaseRequest, Priority};
 use proptest::prelude::*;
 
 const MAX: usize = 4;
@@ -22,7 +22,7 @@ struct Pod {
     uid: String,
     term: u64,
     answers: bool,
-    /// How often its container has begun anew.
+    /// How often its container has restarted.
     restarts: u32,
     bound: Option<(String, u64)>,
 }
@@ -38,9 +38,9 @@ impl Pod {
     }
 }
 
-/// What is on its way to the API server, to the ledger, or to a sandbox.
+/// A request on its way to the API server, to the ledger, or to a sandbox.
 #[derive(Clone, Debug)]
-enum Order {
+enum InFlight {
     Create { name: String, image: String },
     Delete { name: String },
     Commit { lease: String },
@@ -61,8 +61,8 @@ enum News {
     Gone(String, String),
     List(Vec<Shown>),
     /// sandboxd has taken the order to end, or not.
-    Anew(String, u64),
-    NotAnew(String),
+    Restarting(String, u64),
+    NotRestarting(String),
 }
 
 /// A pod as the watch or a list shows it.
@@ -77,7 +77,7 @@ struct Shown {
 struct Gateway {
     index: Index,
     term: u64,
-    orders: Vec<Order>,
+    orders: Vec<InFlight>,
     news: Vec<News>,
     /// Uids of the pods that it took over.
     adopted: BTreeSet<String>,
@@ -92,12 +92,12 @@ struct World {
     /// The last is the one in office.
     gateways: Vec<Gateway>,
     /// Orders of gateways that are no more.
-    late: Vec<(u64, Order)>,
-    /// To whom each life of a pod, by its uid, was ever promised.
-    promised: BTreeMap<(String, u32), (String, u64)>,
+    late: Vec<(u64, InFlight)>,
+    /// To whom each life of a pod, by its uid, was ever granted.
+    granted: BTreeMap<(String, u32), (String, u64)>,
     /// Leases that somebody holds and has not given back or lost.
     held: BTreeMap<String, (u64, String, (String, u32))>,
-    /// Leases that were given back or taken back. A promise that comes later from a gateway that does not know it is
+    /// Leases that were given back or taken back. A grant that comes later from a gateway that does not know it is
     /// worth nothing.
     ended: BTreeSet<(String, u64)>,
     uids: u32,
@@ -238,18 +238,18 @@ impl World {
         for action in actions {
             let gateway = &mut self.gateways[at];
             gateway.orders.extend(match action {
-                Action::Create { name, image, .. } => Some(Order::Create { name, image }),
-                Action::Delete { name } => Some(Order::Delete { name }),
-                Action::Reset { name, lease, epoch, .. } => Some(Order::Reset { name, lease, epoch }),
-                Action::Promise { lease } => Some(Order::Commit { lease }),
+                Action::Create { name, image, .. } => Some(InFlight::Create { name, image }),
+                Action::Delete { name } => Some(InFlight::Delete { name }),
+                Action::Reset { name, lease, epoch, .. } => Some(InFlight::Reset { name, lease, epoch }),
+                Action::Grant { lease } => Some(InFlight::Commit { lease }),
                 Action::Forget { lease, epoch, .. } => {
                     if self.held.get(&lease).is_some_and(|(held, ..)| *held == epoch) {
                         self.held.remove(&lease);
                     }
                     self.ended.insert((lease.clone(), epoch));
-                    Some(Order::Forget { lease, epoch })
+                    Some(InFlight::Forget { lease, epoch })
                 }
-                Action::Ask { lease, epoch } => Some(Order::Ask { lease, epoch }),
+                Action::Ask { lease, epoch } => Some(InFlight::Ask { lease, epoch }),
                 Action::Refuse { .. } => None,
             });
         }
@@ -266,21 +266,21 @@ impl World {
         let order = gateway.orders.swap_remove(nth % gateway.orders.len());
         let (term, is_lost) = (gateway.term, outcome == 0);
         match order {
-            Order::Create { name, image } => match outcome {
+            InFlight::Create { name, image } => match outcome {
                 1 if !self.pods.contains_key(&name) => self.gateways[at].news.push(News::Refused(name)),
-                2 => self.gateways[at].orders.push(Order::Create { name, image }),
+                2 => self.gateways[at].orders.push(InFlight::Create { name, image }),
                 _ => {
                     self.create(term, &name, &image);
                     let uid = self.pods.get(&name).map(|pod| pod.uid.clone()).unwrap_or_default();
                     let gateway = &mut self.gateways[at];
                     match is_lost {
                         // It asks for the same pod again.
-                        true => gateway.orders.push(Order::Create { name, image }),
+                        true => gateway.orders.push(InFlight::Create { name, image }),
                         false => gateway.news.push(News::Created(name, uid)),
                     }
                 }
             },
-            Order::Delete { name } => {
+            InFlight::Delete { name } => {
                 let news = match self.remove(&name) {
                     true => News::Deleting(name),
                     false => News::Absent(name),
@@ -289,7 +289,7 @@ impl World {
                     self.gateways[at].news.push(news);
                 }
             }
-            Order::Commit { lease } => {
+            InFlight::Commit { lease } => {
                 if term != self.ledger_term {
                     return self.end(at);
                 }
@@ -297,19 +297,19 @@ impl World {
                 if let Some(held) = gateway.index.leases.get(&lease) {
                     let entry = held.entry.clone();
                     self.ledger.insert(lease, entry.clone());
-                    gateway.orders.push(Order::Bind { entry });
+                    gateway.orders.push(InFlight::Bind { entry });
                 }
             }
-            Order::Bind { entry } => self.bind(at, entry),
-            Order::Reset { name, lease, epoch } => {
+            InFlight::Bind { entry } => self.bind(at, entry),
+            InFlight::Reset { name, lease, epoch } => {
                 let is_taken = outcome != 1 && self.end_of_life(&name, &lease, epoch);
                 let news = match is_taken && !is_lost {
-                    true => News::Anew(name, epoch),
-                    false => News::NotAnew(name),
+                    true => News::Restarting(name, epoch),
+                    false => News::NotRestarting(name),
                 };
                 self.gateways[at].news.push(news);
             }
-            Order::Forget { lease, epoch } => {
+            InFlight::Forget { lease, epoch } => {
                 if term != self.ledger_term {
                     return self.end(at);
                 }
@@ -317,7 +317,7 @@ impl World {
                     self.ledger.remove(&lease);
                 }
             }
-            Order::Ask { lease, epoch } => {
+            InFlight::Ask { lease, epoch } => {
                 let now = self.now;
                 let actions = self.gateways[at]
                     .index
@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// sandboxd gets the order to end. Its container begins anew at some time.
+    /// sandboxd gets the order to end. Its container restarts at some time.
     fn end_of_life(&mut self, name: &str, lease: &str, epoch: u64) -> bool {
         let pod = self.pods.get_mut(name);
         let Some(pod) = pod.filter(|pod| {
@@ -349,18 +349,18 @@ impl World {
         let (lease, epoch) = (entry.lease.clone(), entry.epoch);
         let known = gateway.index.leases.get(&lease).map(|held| held.entry.epoch);
         if known != Some(epoch) {
-            gateway.orders.push(Order::Forget { lease, epoch });
+            gateway.orders.push(InFlight::Forget { lease, epoch });
             return;
         }
         let who = (lease.clone(), epoch);
         let pod = self.pods.get_mut(&entry.sandbox).filter(|pod| pod.uid == entry.pod_uid);
-        // While its container begins anew nobody listens.
+        // While its container restarts, no sandboxd listens.
         match pod.filter(|pod| pod.answers && pod.bound.as_ref().is_none_or(|bound| *bound == who)) {
             Some(pod) => {
                 let life = (entry.pod_uid, pod.restarts);
                 pod.bound = Some(who.clone());
-                assert!(gateway.index.promise(&lease, epoch).is_some());
-                let before = self.promised.insert(life.clone(), who.clone());
+                assert!(gateway.index.grant(&lease, epoch).is_some());
+                let before = self.granted.insert(life.clone(), who.clone());
                 assert!(
                     before.is_none_or(|before| before == who),
                     "{} has two leases",
@@ -407,11 +407,11 @@ impl World {
                 index.absent(&name);
                 Vec::new()
             }
-            News::Anew(name, epoch) => {
-                index.anew(&name, epoch);
+            News::Restarting(name, epoch) => {
+                index.restarting(&name, epoch);
                 Vec::new()
             }
-            News::NotAnew(name) => index.discard(&name, SandboxCause::Unknown, now),
+            News::NotRestarting(name) => index.discard(&name, SandboxCause::Unknown, now),
             News::Shown(shown) => match self.saw(at, &shown) {
                 Some(actions) => actions,
                 None => return self.end(at),
@@ -438,10 +438,10 @@ impl World {
         if gateway.index.knows(name) {
             let index = &mut gateway.index;
             let actions = index.restarted(name, shown.restarts, SandboxCause::Unknown, now);
-            index.seen(name, &shown.uid, "10.0.0.1", "node", now);
+            index.observed(name, &shown.uid, "10.0.0.1", "node", now);
             return Some(actions);
         }
-        (shown.term <= gateway.term).then(|| gateway.index.stray(name, now))
+        (shown.term <= gateway.term).then(|| gateway.index.orphan(name, now))
     }
 
     /// sandboxds that answer are noticed.
@@ -492,14 +492,14 @@ impl World {
         }
         for (term, order) in std::mem::take(&mut self.late) {
             match order {
-                Order::Create { name, image } => self.create(term, &name, &image),
-                Order::Delete { name } => drop(self.remove(&name)),
-                Order::Reset { name, lease, epoch } => drop(self.end_of_life(&name, &lease, epoch)),
+                InFlight::Create { name, image } => self.create(term, &name, &image),
+                InFlight::Delete { name } => drop(self.remove(&name)),
+                InFlight::Reset { name, lease, epoch } => drop(self.end_of_life(&name, &lease, epoch)),
                 _ => {}
             }
         }
         for round in 0..130 {
-            // The watch begins anew now and then: what came out of order is put right.
+            // The watch restarts now and then: what came out of order is put right.
             if round == 60 {
                 self.relist(0);
             }
@@ -600,9 +600,9 @@ fn take(world: &mut World, step: Step) {
             if !world.late.is_empty() {
                 let nth = nth as usize % world.late.len();
                 match world.late.swap_remove(nth) {
-                    (term, Order::Create { name, image }) => world.create(term, &name, &image),
-                    (_, Order::Delete { name }) => drop(world.remove(&name)),
-                    (_, Order::Reset { name, lease, epoch }) => drop(world.end_of_life(&name, &lease, epoch)),
+                    (term, InFlight::Create { name, image }) => world.create(term, &name, &image),
+                    (_, InFlight::Delete { name }) => drop(world.remove(&name)),
+                    (_, InFlight::Reset { name, lease, epoch }) => drop(world.end_of_life(&name, &lease, epoch)),
                     _ => {}
                 }
             }
@@ -635,7 +635,7 @@ proptest! {
         let mut leases: Vec<&String> = index.leases.keys().collect();
         leases.sort();
         prop_assert_eq!(leases, in_the_ledger);
-        prop_assert!(index.leases.values().all(|held| held.promised));
+        prop_assert!(index.leases.values().all(|held| held.granted));
         prop_assert!(world.pods.len() <= MAX);
     }
 }

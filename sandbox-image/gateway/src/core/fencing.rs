@@ -20,7 +20,7 @@ const FIRST_POD_AFTER: Duration = Duration::from_secs(2);
 impl Core {
     /// Returns when a pod may be made; false when that is another gateway's to do.
     pub(super) async fn may_make_pods(&self) -> bool {
-        let Some(witness) = &self.witness else {
+        let Some(fencing) = &self.fencing else {
             return true;
         };
         if self.template.term > 1 {
@@ -31,7 +31,7 @@ impl Core {
             return true;
         }
         let asked = Instant::now();
-        match tokio::time::timeout(TAKEN_WITHIN, witness.is_ours()).await {
+        match tokio::time::timeout(TAKEN_WITHIN, fencing.is_ours()).await {
             Ok(Err(LedgerError::Fenced { .. })) => {
                 self.replaced.notify_one();
                 false
@@ -45,14 +45,14 @@ impl Core {
         }
     }
 
-    /// Whether the pool is still this gateway's. Another may have promised since what this one does not know of.
-    pub async fn is_its_pools(&self) -> Result<(), ErrorBody> {
-        let Some(witness) = &self.witness else {
+    /// Whether the pool is still this gateway's. Another gateway may have granted leases that this one does not know.
+    pub async fn owns_pool(&self) -> Result<(), ErrorBody> {
+        let Some(fencing) = &self.fencing else {
             return Ok(());
         };
         let asked = async {
-            let _turn = self.testimonies.acquire().await;
-            witness.is_ours().await
+            let _turn = self.fencing_checks.acquire().await;
+            fencing.is_ours().await
         };
         let why = match tokio::time::timeout(TAKEN_WITHIN, asked).await {
             Ok(Ok(())) => return Ok(()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 
-use super::turns::in_turn;
+use super::fair_queue::in_fair_order;
 use super::{Action, Index, Sandbox, Stage};
 use crate::pull::PullFailure;
 
@@ -50,7 +50,7 @@ impl Room {
 
 impl Index {
     /// Orders pods for who waits, then for who will, and ends what is of no use.
-    pub(super) fn grow(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
+    pub(super) fn scale_up(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
         let mut spare = self.unleased();
         // What waits now, and has no pod that comes up for it.
         let mut missing = self.waiting_images(now);
@@ -183,7 +183,7 @@ impl Index {
     /// The images of those who wait and may be served, in turn.
     fn waiting_images(&self, now: i64) -> Vec<Arc<str>> {
         let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
-        in_turn(&self.queue, &self.leases, |_, waiter| {
+        in_fair_order(&self.queue, &self.leases, |_, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
             if is_agent && agents_left == 0 || self.pulls.refusal(&waiter.request.image, now).is_some() {
                 return false;
@@ -220,11 +220,11 @@ impl Index {
         let there: HashSet<&str> = self.sandboxes.values().map(|sandbox| sandbox.image.as_str()).collect();
         let waiting = self.queue.iter().map(|waiter| Arc::from(waiter.request.image.as_str()));
         let demanded = self.demand.values().flat_map(|wanted| &wanted.images);
-        let mut seen = HashSet::new();
+        let mut distinct = HashSet::new();
         waiting
             .chain(demanded.map(|(image, _)| image.clone()))
             .filter(|image| !there.contains(&**image) && !self.pulls.is_suspect(image, now))
-            .filter(|image| seen.insert(image.clone()))
+            .filter(|image| distinct.insert(image.clone()))
             .collect()
     }
 
@@ -289,3 +289,6 @@ impl Index {
         self.surplus_since.values().map(|since| since + LINGER).min()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Grants leases that the index has decided: durable first, then bound, then told to the callers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use grpo_sandbox_protocol::SandboxCause;
+use tokio::sync::oneshot;
+
+use super::{Core, lease, now};
+use crate::index::{Action, ActiveLease, Index};
+use crate::ledger::Change;
+use crate::sandbox::Holder;
+
+impl Core {
+    /// Durable first, then bound, then granted.
+    pub(super) async fn grant(self: Arc<Self>, id: String) {
+        let Some(held) = self.lock().leases.get(&id).cloned() else {
+            return;
+        };
+        let decided = Instant::now();
+        if self.granting.fetch_add(1, Ordering::Relaxed) == 0 {
+            // Nobody else waits for the processor: the way there is made while the ledger is written.
+            let (core, ip) = (self.clone(), held.ip.clone());
+            tokio::spawn(async move { core.sandboxes.greet(&ip).await });
+        }
+        let is_durable = self.is_durable(&held).await;
+        self.granting.fetch_sub(1, Ordering::Relaxed);
+        if !is_durable {
+            return;
+        }
+        self.metrics.committed(decided.elapsed());
+        let durable = Instant::now();
+        let epoch = held.entry.epoch;
+        let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
+        if !self.look(is_still) {
+            // Given back meanwhile, perhaps before it was written.
+            let (lease, cause) = (id, None);
+            self.act(Action::Forget { lease, epoch, cause });
+            return;
+        }
+        let holder = Holder::of(&held);
+        let ttl = ((held.entry.expires_at - now()).max(1000) / 1000) as u64;
+        match self.sandboxes.bind(holder, ttl + 60).await {
+            Ok(()) => {
+                self.metrics.bound(durable.elapsed());
+                self.granted(&id, epoch);
+            }
+            Err(error) => {
+                let sandbox = &held.entry.sandbox;
+                tracing::warn!(%error, lease = id, sandbox, "binding a sandbox; it is thrown away");
+                self.apply(|index| index.discard(sandbox, SandboxCause::Unknown, now()));
+            }
+        }
+    }
+
+    /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.
+    async fn is_durable(&self, held: &ActiveLease) -> bool {
+        let (done, committed) = oneshot::channel();
+        let entry = held.entry.clone();
+        self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
+    }
+
+    fn granted(&self, id: &str, epoch: u64) {
+        let Some(held) = self.with(|index| index.grant(id, epoch)) else {
+            return;
+        };
+        let waited = (now() - held.asked_at).max(0).unsigned_abs();
+        self.metrics.leased(&held, Duration::from_millis(waited));
+        self.waiters.answer(id, Ok(lease(&held)));
+    }
+
+    /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
+    pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<ActiveLease> {
+        let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
+        if is_longer && !self.is_durable(&held).await {
+            return None;
+        }
+        Some(held)
+    }
+}

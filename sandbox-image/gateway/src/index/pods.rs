@@ -1,0 +1,245 @@
+//! What the cluster tells of pods: made, shown, answering, failing, gone.
+
+use std::collections::{HashSet, VecDeque};
+
+use grpo_sandbox_protocol::SandboxCause;
+
+use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter};
+use crate::pull::PullFailure;
+
+/// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first
+/// one, told again, milliseconds.
+const SECOND_PULL: i64 = 5_000;
+
+impl Index {
+    /// A list of pods begins. Whatever is known to exist by now is in it, or is gone.
+    pub fn list_begins(&mut self) {
+        self.lists += 1;
+    }
+
+    /// The list is whole.
+    pub fn list_ends(&mut self, listed: &HashSet<String>) -> Vec<Action> {
+        let lists = self.lists;
+        let must_be_listed = |created: Option<Created>| created.is_some_and(|created| created.lists < lists);
+        self.ending
+            .retain(|name, ending| ending.unanswered || listed.contains(name) || !must_be_listed(ending.created));
+        let missing: Vec<String> = self
+            .sandboxes
+            .iter()
+            .filter(|(name, sandbox)| !listed.contains(*name) && must_be_listed(sandbox.created))
+            .map(|(name, _)| name.clone())
+            .collect();
+        missing
+            .iter()
+            .flat_map(|name| self.gone(name, SandboxCause::Deleted))
+            .collect()
+    }
+
+    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now
+    /// it can.
+    pub fn answered(&mut self, name: &str, uid: &str, now: i64) -> Vec<Action> {
+        if let Some(sandbox) = self.sandboxes.get_mut(name) {
+            sandbox.made = uid.to_owned();
+        }
+        if let Some(ending) = self.ending.get_mut(name) {
+            ending.made = uid.to_owned();
+        }
+        self.created(name, now)
+    }
+
+    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again
+    /// can make a pod twice.
+    pub fn removed(&mut self, name: &str, uid: &str, cause: SandboxCause) -> Vec<Action> {
+        let live = self.sandboxes.get(name).map(|sandbox| &sandbox.made);
+        let made = live.or_else(|| self.ending.get(name).map(|ending| &ending.made));
+        match made.is_some_and(|made| !made.is_empty() && made != uid) {
+            true => Vec::new(),
+            false => self.gone(name, cause),
+        }
+    }
+
+    /// The API server has taken the order for a pod. If it is to go already, now it can.
+    pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
+        let created = self.created_now(now);
+        if let Some(sandbox) = self.sandboxes.get_mut(name) {
+            // A list that began before the answer may have missed it, whatever was seen of an earlier try.
+            sandbox.created = Some(created);
+            sandbox.unanswered = false;
+        }
+        let Some(ending) = self.ending.get_mut(name) else {
+            return Vec::new();
+        };
+        ending.created = Some(created);
+        ending.unanswered = false;
+        ending.again_at = now + DELETE_AGAIN;
+        vec![Action::Delete { name: name.to_owned() }]
+    }
+
+    /// A pod of the pool was seen, started or not. Answers whether its address is news.
+    pub fn observed(&mut self, name: &str, uid: &str, ip: &str, node: &str, now: i64) -> bool {
+        let created = self.created_now(now);
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return false;
+        };
+        sandbox.created.get_or_insert(created);
+        // An address appears once; what follows it is noise.
+        if !sandbox.ip.is_empty() {
+            return false;
+        }
+        (sandbox.uid, sandbox.ip, sandbox.node) = (uid.to_owned(), ip.to_owned(), node.to_owned());
+        !ip.is_empty()
+    }
+
+    /// Whether a pod is the pool's, or goes already.
+    pub fn knows(&self, name: &str) -> bool {
+        self.sandboxes.contains_key(name) || self.ending.contains_key(name)
+    }
+
+    /// An orphan: a pod that this gateway neither ordered nor restored. It may hold an earlier holder's work, and goes.
+    pub fn orphan(&mut self, name: &str, now: i64) -> Vec<Action> {
+        if self.knows(name) {
+            return Vec::new();
+        }
+        let created = Some(self.created_now(now));
+        let sandbox = Sandbox {
+            created,
+            unanswered: false,
+            ..Sandbox::ordered("", None)
+        };
+        self.end(name, &sandbox, now)
+    }
+
+    /// sandboxd answers, so both images were there to be had.
+    pub fn ready(&mut self, name: &str) {
+        let asked = |image: &str, queue: &VecDeque<Waiter>| queue.iter().any(|waiter| waiter.request.image == image);
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return;
+        };
+        if sandbox.stage == Stage::Starting {
+            sandbox.warm = !asked(&sandbox.image, &self.queue);
+            sandbox.stage = Stage::Ready;
+            sandbox.restart_deadline = None;
+            self.pulls.succeeded(&sandbox.image);
+        }
+    }
+
+    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is the restarted
+    /// container. Answers its address, to be asked whether it is there.
+    pub fn restarting(&mut self, name: &str, epoch: u64) -> Option<String> {
+        let sandbox = self.sandboxes.get_mut(name)?;
+        if sandbox.stage != (Stage::Resetting { epoch }) {
+            return None;
+        }
+        sandbox.stage = Stage::Starting;
+        sandbox.restarts += 1;
+        Some(sandbox.ip.clone())
+    }
+
+    /// The cluster shows how often a pod's container has restarted. If that is more often than it was told to, the
+    /// lease on it is lost.
+    pub fn restarted(&mut self, name: &str, restarts: u32, cause: SandboxCause, now: i64) -> Vec<Action> {
+        let expected = self.sandboxes.get(name).map(|sandbox| match sandbox.stage {
+            // The watch may tell of it before sandboxd's answer is here.
+            Stage::Resetting { .. } => sandbox.restarts + 1,
+            Stage::Starting | Stage::Ready => sandbox.restarts,
+        });
+        match expected.is_some_and(|expected| restarts > expected) {
+            true => self.discard(name, cause, now),
+            false => Vec::new(),
+        }
+    }
+
+    /// A pod is no more; a lease on it is lost. While the order for it is not answered it may come to be once more.
+    pub fn gone(&mut self, name: &str, cause: SandboxCause) -> Vec<Action> {
+        if self.ending.get(name).is_some_and(|ending| !ending.unanswered) {
+            self.ending.remove(name);
+        }
+        let Some(sandbox) = self.sandboxes.remove(name) else {
+            return Vec::new();
+        };
+        let lease = sandbox.lease.clone();
+        if sandbox.unanswered {
+            self.end(name, &sandbox, 0);
+        }
+        self.lose(lease, cause)
+    }
+
+    /// The API server will not make a pod.
+    pub fn refused(&mut self, name: &str) {
+        self.ending.remove(name);
+        self.sandboxes.remove(name);
+    }
+
+    /// A pod is of no use any more; a lease on it is lost, and it goes.
+    pub fn discard(&mut self, name: &str, cause: SandboxCause, now: i64) -> Vec<Action> {
+        let Some(sandbox) = self.sandboxes.remove(name) else {
+            return Vec::new();
+        };
+        let mut actions = self.end(name, &sandbox, now);
+        actions.extend(self.lose(sandbox.lease, cause));
+        actions
+    }
+
+    /// The API server has no such pod. Before it is known to have had it that says nothing: the order may be under way.
+    pub fn absent(&mut self, name: &str) {
+        if self.ending.get(name).is_some_and(|ending| ending.created.is_some()) {
+            self.ending.remove(name);
+        }
+    }
+
+    /// The API server has taken the order to delete a pod: its place is free.
+    pub fn deleting(&mut self, name: &str) {
+        if let Some(ending) = self.ending.get_mut(name) {
+            ending.accepted = true;
+        }
+    }
+
+    pub(super) fn end(&mut self, name: &str, sandbox: &Sandbox, now: i64) -> Vec<Action> {
+        let ending = Ending {
+            slot: sandbox.slot,
+            created: sandbox.created,
+            unanswered: sandbox.unanswered,
+            made: sandbox.made.clone(),
+            accepted: false,
+            orders: 1,
+            again_at: now + DELETE_AGAIN,
+        };
+        self.ending.insert(name.to_owned(), ending);
+        match sandbox.unanswered {
+            true => Vec::new(),
+            false => vec![Action::Delete { name: name.to_owned() }],
+        }
+    }
+
+    /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever
+    /// waits for it hears so, and it is left alone for a while.
+    pub fn pull_failed(&mut self, name: &str, failure: &PullFailure, now: i64) -> Vec<Action> {
+        let Some(sandbox) = self.sandboxes.get_mut(name) else {
+            return Vec::new();
+        };
+        let first = *sandbox.pull_failed_at.get_or_insert(now);
+        if !failure.is_final && now < first + SECOND_PULL {
+            return Vec::new();
+        }
+        let image = sandbox.image.clone();
+        self.pulls.failed(&image, failure, now);
+        let mut actions = self.discard(name, SandboxCause::Unknown, now);
+        actions.extend(self.refuse_what_cannot_be_pulled(now));
+        actions
+    }
+
+    fn refuse_what_cannot_be_pulled(&mut self, now: i64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let waiters = std::mem::take(&mut self.queue);
+        for waiter in waiters {
+            match self.pulls.refusal(&waiter.request.image, now) {
+                Some(error) if !self.has_ready(&waiter.request.image) => actions.push(Action::Refuse {
+                    lease: waiter.request.id,
+                    error,
+                }),
+                _ => self.queue.push_back(waiter),
+            }
+        }
+        actions
+    }
+}

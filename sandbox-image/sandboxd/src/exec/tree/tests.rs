@@ -1,0 +1,91 @@
+use super::*;
+
+const MYSELF: i32 = 1;
+
+fn process(pid: i32, parent: i32, exec: Option<&str>) -> Process {
+    Process {
+        pid,
+        parent,
+        group: pid,
+        session: pid,
+        began: 100 + pid as u64,
+        zombie: false,
+        exec: exec.map(str::to_owned),
+    }
+}
+
+fn found(alone: bool, all: &[Process]) -> Vec<i32> {
+    let target = Target {
+        id: "e1".into(),
+        pid: 10,
+        began: 110,
+        alone,
+    };
+    let mut found: Vec<i32> = belonging(&target, MYSELF, all).into_iter().collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn children_daemons_and_sessions_of_a_command_are_found_and_others_are_not() {
+    let in_its_session = Process {
+        session: 10,
+        ..process(15, MYSELF, Some("e9"))
+    };
+    let all = [
+        process(MYSELF, 0, None),
+        process(10, MYSELF, Some("e1")),
+        process(11, 10, None),
+        process(12, 11, None),
+        process(13, MYSELF, Some("e1")),
+        process(14, 13, None),
+        in_its_session,
+        process(20, MYSELF, Some("e2")),
+        process(21, 20, None),
+    ];
+    assert_eq!(found(false, &all), [10, 11, 12, 13, 14, 15]);
+}
+
+#[test]
+fn a_daemon_without_environment_belongs_to_the_command_that_ran_alone() {
+    let older = Process {
+        began: 5,
+        ..process(31, MYSELF, None)
+    };
+    let all = [
+        process(MYSELF, 0, None),
+        process(10, MYSELF, Some("e1")),
+        process(30, MYSELF, None),
+        older,
+    ];
+    assert_eq!(found(true, &all), [10, 30]);
+    assert_eq!(found(false, &all), [10]);
+}
+
+#[test]
+fn what_another_sandboxd_has_started_is_not_ours() {
+    let all = [
+        process(MYSELF, 0, None),
+        process(10, MYSELF, Some("e1")),
+        process(40, 0, None),
+        process(41, 40, Some("e1")),
+    ];
+    assert_eq!(found(false, &all), [10]);
+}
+
+#[test]
+fn a_process_that_got_the_pid_later_is_another_one() {
+    let mut later = process(10, MYSELF, Some("e2"));
+    later.began = 999;
+    later.group = 7;
+    later.session = 7;
+    assert_eq!(found(false, &[process(MYSELF, 0, None), later]), Vec::<i32>::new());
+}
+
+#[test]
+fn a_name_with_brackets_and_spaces_is_no_trouble() {
+    let stat = "42 (a) b) c) S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1000 100";
+    let read = parse(42, stat, b"A=b\0GRPO_EXEC_ID=e1\0").unwrap();
+    assert_eq!((read.parent, read.group, read.session, read.began), (7, 8, 9, 12345));
+    assert_eq!((read.zombie, read.exec.as_deref()), (false, Some("e1")));
+}
