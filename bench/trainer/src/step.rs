@@ -54,7 +54,7 @@ fn train_rows(rows: &[BenchRow], temperature: f32) -> Vec<TrainRow> {
             TrainRow {
                 tokens: row.tokens.clone(),
                 weights: [before.clone(), vec![1.0 / trained as f32; row.old.len()]].concat(),
-                engine: [before, row.old.clone()].concat(),
+                rollout_logprobs: [before, row.old.clone()].concat(),
                 advantage: f64::from(row.advantage),
                 temperature,
                 ..Default::default()
@@ -172,7 +172,7 @@ pub fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     TrainRow {
         tokens: row.tokens[from..].to_vec(),
         weights: row.weights[from..].to_vec(),
-        engine: row.engine[from..].to_vec(),
+        rollout_logprobs: row.rollout_logprobs[from..].to_vec(),
         ..row.clone()
     }
 }

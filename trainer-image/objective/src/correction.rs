@@ -16,9 +16,9 @@ use crate::ratio::bounded;
 /// A token as far as corrections see it, in logprobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    pub engine: f64,
+    pub rollout: f64,
     /// The trainer's, before the batch's first step.
-    pub start: f64,
+    pub old: f64,
     /// The trainer's now.
     pub new: f64,
 }
@@ -29,9 +29,9 @@ pub struct Sums {
     pub tokens: f64,
     /// Of `new` less the logprob that new ones are compared with.
     pub moved: f64,
-    /// Of `start` - `engine`.
+    /// Of `old` - `rollout`.
     pub mismatch: f64,
-    /// Of `engine` - `new`.
+    /// Of `rollout` - `new`.
     pub drift: f64,
 }
 
@@ -40,8 +40,8 @@ impl Sums {
     pub fn add(&mut self, token: &Seen, old: f64) {
         self.tokens += 1.0;
         self.moved += token.new - old;
-        self.mismatch += token.start - token.engine;
-        self.drift += token.engine - token.new;
+        self.mismatch += token.old - token.rollout;
+        self.drift += token.rollout - token.new;
     }
 }
 
@@ -75,7 +75,7 @@ pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &Seen
         return 0.0;
     }
     match correction.level {
-        Ratio::Token => importance(correction, token.start - token.engine),
+        Ratio::Token => importance(correction, token.old - token.rollout),
         Ratio::Sequence => importance(correction, sums.mismatch),
     }
 }
@@ -87,8 +87,8 @@ mod tests {
 
     fn tokens(ratios: &[f64]) -> Vec<Seen> {
         let seen = |ratio: &f64| Seen {
-            engine: -1.0,
-            start: -1.0 + ratio.ln(),
+            rollout: -1.0,
+            old: -1.0 + ratio.ln(),
             new: -1.0 + ratio.ln(),
         };
         ratios.iter().map(seen).collect()
@@ -97,7 +97,7 @@ mod tests {
     fn weights(correction: &Correction, tokens: &[Seen], advantage: f64) -> Vec<f64> {
         let mut sums = Sums::default();
         for token in tokens {
-            sums.add(token, token.engine);
+            sums.add(token, token.rollout);
         }
         let weight = |token| weight(correction, &sums, advantage, token);
         tokens.iter().map(weight).collect()

@@ -22,10 +22,10 @@ pub struct TrainRow {
     /// Weight of token i's loss, 0 where it is not trained on. Same length as `tokens`.
     pub weights: Vec<f32>,
     /// Logprob of token i when it was sampled.
-    pub engine: Vec<f32>,
-    /// The trainer's, under the weights that the batch's first step starts from. Empty where those are the weights it
-    /// is at.
-    pub start: Vec<f64>,
+    pub rollout_logprobs: Vec<f32>,
+    /// Logprobs of the trainer, under the weights that the batch's first step starts from. Empty where the trainer is at
+    /// those weights.
+    pub old_logprobs: Vec<f64>,
     /// Under the base model. Empty where nobody asks.
     pub reference: Vec<f64>,
     pub advantage: f64,

@@ -65,7 +65,7 @@ fn train_row(row: &Row) -> TrainRow {
     TrainRow {
         tokens: row.tokens.clone(),
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
-        engine: row.logprobs.clone(),
+        rollout_logprobs: row.logprobs.clone(),
         temperature: row.temperature,
         experts: row.experts.clone(),
         ..Default::default()
@@ -96,7 +96,7 @@ pub fn prepare(
         let next = sequences.len();
         rows.push(TrainRow {
             advantage,
-            start: shaped.map_or_else(Vec::new, |shaped| shaped.starts[index].clone()),
+            old_logprobs: shaped.map_or_else(Vec::new, |shaped| shaped.old_logprobs[index].clone()),
             sequence: *sequences
                 .entry((row.group, row.episode.as_str(), alone))
                 .or_insert(next),
@@ -163,7 +163,7 @@ pub struct Shaped {
     /// One a row: every row of an episode has its episode's (StepWise: its own).
     rewards: Vec<f64>,
     /// The policy's logprobs of every row, where `oldLogprobs` asks for them; else empty.
-    starts: Vec<Vec<f64>>,
+    old_logprobs: Vec<Vec<f64>>,
     /// Mean of the estimator over trained tokens.
     kl: f64,
     /// Operations that this took.
@@ -174,11 +174,18 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     let mut all = [Mini::new(batch.rows.iter().map(train_row).collect(), model)?];
     let mut flops = fill(model, Model::Base, &mut all, |row, logprobs| row.reference = logprobs)?;
     if algorithm.old_logprobs == OldLogprobs::Recompute {
-        flops += fill(model, Model::Policy, &mut all, |row, logprobs| row.start = logprobs)?;
+        flops += fill(model, Model::Policy, &mut all, |row, logprobs| {
+            row.old_logprobs = logprobs
+        })?;
     }
     let [Mini { rows, .. }] = all;
     let differences = |row: &TrainRow| -> Vec<f64> {
-        let old = |at: usize| row.start.get(at).copied().unwrap_or(f64::from(row.engine[at]));
+        let old = |at: usize| {
+            row.old_logprobs
+                .get(at)
+                .copied()
+                .unwrap_or(f64::from(row.rollout_logprobs[at]))
+        };
         row.trained().map(|at| old(at) - row.reference[at]).collect()
     };
     let step_wise = algorithm.advantage.estimator == Estimator::StepWise;
@@ -192,7 +199,7 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     let tokens = of_member.values().map(Vec::len).sum::<usize>().max(1) as f64;
     Ok(Shaped {
         rewards: batch.rows.iter().map(reward).collect(),
-        starts: rows.into_iter().map(|row| row.start).collect(),
+        old_logprobs: rows.into_iter().map(|row| row.old_logprobs).collect(),
         kl: values.sum::<f64>() / tokens,
         flops,
     })
@@ -200,7 +207,7 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
 
 /// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the
 /// first step's own are they.
-fn needs_start(algorithm: &Algorithm, minis: &[Mini]) -> bool {
+fn needs_old_logprobs(algorithm: &Algorithm, minis: &[Mini]) -> bool {
     let reads = algorithm.old_logprobs == OldLogprobs::Recompute || algorithm.correction.is_some();
     let moves = minis.len() > 1 || algorithm.epochs > 1;
     let wide = looks_at_sequences(algorithm) && !minis.iter().all(Mini::holds_sequences_whole);
@@ -247,12 +254,16 @@ pub fn step(
     if algorithm.kl.is_some() && in_reward.is_none() {
         metrics.model_flops += fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
     }
-    match needs_start(algorithm, &minis) {
+    match needs_old_logprobs(algorithm, &minis) {
         // What the rewards were shaped by has told.
-        true if minis.iter().all(Mini::knows_start) => {}
-        true => metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?,
+        true if minis.iter().all(Mini::knows_old_logprobs) => {}
+        true => {
+            metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| {
+                row.old_logprobs = logprobs
+            })?
+        }
         // Packed otherwise, they were rounded otherwise: the first step's own are exactly they.
-        false => minis.iter_mut().for_each(Mini::forget_start),
+        false => minis.iter_mut().for_each(Mini::forget_old_logprobs),
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
 
@@ -308,8 +319,8 @@ fn update(
     if looks_at_sequences(algorithm) && !mini.iter().all(Mini::holds_sequences_whole) {
         let mut now: Vec<Vec<f64>> = Vec::new();
         let at_start = first || !looks_at_moving_sequences(algorithm);
-        match mini[0].knows_start() && at_start {
-            true => now = mini[0].rows.iter().map(|row| row.start.clone()).collect(),
+        match mini[0].knows_old_logprobs() && at_start {
+            true => now = mini[0].rows.iter().map(|row| row.old_logprobs.clone()).collect(),
             // Computed a second time for the gradient, so it does not count.
             false => _ = fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,
         }

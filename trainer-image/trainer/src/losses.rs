@@ -111,8 +111,8 @@ impl Losses<'_> {
         let row = &self.rows[row];
         Token {
             new,
-            start: row.start.get(at).copied().unwrap_or(new),
-            engine: row.engine.get(at).map_or(0.0, |logprob| f64::from(*logprob)),
+            old: row.old_logprobs.get(at).copied().unwrap_or(new),
+            rollout: row.rollout_logprobs.get(at).map_or(0.0, |logprob| f64::from(*logprob)),
             reference: row.reference.get(at).copied().unwrap_or(0.0),
             entropy,
         }
@@ -180,7 +180,7 @@ impl Losses<'_> {
             tally.deviation += (term.ratio - 1.0).abs();
             tally.entropy += token.entropy;
             if self.first {
-                let gap = (token.start - token.engine).abs();
+                let gap = (token.old - token.rollout).abs();
                 tally.gap_over += f64::from(u8::from(gap > LOGPROB_GAP));
                 tally.gap_max = tally.gap_max.max(gap);
             }

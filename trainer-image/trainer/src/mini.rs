@@ -102,12 +102,12 @@ impl Mini {
     }
 
     /// Whether every row's logprobs are known under the weights that the batch's first step starts from.
-    pub fn knows_start(&self) -> bool {
-        self.rows.iter().all(|row| !row.start.is_empty())
+    pub fn knows_old_logprobs(&self) -> bool {
+        self.rows.iter().all(|row| !row.old_logprobs.is_empty())
     }
 
-    pub fn forget_start(&mut self) {
-        self.rows.iter_mut().for_each(|row| row.start.clear());
+    pub fn forget_old_logprobs(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.old_logprobs.clear());
     }
 
     /// Whether every sequence's rows are in one pack, and on one rank.

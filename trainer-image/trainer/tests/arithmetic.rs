@@ -166,7 +166,7 @@ fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
                 weights: (0..n)
                     .map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 })
                     .collect(),
-                engine: vec![-4.0; n],
+                rollout_logprobs: vec![-4.0; n],
                 advantage: f64::from(episode) - 0.7 + f64::from(turn) * 0.1,
                 temperature: 0.7 + 0.2 * episode as f32,
                 tokens,

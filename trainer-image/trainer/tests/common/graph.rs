@@ -145,8 +145,8 @@ pub fn expected(
             sequences[place].2.push((number, i - 1));
             sequences[place].1.tokens.push(Token {
                 new: f64::from(new[i - 1]),
-                start: start[number][i],
-                engine: f64::from(row.logprobs[i]),
+                old: start[number][i],
+                rollout: f64::from(row.logprobs[i]),
                 reference: base[number][i],
                 entropy: f64::from(spread[i - 1]),
             });
