@@ -14,7 +14,7 @@ use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::memory::{Estimate, Facts, Load, Schedule};
 use grpo_trainer::mesh::{Mesh, Plan};
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{AdamW, Sharded, Slope};
+use grpo_trainer::sharded::{AdamW, LossGrad, Sharded};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -224,8 +224,8 @@ fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<T
         .collect::<Result<_, TrainError>>()?;
     Ok(model.gradients(&batches, &mut |batch, logprobs, _| {
         let of = |(row, token): &(usize, usize)| -rows[*row].advantage * f64::from(rows[*row].weights[*token]);
-        let slopes: Vec<f64> = batch.trained.iter().map(of).collect();
-        Slope::weighted(slopes, logprobs)
+        let weights: Vec<f64> = batch.trained.iter().map(of).collect();
+        LossGrad::weighted(weights, logprobs)
     })?)
 }
 

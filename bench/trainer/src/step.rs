@@ -104,7 +104,7 @@ fn one(
     };
     let mut tally = Tally::default();
     let (found, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {
-        losses.slope(batch, logprobs, entropies, &mut tally)
+        losses.gradient(batch, logprobs, entropies, &mut tally)
     })?;
     if let Some(path) = gradients {
         let mut named = Weights::new();

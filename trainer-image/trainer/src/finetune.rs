@@ -18,7 +18,7 @@ use serde::Deserialize;
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::packing::{Cost, pack};
-use crate::sharded::{AdamW, Sharded, Slope};
+use crate::sharded::{AdamW, LossGrad, Sharded};
 
 /// How to train.
 #[derive(Clone, Debug)]
@@ -229,7 +229,7 @@ fn supervised_step(
             .iter()
             .map(|(row, token)| scale * f64::from(chosen[*row].weights[*token]));
         let weights: Vec<f64> = weights.collect();
-        Slope::weighted(weights, logprobs)
+        LossGrad::weighted(weights, logprobs)
     })?;
     let schedule = Schedule {
         decay: Decay::Cosine,

@@ -24,7 +24,7 @@ use crate::sharded::Sharded;
 
 /// A summed loss, and its derivatives by what the model says of each trained token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Slope {
+pub struct LossGrad {
     pub loss: f64,
     /// By the logprobs, `[n]`.
     pub logprobs: Vec<f64>,
@@ -32,7 +32,7 @@ pub struct Slope {
     pub entropies: Vec<f64>,
 }
 
-impl Slope {
+impl LossGrad {
     /// The sum of logprobs by these weights.
     pub fn weighted(weights: Vec<f64>, logprobs: &[f64]) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Slope {
 /// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in
 /// the order of
 /// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
-pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> Slope + 'a;
+pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> LossGrad + 'a;
 
 /// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number
 /// comes first.
@@ -78,7 +78,7 @@ pub enum LossOver {
 
 /// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the
 /// vocabulary per piece would be written and read again each time.
-struct Ends {
+struct EmbeddingAndHead {
     tensors: Vec<Tensor>,
     /// None where an adapter is trained beside them.
     gradients: Vec<Tensor>,
@@ -87,7 +87,7 @@ struct Ends {
     most: i64,
 }
 
-impl Ends {
+impl EmbeddingAndHead {
     fn head(&self) -> usize {
         if self.tensors.len() > 2 { 2 } else { 0 }
     }
@@ -168,9 +168,9 @@ impl Sharded {
         self.facts().kept_bytes(&load) as usize
     }
 
-    fn ends(&self, tensors: Vec<Tensor>) -> Ends {
+    fn embedding_and_head(&self, tensors: Vec<Tensor>) -> EmbeddingAndHead {
         let most = self.head_piece();
-        Ends {
+        EmbeddingAndHead {
             gradients: tensors
                 .iter()
                 .filter(|_| self.frozen.is_empty())
@@ -183,9 +183,9 @@ impl Sharded {
     }
 
     /// Beside an adapter the embedding is not trained.
-    fn embedded(&self, ends: &mut Ends, ids: &Tensor, above: &Tensor) {
+    fn embedded(&self, embedding_and_head: &mut EmbeddingAndHead, ids: &Tensor, above: &Tensor) {
         if self.frozen.is_empty() {
-            ends.embedded(ids, above);
+            embedding_and_head.embedded(ids, above);
         }
     }
 
@@ -197,12 +197,13 @@ impl Sharded {
             let unit = coming.next().map(|(index, unit)| Ok((index, unit.wait()?)));
             unit.transpose()
         };
-        let mut ends = self.ends(next()?.map(|(_, tensors)| tensors).unwrap_or_default());
+        let mut embedding_and_head = self.embedding_and_head(next()?.map(|(_, tensors)| tensors).unwrap_or_default());
         let mut units = Vec::new();
         let mut routes: Vec<Vec<Option<Tensor>>> = self.shards[1..].iter().map(|_| Vec::new()).collect();
         let mut total = 0.0;
         for batch in batches {
-            let below = tch::no_grad(|| model::embed(&ends.tensors[0], &batch.ids)).set_requires_grad(true);
+            let below =
+                tch::no_grad(|| model::embed(&embedding_and_head.tensors[0], &batch.ids)).set_requires_grad(true);
             let mut x = below.shallow_clone();
             let mut leaves: Vec<Vec<Tensor>> = Vec::with_capacity(routes.len());
             for (layer, routes) in routes.iter_mut().enumerate() {
@@ -224,21 +225,21 @@ impl Sharded {
                 );
                 routes.push(experts);
             }
-            let above = self.head(batch, &x, &mut ends, loss, &mut total)?;
-            flow(&x, &above);
+            let above = self.head(batch, &x, &mut embedding_and_head, loss, &mut total)?;
+            vjp(&x, &above);
             drop(x);
             self.parts.line.check()?;
             for (unit, leaves) in units.iter_mut().zip(leaves) {
                 unit.add(&leaves);
             }
-            self.embedded(&mut ends, &batch.ids, &grad_of(&below));
+            self.embedded(&mut embedding_and_head, &batch.ids, &grad_of(&below));
         }
         // A rank without micro-batches has needed none.
         while let Some((_, tensors)) = next()? {
             units.push(Summed::of(tensors));
         }
         self.note_loads(&routes);
-        let mut leaving = self.reduce(0, ends.gradients)?;
+        let mut leaving = self.reduce(0, embedding_and_head.gradients)?;
         let mut gradients = Vec::with_capacity(self.shards.len());
         for (index, unit) in units.into_iter().enumerate() {
             let trained = unit.gradients(self.frozen_tensors(index + 1));
@@ -259,12 +260,12 @@ impl Sharded {
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
         // Experts of every token, [layer][micro-batch]: what is recomputed goes the same way.
         let mut routes: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(layers);
-        let mut ends = self.ends(self.gather(0)?);
+        let mut embedding_and_head = self.embedding_and_head(self.gather(0)?);
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(
                 batches
                     .iter()
-                    .map(|batch| model::embed(&ends.tensors[0], &batch.ids))
+                    .map(|batch| model::embed(&embedding_and_head.tensors[0], &batch.ids))
                     .collect(),
             );
             let mut coming = Some(self.start_gather(layers.min(1))?);
@@ -293,7 +294,7 @@ impl Sharded {
         let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
-            flowing.push(self.head(batch, &x, &mut ends, loss, &mut total)?);
+            flowing.push(self.head(batch, &x, &mut embedding_and_head, loss, &mut total)?);
         }
 
         // Backward through the blocks, then the embedding.
@@ -310,7 +311,7 @@ impl Sharded {
             for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
                 let x = self.compute.take_back(&x).detach().set_requires_grad(true);
                 let weights = self.leaves(layer + 1, &unit.tensors);
-                flow(&block(layer, &weights, batch, &x, experts), above);
+                vjp(&block(layer, &weights, batch, &x, experts), above);
                 *above = grad_of(&x);
                 unit.add(&weights);
             }
@@ -322,9 +323,9 @@ impl Sharded {
             leaving = Some(self.reduce(layer + 1, trained)?);
         }
         for (batch, above) in batches.iter().zip(&flowing) {
-            self.embedded(&mut ends, &batch.ids, above);
+            self.embedded(&mut embedding_and_head, &batch.ids, above);
         }
-        let last = self.reduce(0, ends.gradients)?;
+        let last = self.reduce(0, embedding_and_head.gradients)?;
         for unit in leaving.into_iter().chain([last]) {
             gradients.push(unit.wait()?);
         }
@@ -333,13 +334,13 @@ impl Sharded {
         Ok((gradients, total))
     }
 
-    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `ends`; answers what flows
+    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `embedding_and_head`; answers what flows
     /// into the last block's output `x: [b, t, h]`.
     fn head(
         &self,
         batch: &MicroBatch,
         x: &Tensor,
-        ends: &mut Ends,
+        embedding_and_head: &mut EmbeddingAndHead,
         loss: &mut LossFn<'_>,
         total: &mut f64,
     ) -> Result<Tensor, TrainError> {
@@ -348,11 +349,14 @@ impl Sharded {
         if batch.trained.is_empty() {
             return Ok(x.zeros_like());
         }
-        let norm = ends.tensors[1].detach().set_requires_grad(true);
+        let norm = embedding_and_head.tensors[1].detach().set_requires_grad(true);
         let chosen = x.reshape([-1, h]).index_select(0, &batch.positions);
         let normed = model::final_norm(&self.config, &norm, &chosen);
         let states = normed.detach();
-        let (weight, at) = (ends.tensors[ends.head()].shallow_clone(), ends.head());
+        let (weight, at) = (
+            embedding_and_head.tensors[embedding_and_head.head()].shallow_clone(),
+            embedding_and_head.head(),
+        );
         let forward = |piece: &MicroBatch, begin: i64, buffer: &Tensor| {
             let part = states.narrow(0, begin, piece.positions.size()[0]);
             Chunk::forward(&weight, &part, &piece.targets, &piece.temperatures, buffer)
@@ -360,23 +364,24 @@ impl Sharded {
 
         // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
         let mut differentiate = |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| -> Result<_, TrainError> {
-            let slope = loss(batch, &numbers(logprobs)?, &numbers(entropies)?);
-            *total += slope.loss;
+            let gradient = loss(batch, &numbers(logprobs)?, &numbers(entropies)?);
+            *total += gradient.loss;
             let back = |values: &[f64]| {
                 Tensor::from_slice(values)
                     .to_kind(logprobs.kind())
                     .to_device(logprobs.device())
             };
-            let by_entropies = (!slope.entropies.is_empty()).then(|| back(&slope.entropies));
-            Ok((back(&slope.logprobs), by_entropies))
+            let by_entropies = (!gradient.entropies.is_empty()).then(|| back(&gradient.entropies));
+            Ok((back(&gradient.logprobs), by_entropies))
         };
-        let pieces = batch.pieces(ends.most);
+        let pieces = batch.pieces(embedding_and_head.most);
         let mut backs: Vec<Tensor> = Vec::with_capacity(pieces.len());
         let whole = match self.loss_over == LossOver::Batches && pieces.len() > 1 {
             false => None,
             true => {
                 let scores = pieces.iter().enumerate().map(|(i, piece)| {
-                    let (_, logprobs, entropies) = forward(piece, i as i64 * ends.most, &ends.buffer);
+                    let (_, logprobs, entropies) =
+                        forward(piece, i as i64 * embedding_and_head.most, &embedding_and_head.buffer);
                     (logprobs, entropies)
                 });
                 let (logprobs, entropies): (Vec<Tensor>, Vec<Tensor>) = scores.unzip();
@@ -388,8 +393,8 @@ impl Sharded {
             }
         };
         for (i, piece) in pieces.iter().enumerate() {
-            let begin = i as i64 * ends.most;
-            let (chunk, logprobs, entropies) = forward(piece, begin, &ends.buffer);
+            let begin = i as i64 * embedding_and_head.most;
+            let (chunk, logprobs, entropies) = forward(piece, begin, &embedding_and_head.buffer);
             let (logprobs, entropies) = match &whole {
                 None => differentiate(piece, &logprobs, &entropies)?,
                 Some((logprobs, entropies)) => {
@@ -397,11 +402,11 @@ impl Sharded {
                     (part(logprobs), entropies.as_ref().map(part))
                 }
             };
-            let gradient = ends.gradients.get_mut(at);
+            let gradient = embedding_and_head.gradients.get_mut(at);
             backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), gradient));
         }
-        flow(&normed, &Tensor::cat(&backs, 0));
-        if let Some(gradient) = ends.gradients.get_mut(1) {
+        vjp(&normed, &Tensor::cat(&backs, 0));
+        if let Some(gradient) = embedding_and_head.gradients.get_mut(1) {
             *gradient += grad_of(&norm).to_kind(summing(norm.kind()));
         }
         Ok(grad_of(&x))
@@ -419,8 +424,11 @@ impl Sharded {
             Model::Policy => self.gather(index),
             Model::Base => self.gather_base(index),
         };
-        let ends = gather(0)?;
-        let mut states: Vec<Tensor> = batches.iter().map(|batch| model::embed(&ends[0], &batch.ids)).collect();
+        let embedding_and_head = gather(0)?;
+        let mut states: Vec<Tensor> = batches
+            .iter()
+            .map(|batch| model::embed(&embedding_and_head[0], &batch.ids))
+            .collect();
         for layer in 0..self.shards.len() - 1 {
             let gathered = gather(layer + 1)?;
             let block = Block {
@@ -436,14 +444,14 @@ impl Sharded {
             }
             self.parts.line.check()?;
         }
-        let head = &ends[if ends.len() > 2 { 2 } else { 0 }];
+        let head = &embedding_and_head[if embedding_and_head.len() > 2 { 2 } else { 0 }];
         let most = self.head_piece();
         let buffer = head::buffer(most, config.vocab_size as i64, head);
         for (at, (batch, x)) in batches.iter().zip(states).enumerate() {
             let h = x.size().last().copied().unwrap_or(1);
             for piece in batch.pieces(most).iter().filter(|piece| !piece.trained.is_empty()) {
                 let chosen = x.reshape([-1, h]).index_select(0, &piece.positions);
-                let normed = model::final_norm(&config, &ends[1], &chosen);
+                let normed = model::final_norm(&config, &embedding_and_head[1], &chosen);
                 let (_, logprobs, entropies) =
                     Chunk::forward(head, &normed, &piece.targets, &piece.temperatures, &buffer);
                 note(at, piece, &numbers(&logprobs)?, &numbers(&entropies)?);
@@ -490,8 +498,8 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
     )?)
 }
 
-/// Sends `above` into `y`: the gradient of <y, g> for constant g is the vector-Jacobian product with g.
-fn flow(y: &Tensor, above: &Tensor) {
+/// Vector-Jacobian product: runs backward through `y` with the gradient `above`, as the gradient of <y, above>.
+fn vjp(y: &Tensor, above: &Tensor) {
     (y * above).sum(Kind::Float).backward();
 }
 

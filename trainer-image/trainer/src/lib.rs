@@ -3,7 +3,7 @@
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state, [`gradients`] streams units through the model.
 //! [`packing`] merges rows that begin alike, [`data`] makes tensors of them; [`mesh`] says how ranks divide all this,
-//! [`memory`] what it takes, [`flops`] what it has to compute. [`grpo`] turns a stored batch into a step: [`mini`] cuts
+//! [`memory`] what it takes, [`flops`] what it has to compute. [`grpo`] turns a stored batch into a step: [`mini_batch`] cuts
 //! it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains a warm start. [`state`] writes
 //! checkpoints and weights versions, and says where to go on; [`export`] writes what others read. [`serve`] is the
 //! process a run's pods execute: rank 0 answers the driver, every rank follows rank 0's orders; [`launch`] starts the
@@ -22,7 +22,7 @@ pub mod launch;
 pub mod losses;
 pub mod memory;
 pub mod mesh;
-pub mod mini;
+pub mod mini_batch;
 pub mod packing;
 mod replay;
 pub mod serve;

@@ -39,7 +39,7 @@ use crate::flops;
 use crate::grpo;
 use crate::memory::{self, Facts};
 use crate::mesh::{Mesh, Plan};
-use crate::mini::agreed;
+use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, Store, json};
 use crate::watchdog::{self, Limits};

@@ -27,7 +27,7 @@ pub use crate::compute::{Compute, Precision};
 use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
 use crate::finetune;
-pub use crate::gradients::{LossFn, LossOver, Model, Slope};
+pub use crate::gradients::{LossFn, LossGrad, LossOver, Model};
 use crate::memory::Facts;
 use crate::mesh::{Mesh, Parts, Plan};
 use crate::packing::Pack;

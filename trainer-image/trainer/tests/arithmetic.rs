@@ -13,9 +13,9 @@ use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, Plan};
 use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
-use grpo_trainer::mini::{Mini, cut};
+use grpo_trainer::mini_batch::{MiniBatch, cut};
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{LossOver, Sharded, Slope};
+use grpo_trainer::sharded::{LossGrad, LossOver, Sharded};
 use tch::{Kind, Tensor};
 
 /// |a - b| / |b|.
@@ -109,10 +109,10 @@ const WAYS: [Way; 4] = [
 ];
 
 /// The summed `advantage * weight * logprob`.
-fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> Slope {
+fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> LossGrad {
     let weight = |&(row, token): &(usize, usize)| rows[row].advantage * f64::from(rows[row].weights[token]);
     let weights: Vec<f64> = batch.trained.iter().map(weight).collect();
-    Slope::weighted(weights, logprobs)
+    LossGrad::weighted(weights, logprobs)
 }
 
 /// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.
@@ -212,7 +212,7 @@ fn keeping_activations_and_computing_them_again_give_the_same_bits() {
     let mut model: Sharded = alone();
     let least = model.kept_bytes(&batches);
     model.activation_bytes = least - 1;
-    let loss = &mut |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| Slope {
+    let loss = &mut |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| LossGrad {
         // Entropies flow back too.
         entropies: vec![-0.1; entropies.len()],
         ..weighted(batch, &rows, logprobs)
@@ -266,7 +266,7 @@ fn a_step_counts_what_it_asks_of_the_model_and_nothing_that_is_computed_again() 
         let (rows, _) = grpo::prepare(&batch, "batch", algorithm, 0, None).unwrap();
         let parts = cut(rows, algorithm.mini_batches).into_iter();
         parts
-            .map(|rows| Work::of(&Mini::new(rows, &alone()).unwrap().packing))
+            .map(|rows| Work::of(&MiniBatch::new(rows, &alone()).unwrap().packing))
             .collect()
     };
     let close = |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");

@@ -11,7 +11,7 @@ use grpo_model::weights::{self, Source};
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{AdamW, Precision, Sharded, Slope};
+use grpo_trainer::sharded::{AdamW, LossGrad, Precision, Sharded};
 use tch::{Kind, Tensor};
 
 /// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is
@@ -58,7 +58,7 @@ fn gradients(model: &Sharded) -> Found {
             .iter()
             .map(|(row, at)| f64::from(rows[*row].weights[*at]))
             .collect();
-        Slope::weighted(weights, logprobs)
+        LossGrad::weighted(weights, logprobs)
     };
     let (gradients, loss) = model.gradients(&batches, loss).unwrap();
     Found { gradients, loss }

@@ -15,7 +15,7 @@ use crate::packing::{Cost, Packing, pack};
 use crate::sharded::Sharded;
 
 /// Rows that step together.
-pub struct Mini {
+pub struct MiniBatch {
     pub rows: Vec<TrainRow>,
     /// Of all ranks.
     pub packing: Packing,
@@ -80,7 +80,7 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
     }
 }
 
-impl Mini {
+impl MiniBatch {
     /// Packs rows for the model's ranks.
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
         let (lines, line) = model.lines();
@@ -128,32 +128,34 @@ impl Mini {
 pub fn fill(
     model: &Sharded,
     which: Model,
-    minis: &mut [Mini],
+    mini_batches: &mut [MiniBatch],
     mut put: impl FnMut(&mut TrainRow, Vec<f64>),
 ) -> Result<f64, TrainError> {
     let forward = match which {
         Model::Policy => Forward::of(&model.config),
         Model::Base => Forward::of(&model.config.without_lora()),
     };
-    let flops = minis.iter().map(|mini| forward.looking(&Work::of(&mini.packing)));
+    let flops = mini_batches
+        .iter()
+        .map(|mini_batch| forward.looking(&Work::of(&mini_batch.packing)));
     let flops = flops.sum();
     // Where each row's tokens begin among all.
-    let mut begins: Vec<Vec<usize>> = Vec::with_capacity(minis.len());
+    let mut begins: Vec<Vec<usize>> = Vec::with_capacity(mini_batches.len());
     let mut total = 0;
-    for mini in minis.iter() {
+    for mini_batch in mini_batches.iter() {
         let begin = |row: &TrainRow| {
             total += row.tokens.len();
             total - row.tokens.len()
         };
-        begins.push(mini.rows.iter().map(begin).collect());
+        begins.push(mini_batch.rows.iter().map(begin).collect());
     }
     let mut found = vec![0.0; total];
-    let owners: Vec<usize> = minis
+    let owners: Vec<usize> = mini_batches
         .iter()
         .enumerate()
-        .flat_map(|(at, mini)| mini.batches.iter().map(move |_| at))
+        .flat_map(|(at, mini_batch)| mini_batch.batches.iter().map(move |_| at))
         .collect();
-    let batches: Vec<&MicroBatch> = minis.iter().flat_map(|mini| &mini.batches).collect();
+    let batches: Vec<&MicroBatch> = mini_batches.iter().flat_map(|mini_batch| &mini_batch.batches).collect();
     model.observe(which, &batches, &mut |at, piece, logprobs, _| {
         for ((row, token), logprob) in piece.trained.iter().zip(logprobs) {
             found[begins[owners[at]][*row] + token] = *logprob;
@@ -161,8 +163,8 @@ pub fn fill(
     })?;
     // Each token was computed by one rank.
     let found = model.sum(&found)?;
-    for (mini, begins) in minis.iter_mut().zip(&begins) {
-        for (row, begin) in mini.rows.iter_mut().zip(begins) {
+    for (mini_batch, begins) in mini_batches.iter_mut().zip(&begins) {
+        for (row, begin) in mini_batch.rows.iter_mut().zip(begins) {
             let values = found[*begin..begin + row.tokens.len()].to_vec();
             put(row, values);
         }
