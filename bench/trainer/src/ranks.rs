@@ -12,7 +12,7 @@ use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
 use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::memory::{Estimate, Facts, Load, Schedule};
-use grpo_trainer::mesh::{Mesh, Plan};
+use grpo_trainer::mesh::{Mesh, ParallelDims};
 use grpo_trainer::packing::{Cost, pack};
 use grpo_trainer::sharded::{AdamW, LossGrad, Sharded};
 use serde::{Deserialize, Serialize};
@@ -136,14 +136,14 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
         timeout: Duration::from_secs(120),
     })?;
     let config = Config::read(folder)?;
-    let plan = Plan {
+    let dims = ParallelDims {
         sequence: how.sequence,
         shard: how.node,
     };
-    plan.check(&config, how.world)?;
+    dims.check(&config, how.world)?;
     let mut model = Sharded::new(
         config.clone(),
-        Mesh::new(group, plan)?,
+        Mesh::new(group, dims)?,
         &weights::read(folder, &config)?,
     )?;
     if how.double {
@@ -171,7 +171,7 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
         }
         if how.memory {
             said.peak_bytes = grpo_native::memory::peak();
-            let estimate = estimate(&model, plan, &rows, how)?;
+            let estimate = estimate(&model, dims, &rows, how)?;
             (said.estimated_bytes, said.estimate) = (estimate.total(), estimate.to_string());
         }
     }
@@ -181,10 +181,10 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
 }
 
 /// What the step was estimated to take.
-fn estimate(model: &Sharded, plan: Plan, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
-    let (lines, line) = model.lines();
-    let packing = pack(rows, how.budget, lines, &Cost::of(&model.config));
-    let batches = packing.ranks[line].iter().map(|pack| model.micro_batch(pack, rows));
+fn estimate(model: &Sharded, dims: ParallelDims, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
+    let (groups, own) = model.data_parallel();
+    let packing = pack(rows, how.budget, groups, &Cost::of(&model.config));
+    let batches = packing.ranks[own].iter().map(|pack| model.micro_batch(pack, rows));
     let batches = batches.collect::<Result<Vec<MicroBatch>, _>>()?;
     let load = Load {
         tokens: batches.iter().map(|batch| batch.tokens() as u64).collect(),
@@ -199,7 +199,7 @@ fn estimate(model: &Sharded, plan: Plan, rows: &[TrainRow], how: &How) -> Result
     } else {
         Schedule::Kept
     };
-    Ok(Facts::of(&model.config, plan, how.world).estimate(&load, schedule))
+    Ok(Facts::of(&model.config, dims, how.world).estimate(&load, schedule))
 }
 
 fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Failure> {
@@ -216,9 +216,9 @@ fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Fa
 
 /// Of the policy gradient, summed over tokens, from rows to this rank's parts.
 fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<Tensor>, f64), Failure> {
-    let (lines, line) = model.lines();
-    let packing = pack(rows, budget, lines, &Cost::of(&model.config));
-    let batches: Vec<MicroBatch> = packing.ranks[line]
+    let (groups, own) = model.data_parallel();
+    let packing = pack(rows, budget, groups, &Cost::of(&model.config));
+    let batches: Vec<MicroBatch> = packing.ranks[own]
         .iter()
         .map(|pack| model.micro_batch(pack, rows))
         .collect::<Result<_, TrainError>>()?;

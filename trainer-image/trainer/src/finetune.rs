@@ -210,9 +210,9 @@ fn supervised_step(
     seen: u64,
 ) -> Result<f64, TrainError> {
     let chosen: Vec<TrainRow> = chosen.iter().map(|&at| rows[at].clone()).collect();
-    let (lines, line) = model.lines();
-    let packing = pack(&chosen, plan.step_tokens, lines, &Cost::of(&model.config));
-    let mine = &packing.ranks[line];
+    let (groups, own) = model.data_parallel();
+    let packing = pack(&chosen, plan.step_tokens, groups, &Cost::of(&model.config));
+    let mine = &packing.ranks[own];
     let batches: Vec<MicroBatch> = mine
         .iter()
         .map(|pack| model.micro_batch(pack, &chosen))

@@ -100,7 +100,7 @@ impl Gathering<'_> {
 /// A gradient on its way to the ranks that have its parts.
 pub(crate) struct Reducing<'a> {
     scattered: Flight<'a>,
-    copies: Option<&'a Group>,
+    replicate: Option<&'a Group>,
 }
 
 impl<'a> Reducing<'a> {
@@ -108,15 +108,15 @@ impl<'a> Reducing<'a> {
     pub(crate) fn nothing(group: &'a Group, part: Tensor) -> Self {
         Self {
             scattered: Flight::landed(group, part),
-            copies: None,
+            replicate: None,
         }
     }
 
-    /// Over the ranks that share the state, then over the copies of it.
+    /// Over the ranks that share the state, then over its replicas.
     pub(crate) fn wait(self) -> Result<Tensor, TrainError> {
         let mut part = self.scattered.wait()?;
-        if let Some(copies) = self.copies {
-            copies.all_reduce_sum(&mut part)?;
+        if let Some(replicate) = self.replicate {
+            replicate.all_reduce_sum(&mut part)?;
         }
         Ok(part)
     }
@@ -133,8 +133,8 @@ impl Sharded {
                 Flight::landed(group, whole.narrow(0, part * i64::from(group.rank()), part))
             }
         };
-        let copies = self.parts.node.as_ref().map(|(_, copies)| copies);
-        Ok(Reducing { scattered, copies })
+        let replicate = self.groups.replicate();
+        Ok(Reducing { scattered, replicate })
     }
 }
 

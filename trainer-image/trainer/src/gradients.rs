@@ -228,7 +228,7 @@ impl Sharded {
             let above = self.head(batch, &x, &mut embedding_and_head, loss, &mut total)?;
             vjp(&x, &above);
             drop(x);
-            self.parts.line.check()?;
+            self.groups.sequence.check()?;
             for (unit, leaves) in units.iter_mut().zip(leaves) {
                 unit.add(&leaves);
             }
@@ -284,7 +284,7 @@ impl Sharded {
                     .collect::<Result<_, _>>()?;
                 inputs.push(next);
                 routes.push(chosen);
-                self.parts.line.check()?;
+                self.groups.sequence.check()?;
             }
             Ok(())
         })?;
@@ -315,7 +315,7 @@ impl Sharded {
                 *above = grad_of(&x);
                 unit.add(&weights);
             }
-            self.parts.line.check()?;
+            self.groups.sequence.check()?;
             if let Some(last) = leaving.take() {
                 gradients.push(last.wait()?);
             }
@@ -442,7 +442,7 @@ impl Sharded {
                 };
                 *x = model::block(&config, &self.rope, &batch.layout, block, x, &mut experts);
             }
-            self.parts.line.check()?;
+            self.groups.sequence.check()?;
         }
         let head = &embedding_and_head[if embedding_and_head.len() > 2 { 2 } else { 0 }];
         let most = self.head_piece();

@@ -83,9 +83,9 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
 impl MiniBatch {
     /// Packs rows for the model's ranks.
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
-        let (lines, line) = model.lines();
-        let packing = pack(&rows, model.micro_batch_tokens, lines, &Cost::of(&model.config));
-        let mine = packing.ranks[line].iter();
+        let (groups, own) = model.data_parallel();
+        let packing = pack(&rows, model.micro_batch_tokens, groups, &Cost::of(&model.config));
+        let mine = packing.ranks[own].iter();
         let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
         let batches = match model.replays {
             // Each rank has read files of its own.

@@ -38,7 +38,7 @@ use crate::error::TrainError;
 use crate::flops;
 use crate::grpo;
 use crate::memory::{self, Facts};
-use crate::mesh::{Mesh, Plan};
+use crate::mesh::{Mesh, ParallelDims};
 use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, Store, json};
@@ -217,8 +217,8 @@ fn train(
     let model_config = Config::read(&model_dir)?;
     // A damaged model is refused before anybody waits for this rank.
     let source = Source::open(&model_dir, &model_config)?;
-    let plan = Plan::of(config.spec.trainer.as_ref(), process.limits.per_pod);
-    plan.check(&model_config, rendezvous.world)?;
+    let dims = ParallelDims::of(config.spec.trainer.as_ref(), process.limits.per_pod);
+    dims.check(&model_config, rendezvous.world)?;
     let context = model_config.max_position_embeddings as u64;
     let longest = config
         .spec
@@ -235,7 +235,7 @@ fn train(
         Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
         None => model_config.clone(),
     };
-    let mut facts = Facts::of(&trained, plan, rendezvous.world);
+    let mut facts = Facts::of(&trained, dims, rendezvous.world);
     facts.compute = compute.kind().elt_size_in_bytes() as u64;
     facts.holds_base = trained.lora.is_none() && config.spec.algorithm.kl.is_some();
     let estimate = facts.announce(longest, room)?;
@@ -264,7 +264,7 @@ fn train(
         pending: None,
         curves: None,
         model: shaped(
-            Sharded::read(model_config, Mesh::new(group, plan)?, &source)?.compute_as(compute),
+            Sharded::read(model_config, Mesh::new(group, dims)?, &source)?.compute_as(compute),
             &config.spec,
             &source,
             &store,

@@ -29,7 +29,7 @@ use crate::error::TrainError;
 use crate::finetune;
 pub use crate::gradients::{LossFn, LossGrad, LossOver, Model};
 use crate::memory::Facts;
-use crate::mesh::{Mesh, Parts, Plan};
+use crate::mesh::{Mesh, ParallelDims, ParallelGroups};
 use crate::packing::Pack;
 use crate::replay;
 use crate::state::Store;
@@ -75,7 +75,7 @@ pub struct Sharded {
     pub config: Config,
     /// All ranks.
     pub group: Group,
-    pub(crate) parts: Parts,
+    pub(crate) groups: ParallelGroups,
     /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
     /// The model's own units where an adapter is trained, in the precision of [`Sharded::compute_in`]; else empty.
@@ -132,16 +132,16 @@ impl Sharded {
         mesh: Mesh,
         read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Self, TrainError> {
-        let Mesh { world: group, parts } = mesh;
+        let Mesh { world: group, groups } = mesh;
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| Shard::new(unit, parts.shard(&group), &read))
+            .map(|unit| Shard::new(unit, groups.shard(&group), &read))
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
         Ok(Self {
             config,
             group,
-            parts,
+            groups,
             shards,
             frozen: Vec::new(),
             base: Vec::new(),
@@ -249,46 +249,49 @@ impl Sharded {
 
     /// The ranks over which the state is sharded.
     pub fn shard_group(&self) -> &Group {
-        self.parts.shard(&self.group)
+        self.groups.shard(&self.group)
     }
 
     /// What memory is estimated from.
     pub(crate) fn facts(&self) -> Facts {
-        let plan = Plan {
-            sequence: self.parts.line.world() as u32,
+        let dims = ParallelDims {
+            sequence: self.groups.sequence.world() as u32,
             shard: Some(self.shard_group().world()),
         };
-        let mut facts = Facts::of(&self.config, plan, self.group.world());
+        let mut facts = Facts::of(&self.config, dims, self.group.world());
         facts.holds_base = !self.base.is_empty();
         facts.compute = self.kind().elt_size_in_bytes() as u64;
         facts.head_logits = self.head_logits as u64;
         facts
     }
 
-    /// Which copy of the state this rank has a part of.
-    pub fn copy(&self) -> u32 {
-        self.parts.node.as_ref().map_or(0, |(_, copies)| copies.rank())
+    /// Which replica of the state this rank has a part of.
+    pub fn replica(&self) -> u32 {
+        self.groups.replicate().map_or(0, Group::rank)
     }
 
-    /// How many parts micro-batches are dealt to, and which of them is this rank's: ranks that share sequences count as
-    /// one.
-    pub fn lines(&self) -> (usize, usize) {
-        let line = self.parts.line.world();
-        (self.group.world() as usize / line, self.group.rank() as usize / line)
+    /// How many data-parallel groups micro-batches are dealt to, and which of them is this rank's: ranks that share
+    /// sequences are one group.
+    pub fn data_parallel(&self) -> (usize, usize) {
+        let sequence = self.groups.sequence.world();
+        (
+            self.group.world() as usize / sequence,
+            self.group.rank() as usize / sequence,
+        )
     }
 
     /// Whether a packed tree's tokens are divided over ranks.
     pub fn shares_sequences(&self) -> bool {
-        self.parts.line.world() > 1
+        self.groups.sequence.world() > 1
     }
 
     /// What this rank computes of a packed tree of some of `rows`.
     pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
         let mut batch = match self.shares_sequences() {
             false => MicroBatch::packed(pack, rows)?,
-            true => MicroBatch::part(pack, rows, &self.parts.line)?,
+            true => MicroBatch::part(pack, rows, &self.groups.sequence)?,
         };
-        let (ranks, rank) = (self.parts.line.world() as i64, self.parts.line.rank() as i64);
+        let (ranks, rank) = (self.groups.sequence.world() as i64, self.groups.sequence.rank() as i64);
         let tokens = batch.ids.numel() as i64;
         // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some
         // that make the pack divisible and that nobody sees.

@@ -39,7 +39,7 @@ pub struct Snapshot {
     head: CheckpointManifest,
     /// Of those that share the state.
     rank: u32,
-    /// Another copy of the state is written by others.
+    /// Others write another replica of the state.
     is_written: bool,
     /// Flat, fp32: values and both moments of every unit.
     tensors: Vec<(String, Tensor)>,
@@ -52,7 +52,7 @@ impl Snapshot {
             let named = STATES.iter().zip(parts);
             named.map(move |(name, tensor)| (format!("{index:05}.{name}"), on_the_host(tensor)))
         });
-        let is_written = model.copy() == 0;
+        let is_written = model.replica() == 0;
         Self {
             tensors: named.filter(|_| is_written).collect(),
             rank: model.shard_group().rank(),
