@@ -290,12 +290,12 @@ fn a_router_that_is_told_the_experts_uses_them_and_reports_their_load() {
     assert!(loads.iter().filter(|load| **load > 0).count() > 2, "{loads:?}");
 
     // Experts 0 and 3 for every token: the others get nothing to learn from.
-    let told = Tensor::from_slice(&[0i64, 3])
+    let given = Tensor::from_slice(&[0i64, 3])
         .view([1, 1, 2])
         .expand([2, 9, 2], false)
         .contiguous();
-    let forced = one_block(&case, &x, &mut Some(told.copy()));
-    assert_eq!(model::loads(geometry, &told), [18, 0, 0, 18, 0]);
+    let forced = one_block(&case, &x, &mut Some(given.copy()));
+    assert_eq!(model::loads(geometry, &given), [18, 0, 0, 18, 0]);
     assert!(forced[0] != free[0]);
     // Output and input's gradient, eight tensors of attention and norms, the router, and three of each of two experts.
     assert_eq!(forced.len(), 2 + 8 + 1 + 6);

@@ -5,7 +5,7 @@
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
 //! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
 //! close). One that hangs is found through
-//! [`meeting`], where every rank says how far it is.
+//! [`rendezvous_store`], where every rank says how far it is.
 
 #![allow(unsafe_code)]
 
@@ -15,12 +15,12 @@ mod collectives;
 pub mod device;
 pub mod dropout;
 pub mod exchange;
-mod flight;
 pub mod fused;
 pub mod linear;
-mod meeting;
 pub mod memory;
 pub mod optimizer;
+mod pending_collective;
+mod rendezvous_store;
 
 use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
@@ -32,9 +32,9 @@ use tch::Tensor;
 use crate::call::{call, made};
 use crate::collectives::{grpo_all_reduce_sum, grpo_barrier, grpo_broadcast, grpo_group_free, grpo_group_new};
 pub use crate::exchange::Exchange;
-pub use crate::flight::Flight;
-pub use crate::meeting::{Doing, Position, Unanswered, Watch};
-use crate::meeting::{Meeting, Progress};
+pub use crate::pending_collective::PendingCollective;
+pub use crate::rendezvous_store::{Doing, Position, Unanswered, Watch};
+use crate::rendezvous_store::{Progress, RendezvousStore};
 
 unsafe extern "C" {
     fn _exit(code: c_int) -> !;
@@ -63,7 +63,7 @@ pub struct Rendezvous {
     pub own_host: String,
     /// Network interface to use instead; empty: the one of `own_host`.
     pub interface: String,
-    /// How long ranks wait for each other at most, in meeting and in every collective.
+    /// How long ranks wait for each other at most, in the rendezvous and in every collective.
     pub timeout: Duration,
 }
 
@@ -100,17 +100,14 @@ pub fn end_now(code: i32) -> ! {
 /// A rank that is where all ranks meet.
 pub struct Arrived {
     at: Rendezvous,
-    meeting: Option<Meeting>,
+    store: Option<RendezvousStore>,
 }
 
 impl Arrived {
     /// Returns when rank 0 is there.
     pub fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        let meeting = (at.world > 1).then(|| Meeting::reach(at)).transpose()?;
-        Ok(Self {
-            at: at.clone(),
-            meeting,
-        })
+        let store = (at.world > 1).then(|| RendezvousStore::reach(at)).transpose()?;
+        Ok(Self { at: at.clone(), store })
     }
 
     /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all
@@ -122,17 +119,17 @@ impl Arrived {
             world: at.world,
             at,
             raw: None,
-            meeting: None,
+            store: None,
             progress: Arc::default(),
             within: false,
         };
-        if let Some(meeting) = self.meeting {
-            meeting.wait_for_all(&group.at)?;
-            group.meeting = Some(Arc::new(meeting));
+        if let Some(store) = self.store {
+            store.wait_for_all(&group.at)?;
+            group.store = Some(Arc::new(store));
         }
         beside(group.watch());
-        if let Some(meeting) = group.meeting.clone() {
-            group.raw = Some(group.connect(&meeting)?);
+        if let Some(store) = group.store.clone() {
+            group.raw = Some(group.connect(&store)?);
         }
         Ok(group)
     }
@@ -145,7 +142,7 @@ pub struct Group {
     /// Where all ranks met, this group's and others.
     at: Rendezvous,
     raw: Option<*mut c_void>,
-    meeting: Option<Arc<Meeting>>,
+    store: Option<Arc<RendezvousStore>>,
     progress: Arc<Progress>,
     /// Whether ranks outside of this group may meanwhile enter another number of collectives.
     within: bool,
@@ -163,7 +160,7 @@ impl Group {
             world: 1,
             at: Rendezvous::alone(),
             raw: None,
-            meeting: None,
+            store: None,
             progress: Arc::default(),
             within: false,
         }
@@ -188,13 +185,13 @@ impl Group {
             world: members.len() as u32,
             at: self.at.clone(),
             raw: None,
-            meeting: None,
+            store: None,
             progress: self.progress.clone(),
             within,
         };
-        if let (Some(meeting), true) = (&self.meeting, members.len() > 1) {
-            group.meeting = Some(meeting.clone());
-            let own = meeting
+        if let (Some(store), true) = (&self.store, members.len() > 1) {
+            group.store = Some(store.clone());
+            let own = store
                 .part(&format!("grpo/{name}/{first}"), group.rank, group.world)
                 .map_err(|message| group.error(joining, message))?;
             group.raw = Some(group.connect(&own)?);
@@ -202,8 +199,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Connects to the other ranks of this group, who all do so at `meeting`.
-    fn connect(&self, meeting: &Meeting) -> Result<*mut c_void, CollectiveError> {
+    /// Connects to the other ranks of this group, through `store`.
+    fn connect(&self, store: &RendezvousStore) -> Result<*mut c_void, CollectiveError> {
         let joining = "joining the group";
         let text = |text: &str| CString::new(text).map_err(|error| self.error(joining, error.to_string()));
         let (own_host, interface) = (text(&self.at.own_host)?, text(&self.at.interface)?);
@@ -212,7 +209,7 @@ impl Group {
                 // SAFETY: store and strings outlive the call.
                 unsafe {
                     grpo_group_new(
-                        meeting.raw(),
+                        store.raw(),
                         self.rank as c_int,
                         self.world as c_int,
                         own_host.as_ptr(),
@@ -230,7 +227,7 @@ impl Group {
     /// What another thread may watch this group by.
     pub fn watch(&self) -> Watch {
         Watch {
-            meeting: self.meeting.clone(),
+            store: self.store.clone(),
             progress: self.progress.clone(),
         }
     }
@@ -296,8 +293,8 @@ impl Group {
         doing: &'static str,
         work: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, CollectiveError> {
-        let done = match &self.meeting {
-            Some(meeting) => self.progress.during(meeting, doing, self.within, work),
+        let done = match &self.store {
+            Some(store) => self.progress.during(store, doing, self.within, work),
             None => work(),
         };
         done.map_err(|message| self.error(doing, message))
