@@ -13,9 +13,9 @@ use grpo_crds::algorithm::{Correction, Ratio};
 
 use crate::ratio::bounded;
 
-/// A token as far as corrections see it, in logprobs.
+/// The logprobs of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct TokenLogprobs {
     pub rollout: f64,
     /// The trainer's, before the batch's first step.
     pub old: f64,
@@ -37,7 +37,7 @@ pub struct Sums {
 
 impl Sums {
     /// `old`: what the token's new logprob is compared with.
-    pub fn add(&mut self, token: &Seen, old: f64) {
+    pub fn add(&mut self, token: &TokenLogprobs, old: f64) {
         self.tokens += 1.0;
         self.moved += token.new - old;
         self.mismatch += token.old - token.rollout;
@@ -70,7 +70,7 @@ pub fn importance(correction: &Correction, log_ratio: f64) -> f64 {
 }
 
 /// The weight of one token, of a sequence with these sums.
-pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &Seen) -> f64 {
+pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &TokenLogprobs) -> f64 {
     if !keeps(correction, sums, advantage) {
         return 0.0;
     }
@@ -85,16 +85,16 @@ mod tests {
     use super::*;
     use grpo_crds::algorithm::Band;
 
-    fn tokens(ratios: &[f64]) -> Vec<Seen> {
-        let seen = |ratio: &f64| Seen {
+    fn tokens(ratios: &[f64]) -> Vec<TokenLogprobs> {
+        let token = |ratio: &f64| TokenLogprobs {
             rollout: -1.0,
             old: -1.0 + ratio.ln(),
             new: -1.0 + ratio.ln(),
         };
-        ratios.iter().map(seen).collect()
+        ratios.iter().map(token).collect()
     }
 
-    fn weights(correction: &Correction, tokens: &[Seen], advantage: f64) -> Vec<f64> {
+    fn weights(correction: &Correction, tokens: &[TokenLogprobs], advantage: f64) -> Vec<f64> {
         let mut sums = Sums::default();
         for token in tokens {
             sums.add(token, token.rollout);

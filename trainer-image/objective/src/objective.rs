@@ -10,7 +10,7 @@
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement, OldLogprobs, Ratio};
 
-use crate::correction::{self, Seen, Sums};
+use crate::correction::{self, Sums, TokenLogprobs};
 use crate::kl;
 use crate::loss::{batch_weights, policy_loss};
 use crate::ratio::bounded;
@@ -39,9 +39,9 @@ impl Token {
         }
     }
 
-    /// What corrections see of it.
-    fn seen(&self) -> Seen {
-        Seen {
+    /// Its logprobs, for corrections.
+    fn logprobs(&self) -> TokenLogprobs {
+        TokenLogprobs {
             rollout: self.rollout,
             old: self.old,
             new: self.new,
@@ -125,7 +125,7 @@ pub fn looks_at_moving_sequences(algorithm: &Algorithm) -> bool {
 pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
     let mut sums = Sums::default();
     for token in tokens {
-        sums.add(&token.seen(), token.ratio_base(old));
+        sums.add(&token.logprobs(), token.ratio_base(old));
     }
     sums
 }
@@ -141,7 +141,7 @@ pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums,
     };
     let corrected = match &algorithm.correction {
         None => 1.0,
-        Some(correction) => correction::weight(correction, sequence, advantage, &token.seen()),
+        Some(correction) => correction::weight(correction, sequence, advantage, &token.logprobs()),
     };
     let policy = policy_loss(algorithm.loss, ratio, token.new, advantage, &algorithm.clip);
     let mut term = Term {

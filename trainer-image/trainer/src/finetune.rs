@@ -22,7 +22,7 @@ use crate::sharded::{AdamW, LossGrad, Sharded};
 
 /// How to train.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FinetuneSettings {
     /// Tokens to see in all.
     pub tokens: u64,
     /// Tokens of one step, over all ranks.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-impl Default for Plan {
+impl Default for FinetuneSettings {
     fn default() -> Self {
         Self {
             tokens: 8_000_000,
@@ -143,11 +143,11 @@ fn generator(name: &str, seed: u64) -> StdRng {
     StdRng::seed_from_u64(key)
 }
 
-/// Trains until the plan's tokens are seen. Every rank calls it with the same rows.
+/// Trains until as many tokens are seen as the settings say. Every rank calls it with the same rows.
 pub fn train(
     model: &mut Sharded,
     rows: &[TrainRow],
-    plan: &Plan,
+    settings: &FinetuneSettings,
     mut say: impl FnMut(u64, u64, f64, f64),
 ) -> Result<Report, TrainError> {
     let adam = AdamW {
@@ -156,7 +156,7 @@ pub fn train(
         weight_decay: 0.05,
         clip: 1.0,
     };
-    let mut rng = StdRng::seed_from_u64(plan.seed);
+    let mut rng = StdRng::seed_from_u64(settings.seed);
     let began = Instant::now();
     let (mut steps, mut seen) = (0u64, 0u64);
     let mut losses: Vec<f64> = Vec::new();
@@ -172,7 +172,7 @@ pub fn train(
             let take = rest
                 .iter()
                 .take_while(|&&row| {
-                    let room = tokens == 0 || tokens + rows[row].tokens.len() <= plan.step_tokens;
+                    let room = tokens == 0 || tokens + rows[row].tokens.len() <= settings.step_tokens;
                     tokens += rows[row].tokens.len();
                     room
                 })
@@ -180,12 +180,12 @@ pub fn train(
             let (now, later) = rest.split_at(take);
             rest = later;
             let taken: u64 = now.iter().map(|&row| rows[row].tokens.len() as u64).sum();
-            let loss = supervised_step(model, rows, now, plan, &adam, steps, seen)?;
+            let loss = supervised_step(model, rows, now, settings, &adam, steps, seen)?;
             losses.push(loss);
             steps += 1;
             seen += taken;
             say(steps, seen, loss, began.elapsed().as_secs_f64());
-            if seen >= plan.tokens {
+            if seen >= settings.tokens {
                 break 'training;
             }
         }
@@ -204,14 +204,14 @@ fn supervised_step(
     model: &mut Sharded,
     rows: &[TrainRow],
     chosen: &[usize],
-    plan: &Plan,
+    settings: &FinetuneSettings,
     adam: &AdamW,
     steps: u64,
     seen: u64,
 ) -> Result<f64, TrainError> {
     let chosen: Vec<TrainRow> = chosen.iter().map(|&at| rows[at].clone()).collect();
     let (groups, own) = model.data_parallel();
-    let packing = pack(&chosen, plan.step_tokens, groups, &Cost::of(&model.config));
+    let packing = pack(&chosen, settings.step_tokens, groups, &Cost::of(&model.config));
     let mine = &packing.ranks[own];
     let batches: Vec<MicroBatch> = mine
         .iter()
@@ -233,13 +233,13 @@ fn supervised_step(
     })?;
     let schedule = Schedule {
         decay: Decay::Cosine,
-        warmup_steps: plan.warmup_steps,
+        warmup_steps: settings.warmup_steps,
         final_ratio: 0.02,
     };
     // How many steps there will be is not known: rows have their own lengths.
-    let progress = seen as f64 / plan.tokens.max(1) as f64;
+    let progress = seen as f64 / settings.tokens.max(1) as f64;
     let step = u32::try_from(steps + 1).unwrap_or(u32::MAX);
-    let norm = model.update(&gradients, rate_at(plan.peak_rate, &schedule, step, progress), adam)?;
+    let norm = model.update(&gradients, rate_at(settings.peak_rate, &schedule, step, progress), adam)?;
     if !norm.is_finite() {
         // Nothing was changed, and every step from here on would come out the same.
         return Err(TrainError::Start(format!(

@@ -13,7 +13,7 @@ use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
 use grpo_trainer::error::TERMINATED_CODE;
 use grpo_trainer::export::{self, Form, Options};
-use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
@@ -162,11 +162,11 @@ fn run(command: Command) -> Result<(), TrainError> {
         } => warm_start(
             model,
             data,
-            Plan {
+            FinetuneSettings {
                 tokens,
                 peak_rate: rate,
                 seed,
-                ..Plan::default()
+                ..FinetuneSettings::default()
             },
         ),
         Command::Export {
@@ -224,7 +224,7 @@ fn export_model(
     Ok(())
 }
 
-fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), TrainError> {
+fn warm_start(model_dir: PathBuf, data: PathBuf, settings: FinetuneSettings) -> Result<(), TrainError> {
     let config = Config::read(&model_dir)?;
     let rows = finetune::read(&data, config.vocab_size, config.max_position_embeddings)?;
     let group = Group::join(&if std::env::var_os("WORLD_SIZE").is_some() {
@@ -233,14 +233,14 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), Train
         Rendezvous::alone()
     })?;
     let first = group.rank() == 0;
-    let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, plan.seed))?;
-    let report = finetune::train(&mut model, &rows, &plan, |step, seen, loss, seconds| {
+    let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, settings.seed))?;
+    let report = finetune::train(&mut model, &rows, &settings, |step, seen, loss, seconds| {
         if first && step % 50 == 0 {
             let speed = seen as f64 / seconds;
-            let left = plan.tokens.saturating_sub(seen) as f64 / speed;
+            let left = settings.tokens.saturating_sub(seen) as f64 / speed;
             eprintln!(
                 "step {step:>5}  {:>5.1} %  loss {loss:.4}  {speed:>6.0} tokens/s  {left:>4.0} s left",
-                100.0 * seen as f64 / plan.tokens as f64
+                100.0 * seen as f64 / settings.tokens as f64
             );
         }
     })?;

@@ -48,14 +48,14 @@ use crate::watchdog::{self, Limits};
 const IDLE: Duration = Duration::from_secs(5);
 /// The same while a checkpoint is being written: it counts when all ranks have found that it is.
 const UNSEALED: Duration = Duration::from_millis(100);
-/// Room for one order's JSON: a path may be 512 bytes of which each is written as six.
-const ORDER_BYTES: usize = 4096;
+/// Room for one command's JSON: a path may be 512 bytes of which each is written as six.
+const COMMAND_BYTES: usize = 4096;
 /// Steps whose answers are remembered; older ones are in the store.
 const STEPS_KEPT: usize = 16;
 
 /// What rank 0 tells the others to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Order {
+enum RankCommand {
     Idle,
     Step { step: u32, request: StepRequest },
 }
@@ -339,32 +339,32 @@ impl Rank {
         let usual = IDLE.min(limits.collective / 4);
         loop {
             let idle = if self.pending.is_some() { UNSEALED } else { usual };
-            let order = match &jobs {
+            let command = match &jobs {
                 None => None,
                 Some(jobs) => Some(match jobs.recv_timeout(idle) {
-                    Ok((step, request)) => Order::Step { step, request },
-                    Err(RecvTimeoutError::Timeout) => Order::Idle,
+                    Ok((step, request)) => RankCommand::Step { step, request },
+                    Err(RecvTimeoutError::Timeout) => RankCommand::Idle,
                     Err(RecvTimeoutError::Disconnected) => {
                         return Err(TrainError::Start("the HTTP server ended".to_owned()));
                     }
                 }),
             };
-            let order = self.spread(order)?;
+            let command = self.broadcast_command(command)?;
             self.finish_checkpoint(false)?;
-            match order {
-                Order::Idle => {}
-                Order::Step { step, request } => self.obey(step, &request)?,
+            match command {
+                RankCommand::Idle => {}
+                RankCommand::Step { step, request } => self.obey(step, &request)?,
             }
         }
     }
 
-    /// Rank 0's order, on every rank.
-    fn spread(&self, order: Option<Order>) -> Result<Order, TrainError> {
-        let mut bytes = match &order {
-            Some(order) => serde_json::to_vec(order).map_err(|e| TrainError::Start(e.to_string()))?,
+    /// Rank 0's command, on every rank.
+    fn broadcast_command(&self, command: Option<RankCommand>) -> Result<RankCommand, TrainError> {
+        let mut bytes = match &command {
+            Some(command) => serde_json::to_vec(command).map_err(|e| TrainError::Start(e.to_string()))?,
             None => Vec::new(),
         };
-        bytes.resize(ORDER_BYTES, b' ');
+        bytes.resize(COMMAND_BYTES, b' ');
         let mut tensor = Tensor::from_slice(&bytes);
         self.model.group.broadcast(&mut tensor, 0)?;
         let bytes = Vec::<u8>::try_from(tensor)?;

@@ -10,7 +10,7 @@ use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
 use grpo_trainer::data::{MicroBatch, TrainRow};
-use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
 use grpo_trainer::mini_batch::{MiniBatch, cut};
@@ -308,12 +308,12 @@ fn a_warm_start_learns_what_repeats() {
         }
     };
     let rows: Vec<TrainRow> = (0..32).map(row).collect();
-    let plan = Plan {
+    let settings = FinetuneSettings {
         tokens: 60_000,
         step_tokens: 500,
         warmup_steps: 10,
-        ..Plan::default()
+        ..FinetuneSettings::default()
     };
-    let report = finetune::train(&mut alone(), &rows, &plan, |_, _, _, _| ()).unwrap();
+    let report = finetune::train(&mut alone(), &rows, &settings, |_, _, _, _| ()).unwrap();
     assert!(report.first_loss > 3.5 && report.last_loss < 0.2, "{report:?}");
 }

@@ -48,7 +48,7 @@ fn plain() -> Algorithm {
 }
 
 /// Gradients by unit, whole, and rank 0's metrics.
-type Taken = (Vec<Vec<f32>>, StepMetrics);
+type StepOutcome = (Vec<Vec<f32>>, StepMetrics);
 
 /// Of each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights
 /// are put back in between.
@@ -57,7 +57,7 @@ fn taken<T: Sync>(
     many: &[T],
     prepare: impl Fn(&mut Sharded) + Sync,
     act: impl Fn(&mut Sharded, &T) -> StepMetrics + Sync,
-) -> Vec<Taken> {
+) -> Vec<StepOutcome> {
     let parts = ranks(world, |group| {
         let mut model = model(group);
         prepare(&mut model);
