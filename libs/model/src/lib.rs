@@ -1,4 +1,4 @@
-//! The policy: a language model of the Qwen families, read from and written to Hugging Face directories.
+//! A language model of the Qwen families, read from and written to Hugging Face directories.
 //!
 //! [`config`], [`rope`], [`lora`] and [`weights`] are plain Rust and serve everybody; [`decode`] samples with a
 //! key-value cache and no libtorch; with feature `torch`, [`model`] is what the trainer differentiates, [`layout`] says
