@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use grpo_model::adapter;
 use grpo_model::layout::Layout;
-use grpo_model::lora;
-use grpo_model::model::{self, Block, Rope};
+use grpo_model::model::{self, Block};
+use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_model::{Config, Family};
 use safetensors::SafeTensors;
@@ -85,8 +86,8 @@ impl Case {
         let mut from = dir.to_owned();
         if adapted {
             from = dir.join("adapter");
-            let (lora, adapter) = lora::read(&from, &config).unwrap();
-            for (unit, adapter) in units.iter_mut().zip(lora::units(&config, &lora)) {
+            let (lora, adapter) = adapter::read(&from, &config).unwrap();
+            for (unit, adapter) in units.iter_mut().zip(adapter::units(&config, &lora)) {
                 unit.tensors.extend(adapter.tensors);
             }
             weights.extend(adapter);

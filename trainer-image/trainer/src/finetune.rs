@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use grpo_crds::algorithm::{Decay, Schedule};
 use grpo_model::Config;
-use grpo_model::lora::{self, Lora};
+use grpo_model::adapter;
+use grpo_model::lora::Lora;
 use grpo_model::weights::{self, Array, Weights};
 use grpo_objective::rate::rate_at;
 use rand::rngs::StdRng;
@@ -122,7 +123,7 @@ pub fn initialise(config: &Config, seed: u64) -> Weights {
 /// An adapter's first values as PEFT has them: A uniform within the root of 1 / inputs, B zero.
 pub fn initialise_adapter(config: &Config, lora: &Lora, seed: u64) -> Weights {
     let mut weights = Weights::new();
-    for (name, shape) in lora::units(config, lora).into_iter().flat_map(|unit| unit.tensors) {
+    for (name, shape) in adapter::units(config, lora).into_iter().flat_map(|unit| unit.tensors) {
         let numel: usize = shape.iter().product();
         let mut rng = generator(&name, seed);
         let bound = (1.0 / shape[1] as f32).sqrt();

@@ -60,7 +60,7 @@ impl Forward {
         };
         let mlps: usize = (0..layers).map(mlp).sum();
         let adapter = config.lora.as_ref().map_or(0, |lora| {
-            let ends = lora.targets().iter().flat_map(|target| target.shape(config));
+            let ends = lora.targets().iter().flat_map(|target| config.linear_shape(*target));
             lora.rank * layers * ends.sum::<usize>()
         });
         Self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_contracts::RunConfig;
 use grpo_model::weights::{self, Source};
-use grpo_model::{Config, lora};
+use grpo_model::{Config, adapter, lora};
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
 use grpo_trainer::error::TERMINATED_CODE;
@@ -216,7 +216,7 @@ fn export_model(
         eprintln!("step {} of lineage {}", checkpoint.step, checkpoint.lineage);
     }
     if let Some(adapter) = adapter {
-        let (lora, matrices) = lora::read(&adapter, &model.config)?;
+        let (lora, matrices) = adapter::read(&adapter, &model.config)?;
         model = model.with_adapter_of(lora, &matrices)?;
     }
     model.export(to, model_dir, options)?;

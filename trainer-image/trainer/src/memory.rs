@@ -9,7 +9,7 @@
 //! how long rows become, nobody knows before.
 
 use grpo_model::Config;
-use grpo_model::lora;
+use grpo_model::adapter;
 use grpo_model::weights::{self, Unit};
 
 use crate::error::TrainError;
@@ -124,7 +124,7 @@ impl Facts {
         let model = padded(weights::units(config));
         let (trained, frozen) = match &config.lora {
             None => (model, Vec::new()),
-            Some(adapter) => (padded(lora::units(config, adapter)), model),
+            Some(adapter) => (padded(adapter::units(config, adapter)), model),
         };
         Self {
             config: config.clone(),
@@ -214,7 +214,7 @@ impl Facts {
             values += lora
                 .targets()
                 .iter()
-                .map(|target| target.shape(c)[1] as u64)
+                .map(|target| c.linear_shape(*target)[1] as u64)
                 .sum::<u64>();
         }
         values

@@ -14,8 +14,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use grpo_model::lora::{self, Lora};
-use grpo_model::model::{self, Rope};
+use grpo_model::adapter;
+use grpo_model::lora::Lora;
+use grpo_model::model;
+use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Array, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
 use grpo_native::Group;
@@ -205,7 +207,7 @@ impl Sharded {
     pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
         let config = self.config.clone().with_lora(lora.clone())?;
         let read = part_of(adapter, "the adapter");
-        let shards = lora::units(&config, &lora)
+        let shards = adapter::units(&config, &lora)
             .into_iter()
             .map(|unit| Shard::new(unit, self.shard_group(), &read))
             .collect::<Result<_, TrainError>>()?;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
-use grpo_model::lora::{self, Linear, Lora};
+use grpo_model::adapter;
+use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::export::Precision;
 use grpo_model::weights::{self, Source, Weights};
 use grpo_model::{Config, Family};
@@ -214,7 +215,7 @@ fn an_exported_model_is_read_back_as_it_was() {
         trained
             .export(&adapter, &at, &options(Form::Adapter, Precision::F32, u64::MAX))
             .unwrap();
-        let (lora, matrices): (Lora, Weights) = lora::read(&adapter, &config(family)).unwrap();
+        let (lora, matrices): (Lora, Weights) = adapter::read(&adapter, &config(family)).unwrap();
         let again = model(family, alone(), false).with_adapter_of(lora, &matrices).unwrap();
         assert_eq!(again.weights().unwrap(), expected, "{family}");
     }

@@ -2,7 +2,8 @@
 
 use grpo_crds::algorithm::{Algorithm, Denominator, KlPlacement, OldLogprobs};
 use grpo_model::layout::Layout;
-use grpo_model::model::{self, Block, Rope};
+use grpo_model::model::{self, Block};
+use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::shaped_reward;
