@@ -10,11 +10,14 @@ use grpo_model::Config;
 use grpo_model::weights;
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
+use grpo_trainer::loss_fn::LossGrad;
 use grpo_trainer::memory::{Estimate, Facts, Load, Schedule};
 use grpo_trainer::mesh::{Mesh, ParallelDims};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{AdamW, LossGrad, Sharded};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 

@@ -9,10 +9,12 @@ use grpo_model::weights::{self, Array, Weights};
 use grpo_model::{Config, ModelError};
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::losses::{Losses, Tally};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, Packing, pack, unshared};
-use grpo_trainer::sharded::{AdamW, Sharded};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 

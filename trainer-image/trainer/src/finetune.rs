@@ -6,20 +6,19 @@ use std::path::Path;
 use std::time::Instant;
 
 use grpo_crds::algorithm::{Decay, Schedule};
-use grpo_model::Config;
-use grpo_model::adapter;
-use grpo_model::lora::Lora;
-use grpo_model::weights::{self, Array, Weights};
 use grpo_objective::rate::rate_at;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::loss_fn::LossGrad;
+use crate::micro_batch::MicroBatch;
+use crate::optimizer::AdamW;
 use crate::packing::{Cost, pack};
-use crate::sharded::{AdamW, LossGrad, Sharded};
+use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// How to train.
 #[derive(Clone, Debug)]
@@ -95,53 +94,6 @@ pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainR
         });
     }
     Ok(rows)
-}
-
-/// Random weights: normal with the config's range (0.02), norms at one, biases at zero. Each tensor's generator is
-/// keyed by its name, so that the values do not depend on the order of initialisation.
-pub fn initialise(config: &Config, seed: u64) -> Weights {
-    let range = config.initializer_range.unwrap_or(0.02) as f32;
-    let mut weights = Weights::new();
-    for (name, shape) in weights::units(config).into_iter().flat_map(|unit| unit.tensors) {
-        let numel: usize = shape.iter().product();
-        let mut rng = generator(&name, seed);
-        // Box-Muller; open at zero so that the logarithm is finite.
-        let mut normal = || {
-            let (a, b): (f32, f32) = (1.0 - rng.random::<f32>(), rng.random());
-            (-2.0 * a.ln()).sqrt() * (std::f32::consts::TAU * b).cos()
-        };
-        let values = match shape.len() {
-            1 if name.ends_with(".bias") => vec![0.0; numel],
-            1 => vec![1.0; numel],
-            _ => (0..numel).map(|_| normal() * range).collect(),
-        };
-        weights.insert(name, Array { shape, values });
-    }
-    weights
-}
-
-/// An adapter's first values as PEFT has them: A uniform within the root of 1 / inputs, B zero.
-pub fn initialise_adapter(config: &Config, lora: &Lora, seed: u64) -> Weights {
-    let mut weights = Weights::new();
-    for (name, shape) in adapter::units(config, lora).into_iter().flat_map(|unit| unit.tensors) {
-        let numel: usize = shape.iter().product();
-        let mut rng = generator(&name, seed);
-        let bound = (1.0 / shape[1] as f32).sqrt();
-        let values = match name.contains("lora_B") {
-            true => vec![0.0; numel],
-            false => (0..numel).map(|_| rng.random_range(-bound..bound)).collect(),
-        };
-        weights.insert(name, Array { shape, values });
-    }
-    weights
-}
-
-/// A tensor's own generator.
-fn generator(name: &str, seed: u64) -> StdRng {
-    let key = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    });
-    StdRng::seed_from_u64(key)
 }
 
 /// Trains until as many tokens are seen as the settings say. Every rank calls it with the same rows.

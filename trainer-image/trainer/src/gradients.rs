@@ -12,133 +12,19 @@
 //! The vocabulary head is computed in chunks (see [`grpo_model::head`]) by both. Gradients are summed over
 //! micro-batches in fp32 by both, whatever a block is computed in.
 
-use grpo_model::head::{self, Chunk};
+mod head;
+mod summed;
+
 use grpo_model::model::{self, Block};
 use tch::{Kind, Tensor};
 
-use crate::data::MicroBatch;
+use self::summed::Summed;
 use crate::error::TrainError;
 use crate::gathering::{Gathering, Reducing};
+use crate::loss_fn::LossFn;
 use crate::memory::Load;
+use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
-
-/// A summed loss, and its derivatives by what the model says of each trained token.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LossGrad {
-    pub loss: f64,
-    /// By the logprobs, `[n]`.
-    pub logprobs: Vec<f64>,
-    /// By the entropies, `[n]`; empty where the loss does not look at them.
-    pub entropies: Vec<f64>,
-}
-
-impl LossGrad {
-    /// The sum of logprobs by these weights.
-    pub fn weighted(weights: Vec<f64>, logprobs: &[f64]) -> Self {
-        Self {
-            loss: weights
-                .iter()
-                .zip(logprobs)
-                .map(|(weight, logprob)| weight * logprob)
-                .sum(),
-            logprobs: weights,
-            entropies: Vec::new(),
-        }
-    }
-}
-
-/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in
-/// the order of
-/// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
-pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> LossGrad + 'a;
-
-/// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number
-/// comes first.
-pub type NoteFn<'a> = dyn FnMut(usize, &MicroBatch, &[f64], &[f64]) + 'a;
-
-/// Who is asked for logprobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
-    /// What is trained.
-    Policy,
-    /// What training began with: the frozen model beside an adapter, or what [`Sharded::hold_base`] has kept.
-    Base,
-}
-
-/// What one call of a loss function is given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LossOver {
-    /// A piece of a micro-batch: the loss is a sum over tokens. Logits are computed once.
-    #[default]
-    Tokens,
-    /// A whole micro-batch: the loss looks at a row's tokens together. Logits are computed a second time for the
-    /// gradient, where they are more than one piece.
-    Batches,
-}
-
-/// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the
-/// vocabulary per piece would be written and read again each time.
-struct EmbeddingAndHead {
-    tensors: Vec<Tensor>,
-    /// None where an adapter is trained beside them.
-    gradients: Vec<Tensor>,
-    buffer: Tensor,
-    /// Tokens of a piece.
-    most: i64,
-}
-
-impl EmbeddingAndHead {
-    fn head(&self) -> usize {
-        if self.tensors.len() > 2 { 2 } else { 0 }
-    }
-
-    /// The embedding's part: `above` is what flows into its output.
-    fn embedded(&mut self, ids: &Tensor, above: &Tensor) {
-        let h = above.size().last().copied().unwrap_or(1);
-        tch::no_grad(|| {
-            let above = above.reshape([-1, h]).to_kind(self.gradients[0].kind());
-            let _ = self.gradients[0].index_add_(0, &ids.reshape([-1]), &above);
-        });
-    }
-}
-
-/// A gathered unit, and its gradient so far.
-struct Summed {
-    tensors: Vec<Tensor>,
-    /// Of each tensor that something has flowed into, in the kind of [`summing`].
-    sums: Vec<Option<Tensor>>,
-}
-
-impl Summed {
-    fn of(tensors: Vec<Tensor>) -> Self {
-        let sums = tensors.iter().map(|_| None).collect();
-        Self { tensors, sums }
-    }
-
-    /// Adds what has flowed into `leaves`, which are the tensors as one micro-batch has used them.
-    fn add(&mut self, leaves: &[Tensor]) {
-        tch::no_grad(|| {
-            for (sum, leaf) in self.sums.iter_mut().zip(leaves) {
-                let gradient = leaf.grad();
-                if !gradient.defined() {
-                    continue;
-                }
-                match sum {
-                    Some(sum) => *sum += gradient,
-                    None => *sum = Some(gradient.to_kind(summing(gradient.kind()))),
-                }
-            }
-        });
-    }
-
-    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert
-    /// without tokens).
-    fn gradients(self, frozen: usize) -> Vec<Tensor> {
-        let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
-        let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);
-        each.map(|(sum, tensor)| sum.unwrap_or_else(|| zero(tensor))).collect()
-    }
-}
 
 impl Sharded {
     /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss
@@ -166,27 +52,6 @@ impl Sharded {
                 .unwrap_or(0),
         };
         self.facts().kept_bytes(&load) as usize
-    }
-
-    fn embedding_and_head(&self, tensors: Vec<Tensor>) -> EmbeddingAndHead {
-        let most = self.head_piece();
-        EmbeddingAndHead {
-            gradients: tensors
-                .iter()
-                .filter(|_| self.frozen.is_empty())
-                .map(|tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device())))
-                .collect(),
-            buffer: head::buffer(most, self.config.vocab_size as i64, &tensors[0]),
-            tensors,
-            most,
-        }
-    }
-
-    /// Beside an adapter the embedding is not trained.
-    fn embedded(&self, embedding_and_head: &mut EmbeddingAndHead, ids: &Tensor, above: &Tensor) {
-        if self.frozen.is_empty() {
-            embedding_and_head.embedded(ids, above);
-        }
     }
 
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
@@ -334,137 +199,6 @@ impl Sharded {
         Ok((gradients, total))
     }
 
-    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `embedding_and_head`; answers what flows
-    /// into the last block's output `x: [b, t, h]`.
-    fn head(
-        &self,
-        batch: &MicroBatch,
-        x: &Tensor,
-        embedding_and_head: &mut EmbeddingAndHead,
-        loss: &mut LossFn<'_>,
-        total: &mut f64,
-    ) -> Result<Tensor, TrainError> {
-        let h = x.size().last().copied().unwrap_or(1);
-        let x = x.detach().set_requires_grad(true);
-        if batch.trained.is_empty() {
-            return Ok(x.zeros_like());
-        }
-        let norm = embedding_and_head.tensors[1].detach().set_requires_grad(true);
-        let chosen = x.reshape([-1, h]).index_select(0, &batch.positions);
-        let normed = model::final_norm(&self.config, &norm, &chosen);
-        let states = normed.detach();
-        let (weight, at) = (
-            embedding_and_head.tensors[embedding_and_head.head()].shallow_clone(),
-            embedding_and_head.head(),
-        );
-        let forward = |piece: &MicroBatch, begin: i64, buffer: &Tensor| {
-            let part = states.narrow(0, begin, piece.positions.size()[0]);
-            Chunk::forward(&weight, &part, &piece.targets, &piece.temperatures, buffer)
-        };
-
-        // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
-        let mut differentiate = |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| -> Result<_, TrainError> {
-            let gradient = loss(batch, &numbers(logprobs)?, &numbers(entropies)?);
-            *total += gradient.loss;
-            let back = |values: &[f64]| {
-                Tensor::from_slice(values)
-                    .to_kind(logprobs.kind())
-                    .to_device(logprobs.device())
-            };
-            let by_entropies = (!gradient.entropies.is_empty()).then(|| back(&gradient.entropies));
-            Ok((back(&gradient.logprobs), by_entropies))
-        };
-        let pieces = batch.pieces(embedding_and_head.most);
-        let mut backs: Vec<Tensor> = Vec::with_capacity(pieces.len());
-        let whole = match self.loss_over == LossOver::Batches && pieces.len() > 1 {
-            false => None,
-            true => {
-                let scores = pieces.iter().enumerate().map(|(i, piece)| {
-                    let (_, logprobs, entropies) =
-                        forward(piece, i as i64 * embedding_and_head.most, &embedding_and_head.buffer);
-                    (logprobs, entropies)
-                });
-                let (logprobs, entropies): (Vec<Tensor>, Vec<Tensor>) = scores.unzip();
-                Some(differentiate(
-                    batch,
-                    &Tensor::cat(&logprobs, 0),
-                    &Tensor::cat(&entropies, 0),
-                )?)
-            }
-        };
-        for (i, piece) in pieces.iter().enumerate() {
-            let begin = i as i64 * embedding_and_head.most;
-            let (chunk, logprobs, entropies) = forward(piece, begin, &embedding_and_head.buffer);
-            let (logprobs, entropies) = match &whole {
-                None => differentiate(piece, &logprobs, &entropies)?,
-                Some((logprobs, entropies)) => {
-                    let part = |x: &Tensor| x.narrow(0, begin, piece.positions.size()[0]);
-                    (part(logprobs), entropies.as_ref().map(part))
-                }
-            };
-            let gradient = embedding_and_head.gradients.get_mut(at);
-            backs.push(chunk.backward(&weight, &logprobs, entropies.as_ref(), gradient));
-        }
-        vjp(&normed, &Tensor::cat(&backs, 0));
-        if let Some(gradient) = embedding_and_head.gradients.get_mut(1) {
-            *gradient += grad_of(&norm).to_kind(summing(norm.kind()));
-        }
-        Ok(grad_of(&x))
-    }
-
-    /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is
-    /// called for every piece of every micro-batch, in order. Every rank must call it.
-    pub fn observe(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
-        let _guard = tch::no_grad_guard();
-        let config = match model {
-            Model::Policy => self.config.clone(),
-            Model::Base => self.config.without_lora(),
-        };
-        let gather = |index: usize| match model {
-            Model::Policy => self.gather(index),
-            Model::Base => self.gather_base(index),
-        };
-        let embedding_and_head = gather(0)?;
-        let mut states: Vec<Tensor> = batches
-            .iter()
-            .map(|batch| model::embed(&embedding_and_head[0], &batch.ids))
-            .collect();
-        for layer in 0..self.shards.len() - 1 {
-            let gathered = gather(layer + 1)?;
-            let block = Block {
-                layer,
-                weights: &gathered,
-            };
-            for (batch, x) in batches.iter().zip(states.iter_mut()) {
-                let mut experts = match model {
-                    Model::Policy => batch.experts_of(layer),
-                    Model::Base => None,
-                };
-                *x = model::block(&config, &self.rope, &batch.layout, block, x, &mut experts);
-            }
-            self.groups.sequence.check()?;
-        }
-        let head = &embedding_and_head[if embedding_and_head.len() > 2 { 2 } else { 0 }];
-        let most = self.head_piece();
-        let buffer = head::buffer(most, config.vocab_size as i64, head);
-        for (at, (batch, x)) in batches.iter().zip(states).enumerate() {
-            let h = x.size().last().copied().unwrap_or(1);
-            for piece in batch.pieces(most).iter().filter(|piece| !piece.trained.is_empty()) {
-                let chosen = x.reshape([-1, h]).index_select(0, &piece.positions);
-                let normed = model::final_norm(&config, &embedding_and_head[1], &chosen);
-                let (_, logprobs, entropies) =
-                    Chunk::forward(head, &normed, &piece.targets, &piece.temperatures, &buffer);
-                note(at, piece, &numbers(&logprobs)?, &numbers(&entropies)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// Trained tokens whose logits exist at once.
-    fn head_piece(&self) -> i64 {
-        (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
-    }
-
     /// Sends the gradient of what is trained in a unit to where its parts are, summed over ranks.
     fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Reducing<'_>, TrainError> {
         let shard = &self.shards[index];
@@ -489,13 +223,6 @@ fn summing(kind: Kind) -> Kind {
         Kind::BFloat16 => Kind::Float,
         kind => kind,
     }
-}
-
-/// As the objective takes them.
-fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
-    Ok(Vec::<f64>::try_from(
-        tensor.to_kind(Kind::Double).to_device(tch::Device::Cpu),
-    )?)
 }
 
 /// Vector-Jacobian product: runs backward through `y` with the gradient `above`, as the gradient of <y, above>.

@@ -16,14 +16,16 @@ use grpo_records::batch::{Batch, Row};
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::flops::{Forward, Work};
-use crate::gradients::{LossOver, Model};
+use crate::flops::Forward;
+use crate::loss_fn::{LossOver, Model};
 use crate::losses::{Losses, Tally};
+use crate::micro_batch::MicroBatch;
 use crate::mini_batch::{MiniBatch, cut, fill, weigh};
-use crate::sharded::{AdamW, Sharded};
+use crate::optimizer::AdamW;
+use crate::sharded::Sharded;
 use crate::state::{Store, sha256};
+use crate::train_row::TrainRow;
 
 /// AdamW as the run's spec has it.
 pub fn optimizer(algorithm: &Algorithm) -> AdamW {
@@ -355,7 +357,7 @@ fn update(
     if !loss.is_finite() {
         return Ok(Err(format!("its loss is {loss}")));
     }
-    metrics.model_flops += Forward::of(&model.config).training(&Work::of(&mini_batch[0].packing));
+    metrics.model_flops += Forward::of(&model.config).training(&mini_batch[0].packing.work());
     metrics.gradient_seconds += began.elapsed().as_secs_f64();
     let began = Instant::now();
     let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;

@@ -7,10 +7,11 @@ use grpo_objective::correction::Sums;
 use grpo_objective::objective::{looks_at_sequences, sums, term};
 use grpo_records::trainer::StepMetrics;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::gradients::LossGrad;
+use crate::loss_fn::LossGrad;
+use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// A gap between engine's and trainer's logprob that is more than arithmetic.
 pub const LOGPROB_GAP: f64 = 1e-3;

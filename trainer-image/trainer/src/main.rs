@@ -14,6 +14,7 @@ use grpo_trainer::TrainError;
 use grpo_trainer::error::TERMINATED_CODE;
 use grpo_trainer::export::{self, Form, Options};
 use grpo_trainer::finetune::{self, FinetuneSettings};
+use grpo_trainer::initial::initial_weights;
 use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
@@ -233,7 +234,7 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, settings: FinetuneSettings) -> 
         Rendezvous::alone()
     })?;
     let first = group.rank() == 0;
-    let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, settings.seed))?;
+    let mut model = Sharded::new(config.clone(), group, &initial_weights(&config, settings.seed))?;
     let report = finetune::train(&mut model, &rows, &settings, |step, seen, loss, seconds| {
         if first && step % 50 == 0 {
             let speed = seen as f64 / seconds;

@@ -1,7 +1,7 @@
 //! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated.
 //!
 //! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few
-//! moments that may be the fullest, which differ by schedule ([`crate::gradients`]); the estimate is the largest. What
+//! moments that may be the fullest, which differ by schedule (`gradients.rs`); the estimate is the largest. What
 //! autograd keeps of a block is counted operation by operation ([`grpo_model::model`]). The bench measures the estimate
 //! against what libtorch's allocator has handed out (figure 6).
 //!
@@ -19,6 +19,9 @@ use crate::mesh::ParallelDims;
 const MASTER: u64 = 4;
 /// Temporaries of the head that do not grow with the step: blocks of 1 MiB.
 const HEAD_BLOCKS: u64 = 4 << 20;
+
+/// Logits that exist at once where nothing else is asked for: 32 MiB of fp32.
+pub(crate) const HEAD_LOGITS: usize = 1 << 23;
 
 /// A model and how it is divided.
 #[derive(Clone, Debug)]
@@ -134,7 +137,7 @@ impl Facts {
             sequence: u64::from(dims.sequence.max(1)),
             holds_base: false,
             compute: MASTER,
-            head_logits: crate::sharded::HEAD_LOGITS as u64,
+            head_logits: HEAD_LOGITS as u64,
         }
     }
 

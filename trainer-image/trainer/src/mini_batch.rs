@@ -7,12 +7,13 @@
 use grpo_crds::algorithm::Algorithm;
 use grpo_objective::batch_weights;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::flops::{Forward, Work};
-use crate::gradients::Model;
+use crate::flops::Forward;
+use crate::loss_fn::Model;
+use crate::micro_batch::MicroBatch;
 use crate::packing::{Cost, Packing, pack};
 use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// Rows that step together.
 pub struct MiniBatch {
@@ -137,7 +138,7 @@ pub fn fill(
     };
     let flops = mini_batches
         .iter()
-        .map(|mini_batch| forward.looking(&Work::of(&mini_batch.packing)));
+        .map(|mini_batch| forward.looking(&mini_batch.packing.work()));
     let flops = flops.sum();
     // Where each row's tokens begin among all.
     let mut begins: Vec<Vec<usize>> = Vec::with_capacity(mini_batches.len());

@@ -9,13 +9,15 @@ use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
-use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
+use grpo_trainer::loss_fn::{LossGrad, LossOver};
+use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::mini_batch::{MiniBatch, cut};
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{LossGrad, LossOver, Sharded};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// |a - b| / |b|.
@@ -266,7 +268,7 @@ fn a_step_counts_what_it_asks_of_the_model_and_nothing_that_is_computed_again() 
         let (rows, _) = grpo::prepare(&batch, "batch", algorithm, 0, None).unwrap();
         let parts = cut(rows, algorithm.mini_batches).into_iter();
         parts
-            .map(|rows| Work::of(&MiniBatch::new(rows, &alone()).unwrap().packing))
+            .map(|rows| MiniBatch::new(rows, &alone()).unwrap().packing.work())
             .collect()
     };
     let close = |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");

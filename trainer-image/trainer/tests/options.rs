@@ -18,11 +18,11 @@ use grpo_model::lora::Lora;
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::TrainError;
-use grpo_trainer::data::TrainRow;
-use grpo_trainer::flops::{Forward, Work};
+use grpo_trainer::flops::Forward;
 use grpo_trainer::grpo;
 use grpo_trainer::mini_batch::{MiniBatch, cut};
 use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use tch::Tensor;
 
 /// Every episode has two rows, and one was cut.
@@ -367,7 +367,7 @@ fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
     // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains
     // on.
     let forward = Forward::of(&config());
-    let looking = |rows: Vec<TrainRow>| forward.looking(&Work::of(&MiniBatch::new(rows, &alone()).unwrap().packing));
+    let looking = |rows: Vec<TrainRow>| forward.looking(&MiniBatch::new(rows, &alone()).unwrap().packing.work());
     let stored = batch.rows.iter().map(|row| TrainRow {
         tokens: row.tokens.clone(),
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),

@@ -13,12 +13,14 @@ use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::{Batch, ExpertsSpan};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
-use grpo_trainer::finetune::initialise;
 use grpo_trainer::grpo;
+use grpo_trainer::initial::initial_weights;
+use grpo_trainer::loss_fn::{LossGrad, Model};
+use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::mini_batch::MiniBatch;
-use grpo_trainer::sharded::{LossGrad, Model, Sharded};
+use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::{Store, sha256};
+use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// Of its two layers the second has experts, two of five a token.
@@ -27,7 +29,7 @@ fn config() -> Config {
 }
 
 fn mixture(group: Group) -> Sharded {
-    Sharded::new(config(), group, &initialise(&config(), 5)).unwrap()
+    Sharded::new(config(), group, &initial_weights(&config(), 5)).unwrap()
 }
 
 fn alone() -> Sharded {

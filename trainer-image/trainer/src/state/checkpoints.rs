@@ -12,7 +12,8 @@ use tch::{Device, Tensor};
 
 use super::{Store, json, lineage_number, name_of, sha256};
 use crate::error::TrainError;
-use crate::sharded::{Sharded, padded};
+use crate::shard::padded;
+use crate::sharded::Sharded;
 
 /// A unit's tensors in a rank's file, behind its number: values, then AdamW's moments.
 const STATES: [&str; 3] = ["values", "first", "second"];
