@@ -12,8 +12,9 @@ use tch::Tensor;
 
 use crate::call::{made, made_tensor};
 use crate::collectives::{grpo_all_to_all, grpo_exchange_free, grpo_exchange_new};
+use crate::group::Group;
+use crate::rendezvous::CollectiveError;
 use crate::rendezvous_store::{Progress, RendezvousStore};
-use crate::{CollectiveError, Group};
 
 const DOING: &str = "exchange of a sequence";
 
@@ -91,7 +92,7 @@ impl Exchange {
     }
 
     pub fn rank(&self) -> usize {
-        self.group.rank as usize
+        self.group.rank() as usize
     }
 
     pub fn world(&self) -> usize {

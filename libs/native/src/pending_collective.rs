@@ -8,7 +8,8 @@ use crate::call::{call, made};
 use crate::collectives::{
     Begin, grpo_pending_free, grpo_pending_wait, grpo_start_all_gather, grpo_start_reduce_scatter_sum,
 };
-use crate::{CollectiveError, Group};
+use crate::group::Group;
+use crate::rendezvous::CollectiveError;
 
 /// A tensor that a collective is about to fill. Waits for it when dropped, for what others have sent must arrive
 /// somewhere.

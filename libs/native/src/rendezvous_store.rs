@@ -11,7 +11,7 @@ use crate::call::{call, made};
 use crate::collectives::{
     grpo_store_free, grpo_store_get, grpo_store_new, grpo_store_part, grpo_store_set, grpo_store_wait,
 };
-use crate::{CollectiveError, Rendezvous};
+use crate::rendezvous::{CollectiveError, Rendezvous};
 
 /// Longest value.
 const VALUE_BYTES: usize = 4096;

@@ -14,11 +14,13 @@
 
 mod head;
 mod summed;
+mod vjp;
 
 use grpo_model::model::{self, Block};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use self::summed::Summed;
+use self::vjp::{grad_of, vjp};
 use crate::error::TrainError;
 use crate::gathering::{Gathering, Reducing};
 use crate::loss_fn::LossFn;
@@ -215,23 +217,4 @@ impl Sharded {
         }
         self.start_reduce(&Tensor::cat(&parts, 0))
     }
-}
-
-/// What gradients of such numbers are summed in: 32 bits at least.
-fn summing(kind: Kind) -> Kind {
-    match kind {
-        Kind::BFloat16 => Kind::Float,
-        kind => kind,
-    }
-}
-
-/// Vector-Jacobian product: runs backward through `y` with the gradient `above`, as the gradient of <y, above>.
-fn vjp(y: &Tensor, above: &Tensor) {
-    (y * above).sum(Kind::Float).backward();
-}
-
-/// The gradient, zero where nothing flowed.
-fn grad_of(tensor: &Tensor) -> Tensor {
-    let grad = tensor.grad();
-    if grad.defined() { grad } else { tensor.zeros_like() }
 }

@@ -4,7 +4,7 @@ use grpo_model::head::{self, Chunk};
 use grpo_model::model;
 use tch::Tensor;
 
-use super::{grad_of, summing, vjp};
+use super::vjp::{grad_of, summing, vjp};
 use crate::error::TrainError;
 use crate::loss_fn::{LossFn, LossOver, numbers};
 use crate::micro_batch::MicroBatch;

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::summing;
+use super::vjp::summing;
 
 /// A gathered unit, and its gradient so far.
 pub(super) struct Summed {

@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::{Store, json, lineage_number, name_of, sha256};
+use super::store::{Store, json, lineage_number, name_of, sha256};
 use crate::error::TrainError;
 use crate::shard::padded;
 use crate::sharded::Sharded;
@@ -82,6 +82,11 @@ impl CheckpointManifest {
 }
 
 impl Store {
+    /// Every complete checkpoint.
+    pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
+        self.manifests(paths::CHECKPOINTS)
+    }
+
     /// Writes this rank's part. Every rank calls it, then rank 0 calls [`Store::seal`].
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
         self.write_snapshot(&Snapshot::of(model, lineage, step))
