@@ -5,18 +5,17 @@
 //! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
 //! is gone, and end. One that hangs is found by the [`watchdog`].
 
+mod board;
 mod checkpoints;
 mod http;
 mod model;
 mod recover;
 mod tensorboard;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use grpo_contracts::RunConfig;
@@ -26,12 +25,11 @@ use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_objective::rate::rate;
 use grpo_records::paths;
-use grpo_records::trainer::{
-    CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
-};
+use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
+use self::board::Board;
 use self::model::{adapter_of, publishes_adapters, shaped};
 use crate::compute::Compute;
 use crate::error::TrainError;
@@ -50,85 +48,11 @@ const IDLE: Duration = Duration::from_secs(5);
 const UNSEALED: Duration = Duration::from_millis(100);
 /// Room for one command's JSON: a path may be 512 bytes of which each is written as six.
 const COMMAND_BYTES: usize = 4096;
-/// Steps whose answers are remembered; older ones are in the store.
-const STEPS_KEPT: usize = 16;
-
 /// What rank 0 tells the others to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum RankCommand {
     Idle,
     Step { step: u32, request: StepRequest },
-}
-
-/// What the HTTP side and the training side of rank 0 share.
-pub struct Shared {
-    pub state: TrainerState,
-    /// What was ordered since the start, and the last step before it.
-    pub steps: BTreeMap<u32, StepState>,
-    /// What each of them was ordered to be done on.
-    pub requests: BTreeMap<u32, StepRequest>,
-    /// Bytes of this rank: estimated at one row of full length, and what there are.
-    pub memory: [Option<u64>; 2],
-}
-
-impl Shared {
-    pub fn put(&mut self, step: StepState) {
-        self.steps.insert(step.step, step);
-        while self.steps.len() > STEPS_KEPT {
-            self.steps.pop_first();
-        }
-        while self.requests.len() > STEPS_KEPT {
-            self.requests.pop_first();
-        }
-    }
-}
-
-/// Handle on [`Shared`], with a signal for those who wait for a change.
-#[derive(Clone)]
-pub struct Board {
-    shared: Arc<Mutex<Shared>>,
-    changed: Arc<tokio::sync::Notify>,
-    arrived: Arc<AtomicBool>,
-}
-
-impl Board {
-    fn new(attempt: u32, world: u32) -> Self {
-        let state = TrainerState {
-            attempt,
-            world_size: world,
-            lineage: String::new(),
-            step: 0,
-            weights: String::new(),
-            manifest_sha256: String::new(),
-            checkpoint_step: 0,
-            phase: TrainerPhase::Starting,
-            error: None,
-        };
-        let shared = Arc::new(Mutex::new(Shared {
-            state,
-            steps: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            memory: [None; 2],
-        }));
-        Self {
-            shared,
-            changed: Arc::default(),
-            arrived: Arc::default(),
-        }
-    }
-
-    /// Whether this rank is where all ranks meet.
-    pub fn has_arrived(&self) -> bool {
-        self.arrived.load(Ordering::Relaxed)
-    }
-
-    pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
-        let mut shared = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let answer = look(&mut shared);
-        drop(shared);
-        self.changed.notify_waiters();
-        answer
-    }
 }
 
 /// One rank of a run's trainer.

@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
-use super::Board;
+use super::board::Board;
 use super::recover::done_earlier;
 use crate::error::TrainError;
 

@@ -125,7 +125,7 @@ impl Store {
     }
 
     /// Writes a file whole, or not at all; what had its name is replaced.
-    fn put_file(&self, target: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    pub(super) fn put_file(&self, target: &Path, bytes: &[u8]) -> Result<(), TrainError> {
         self.still_ours("writing")?;
         let folder = parent(target)?;
         fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
