@@ -14,9 +14,15 @@ pub struct Row {
     pub peer_value: Option<f64>,
     /// A sign and a number, such as `>= 20`.
     pub bar: Option<String>,
+    /// Commit and machine of a row that was merged into a file: the file's rows are of several runs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub commit: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub machine: String,
 }
 
 impl Row {
+    /// The value is rounded to four places behind the point.
     pub fn new(figure: impl Into<String>, value: Option<f64>, unit: &str, bar: Option<&str>) -> Self {
         Self {
             figure: figure.into(),
@@ -25,7 +31,29 @@ impl Row {
             peer: None,
             peer_value: None,
             bar: bar.map(str::to_owned),
+            commit: String::new(),
+            machine: String::new(),
         }
+    }
+
+    /// The value is rounded to four significant digits: it may be very small.
+    pub fn significant(figure: impl Into<String>, value: f64, unit: &str, bar: Option<&str>) -> Self {
+        Self {
+            value: Some(four_digits(value)),
+            ..Self::new(figure, None, unit, bar)
+        }
+    }
+
+    /// The same with the value of a peer, to four significant digits.
+    pub fn beside(mut self, peer: &str, value: f64) -> Self {
+        self.peer = Some(peer.to_owned());
+        self.peer_value = Some(four_digits(value));
+        self
+    }
+
+    /// What stands before the figure's colon.
+    fn number(&self) -> &str {
+        self.figure.split(':').next().unwrap_or_default()
     }
 
     /// False where there is a bar and no value, too.
@@ -41,6 +69,10 @@ impl Row {
             (_, None) => true,
         }
     }
+}
+
+fn four_digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 fn parse_bar(bar: &str) -> Option<(&str, f64)> {
@@ -91,6 +123,41 @@ impl Bench {
         self
     }
 
+    /// Adds versions, each a name and a number.
+    pub fn with_versions(mut self, versions: &[String]) -> Self {
+        self.versions.extend_from_slice(versions);
+        self
+    }
+
+    /// The same with the rows and versions of the file at `path` that these rows do not replace: rows are replaced by
+    /// those of the same number. Each row says what it was measured on.
+    pub fn merged_with(mut self, path: &Path) -> Self {
+        for row in &mut self.rows {
+            row.commit.clone_from(&self.commit);
+            row.machine.clone_from(&self.machine);
+        }
+        let earlier = std::fs::read(path)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
+        if let Some(earlier) = earlier {
+            let replaced = |row: &Row| self.rows.iter().any(|new| new.number() == row.number());
+            let mut kept: Vec<Row> = earlier.rows.into_iter().filter(|row| !replaced(row)).collect();
+            // A file may name its machine only once.
+            for row in kept.iter_mut().filter(|row| row.machine.is_empty()) {
+                row.machine.clone_from(&earlier.machine);
+            }
+            kept.append(&mut self.rows);
+            self.rows = kept;
+            let program = |version: &str| version.split(' ').next().unwrap_or_default().to_owned();
+            let known: Vec<String> = self.versions.iter().map(|version| program(version)).collect();
+            let others = earlier.versions.into_iter();
+            self.versions
+                .extend(others.filter(|version| !known.contains(&program(version))));
+        }
+        self.rows.sort_by(|a, b| a.number().cmp(b.number()));
+        self
+    }
+
     /// Writes it as JSON; makes the folder.
     pub fn write(&self, path: &Path) -> Result<(), BenchError> {
         let failed = |source| BenchError {
@@ -133,5 +200,53 @@ mod tests {
         assert!(!row(Some(1.0), Some("= 0")).meets_its_bar());
         assert!(!row(None, Some("= 0")).meets_its_bar());
         assert!(row(None, None).meets_its_bar());
+    }
+    #[test]
+    fn values_are_rounded_by_places_or_by_digits() {
+        assert_eq!(Row::new("f", Some(0.000_04), "", None).value, Some(0.0));
+        let row = Row::significant("f", 0.000_012_345, "", None).beside("peer", 123_456.0);
+        assert_eq!((row.value, row.peer_value), (Some(0.000_012_35), Some(123_500.0)));
+    }
+
+    #[test]
+    fn rows_are_merged_by_the_number_of_their_figure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.json");
+        let bench = |commit: &str, rows: Vec<Row>| Bench {
+            commit: commit.to_owned(),
+            machine: format!("machine of {commit}"),
+            versions: vec![format!("rustc {commit}"), format!("peer-{commit} 1")],
+            rows,
+        };
+        let row = |figure: &str, value| Row::significant(figure, value, "s", None);
+        let first = bench("a", vec![row("1: x", 1.0), row("1: y", 2.0), row("2: z", 3.0)]);
+        first.write(&path).unwrap();
+        let second = bench("b", vec![row("1: x", 4.0)]).merged_with(&path);
+        let rows: Vec<_> = second
+            .rows
+            .iter()
+            .map(|row| (&*row.figure, row.value, &*row.commit, &*row.machine))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("1: x", Some(4.0), "b", "machine of b"),
+                ("2: z", Some(3.0), "", "machine of a")
+            ]
+        );
+        assert_eq!(second.versions, ["rustc b", "peer-b 1", "peer-a 1"]);
+        second.write(&path).unwrap();
+        assert_eq!(
+            serde_json::from_slice::<Bench>(&std::fs::read(&path).unwrap()).unwrap(),
+            second
+        );
+    }
+
+    #[test]
+    fn a_file_of_several_runs_keeps_its_rows_and_their_commits() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/trainer.json");
+        let file: Bench = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let merged = Bench::of_this_machine(&[Row::significant("0: nothing", 0.0, "", None)]).merged_with(&path);
+        assert!(merged.rows.len() == file.rows.len() + 1 && file.rows.iter().all(|row| merged.rows.contains(row)));
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use grpo_model::Config;
 use grpo_model::weights;
-use grpo_trainer::finetune::initialise;
+use grpo_trainer::initial::initial_weights;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -123,7 +123,7 @@ pub fn prepare_model(folder: &Path, json: &serde_json::Value, case: Case, tiny: 
     let config = Config::read(folder)?;
     std::fs::write(
         folder.join("model.safetensors"),
-        weights::to_safetensors(&initialise(&config, 3))?,
+        weights::to_safetensors(&initial_weights(&config, 3))?,
     )?;
     let rows = bench_rows(case, config.vocab_size as u32, tiny);
     let mut file = std::io::BufWriter::new(std::fs::File::create(folder.join("rows.jsonl"))?);

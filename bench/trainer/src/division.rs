@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use grpo_bench_report::Row;
 use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::cases::{Case, geometry, prepare_model};
-use crate::figures::median;
+use crate::median::median;
 use crate::ranks::{How, Said, distances, run};
-use crate::report::Row;
 
 /// Data parallel, sequence parallel, ranks that share the state.
 const DIVISIONS: [(u32, u32, Option<u32>); 6] = [
@@ -107,7 +107,7 @@ pub fn equivalence(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
         for ((data, sequence, node), worst) in divisions.iter().zip(worst) {
             let shards = node.map_or("all".to_owned(), |ranks| format!("groups of {ranks}"));
             let name = format!("5: {data} data parallel x {sequence} sequence parallel, sharded over {shards}, {kind}");
-            rows.push(Row::new(name, worst, "", Some(bar)).beside("one rank", 0.0));
+            rows.push(Row::significant(name, worst, "", Some(bar)).beside("one rank", 0.0));
         }
     }
     Ok(rows)
@@ -149,7 +149,7 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
             );
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             rows.push(
-                Row::new(
+                Row::significant(
                     format!("{name}, estimated bytes of the rank that is furthest off"),
                     mib(worst.estimated_bytes),
                     "MiB",
@@ -159,7 +159,12 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
             );
             // In small, the parts that are left out of the estimate are most of it.
             let bar = (!short).then_some("<= 15");
-            rows.push(Row::new(format!("{name}, off by"), off(worst).abs() * 100.0, "%", bar));
+            rows.push(Row::significant(
+                format!("{name}, off by"),
+                off(worst).abs() * 100.0,
+                "%",
+                bar,
+            ));
         }
     }
     Ok(rows)
@@ -190,7 +195,7 @@ pub fn cost(folder: &Path, short: bool, rounds: usize) -> Result<Vec<Row>, Failu
         }
         let [sharded, alone] = seconds.map(median);
         let row = |what: &str, value: f64, unit: &str, bar| {
-            Row::new(format!("9: {what}, activations {schedule}"), value, unit, bar)
+            Row::significant(format!("9: {what}, activations {schedule}"), value, unit, bar)
         };
         rows.push(row("a step of two ranks", sharded, "s", None).beside("sending nothing", alone));
         // In small, a step is all latency.

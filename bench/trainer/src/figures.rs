@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use grpo_bench_report::{Bench, Row};
 
 use crate::Failure;
 use crate::cases::{Case, prepare};
 use crate::division;
-use crate::report::{Row, write};
+use crate::median::median;
 use crate::step::{Said, compare};
 
 #[derive(Args)]
@@ -55,7 +56,7 @@ enum Trainer {
     },
 }
 
-struct Bench<'a> {
+struct TrainerBench<'a> {
     flags: &'a Flags,
     python: PathBuf,
     folder: PathBuf,
@@ -66,7 +67,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     let cache = std::env::var_os("GRPO_CACHE").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache/grpo-operator")));
     let cache = cache.unwrap_or_else(|| ".cache/grpo-operator".into());
-    let bench = Bench {
+    let bench = TrainerBench {
         flags,
         python: flags
             .python
@@ -108,21 +109,13 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         } else {
             vec!["torch 2.11.0".to_owned(), "trl 1.16.0".to_owned()]
         };
-        write(&flags.out, &rows, &versions)?;
+        let measured = Bench::of_this_machine(&rows).with_versions(&versions);
+        measured.merged_with(&flags.out).write(&flags.out)?;
     }
     Ok(met)
 }
 
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    match n {
-        0 => f64::NAN,
-        _ => (values[n / 2] + values[(n - 1) / 2]) / 2.0,
-    }
-}
-
-impl Bench<'_> {
+impl TrainerBench<'_> {
     /// One step in its own process.
     fn run(&self, trainer: &Trainer, folder: &Path, gradients: Option<&Path>) -> Result<Said, Failure> {
         let mut command = match trainer {
@@ -181,7 +174,7 @@ impl Bench<'_> {
         let mut others = Vec::new();
         let mut rows = Vec::new();
         let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
-            Row::new(format!("{name}: {what}"), value, unit, bar)
+            Row::significant(format!("{name}: {what}"), value, unit, bar)
         };
         // The same loss and gradients, before anything is compared.
         let ours = folder.join("ours.safetensors");

@@ -7,8 +7,8 @@
 mod cases;
 mod division;
 mod figures;
+mod median;
 mod ranks;
-mod report;
 mod step;
 
 use std::path::PathBuf;

@@ -10,11 +10,14 @@ use grpo_model::Config;
 use grpo_model::weights;
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
+use grpo_trainer::loss_fn::LossGrad;
 use grpo_trainer::memory::{Estimate, Facts, Load, Schedule};
-use grpo_trainer::mesh::{Mesh, Plan};
+use grpo_trainer::mesh::{Mesh, ParallelDims};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{AdamW, Sharded, Slope};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -136,14 +139,14 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
         timeout: Duration::from_secs(120),
     })?;
     let config = Config::read(folder)?;
-    let plan = Plan {
+    let dims = ParallelDims {
         sequence: how.sequence,
         shard: how.node,
     };
-    plan.check(&config, how.world)?;
+    dims.check(&config, how.world)?;
     let mut model = Sharded::new(
         config.clone(),
-        Mesh::new(group, plan)?,
+        Mesh::new(group, dims)?,
         &weights::read(folder, &config)?,
     )?;
     if how.double {
@@ -171,7 +174,7 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
         }
         if how.memory {
             said.peak_bytes = grpo_native::memory::peak();
-            let estimate = estimate(&model, plan, &rows, how)?;
+            let estimate = estimate(&model, dims, &rows, how)?;
             (said.estimated_bytes, said.estimate) = (estimate.total(), estimate.to_string());
         }
     }
@@ -181,10 +184,10 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
 }
 
 /// What the step was estimated to take.
-fn estimate(model: &Sharded, plan: Plan, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
-    let (lines, line) = model.lines();
-    let packing = pack(rows, how.budget, lines, &Cost::of(&model.config));
-    let batches = packing.ranks[line].iter().map(|pack| model.micro_batch(pack, rows));
+fn estimate(model: &Sharded, dims: ParallelDims, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
+    let (groups, own) = model.data_parallel();
+    let packing = pack(rows, how.budget, groups, &Cost::of(&model.config));
+    let batches = packing.ranks[own].iter().map(|pack| model.micro_batch(pack, rows));
     let batches = batches.collect::<Result<Vec<MicroBatch>, _>>()?;
     let load = Load {
         tokens: batches.iter().map(|batch| batch.tokens() as u64).collect(),
@@ -199,7 +202,7 @@ fn estimate(model: &Sharded, plan: Plan, rows: &[TrainRow], how: &How) -> Result
     } else {
         Schedule::Kept
     };
-    Ok(Facts::of(&model.config, plan, how.world).estimate(&load, schedule))
+    Ok(Facts::of(&model.config, dims, how.world).estimate(&load, schedule))
 }
 
 fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Failure> {
@@ -216,16 +219,16 @@ fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Fa
 
 /// Of the policy gradient, summed over tokens, from rows to this rank's parts.
 fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<Tensor>, f64), Failure> {
-    let (lines, line) = model.lines();
-    let packing = pack(rows, budget, lines, &Cost::of(&model.config));
-    let batches: Vec<MicroBatch> = packing.ranks[line]
+    let (groups, own) = model.data_parallel();
+    let packing = pack(rows, budget, groups, &Cost::of(&model.config));
+    let batches: Vec<MicroBatch> = packing.ranks[own]
         .iter()
         .map(|pack| model.micro_batch(pack, rows))
         .collect::<Result<_, TrainError>>()?;
     Ok(model.gradients(&batches, &mut |batch, logprobs, _| {
         let of = |(row, token): &(usize, usize)| -rows[*row].advantage * f64::from(rows[*row].weights[*token]);
-        let slopes: Vec<f64> = batch.trained.iter().map(of).collect();
-        Slope::weighted(slopes, logprobs)
+        let weights: Vec<f64> = batch.trained.iter().map(of).collect();
+        LossGrad::weighted(weights, logprobs)
     })?)
 }
 

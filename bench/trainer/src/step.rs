@@ -9,10 +9,12 @@ use grpo_model::weights::{self, Array, Weights};
 use grpo_model::{Config, ModelError};
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::losses::{Losses, Tally};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, Packing, pack, unshared};
-use grpo_trainer::sharded::{AdamW, Sharded};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +56,7 @@ fn train_rows(rows: &[BenchRow], temperature: f32) -> Vec<TrainRow> {
             TrainRow {
                 tokens: row.tokens.clone(),
                 weights: [before.clone(), vec![1.0 / trained as f32; row.old.len()]].concat(),
-                engine: [before, row.old.clone()].concat(),
+                rollout_logprobs: [before, row.old.clone()].concat(),
                 advantage: f64::from(row.advantage),
                 temperature,
                 ..Default::default()
@@ -104,7 +106,7 @@ fn one(
     };
     let mut tally = Tally::default();
     let (found, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {
-        losses.slope(batch, logprobs, entropies, &mut tally)
+        losses.gradient(batch, logprobs, entropies, &mut tally)
     })?;
     if let Some(path) = gradients {
         let mut named = Weights::new();
@@ -172,7 +174,7 @@ pub fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     TrainRow {
         tokens: row.tokens[from..].to_vec(),
         weights: row.weights[from..].to_vec(),
-        engine: row.engine[from..].to_vec(),
+        rollout_logprobs: row.rollout_logprobs[from..].to_vec(),
         ..row.clone()
     }
 }

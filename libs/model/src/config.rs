@@ -10,50 +10,10 @@ mod tests;
 
 use std::path::Path;
 
-use crate::lora::Lora;
-use crate::rope::Yarn;
+use crate::error::ModelError;
+use crate::lora::{Linear, Lora};
+use crate::yarn::Yarn;
 use fields::Fields;
-
-/// Why a model directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    #[error("reading {path}: {source}; is the model mounted there?")]
-    Read { path: String, source: std::io::Error },
-    #[error("{path} is not what it should be: {message}")]
-    Malformed { path: String, message: String },
-    #[error("{path}: model_type {found:?} is not known here; known: qwen2, qwen3, qwen3_moe")]
-    UnknownType { path: String, found: String },
-    #[error("{path}: {field} is {found}, which this model code does not compute; {wanted}")]
-    Unsupported {
-        path: String,
-        field: &'static str,
-        found: String,
-        wanted: &'static str,
-    },
-    #[error("{path}: tensor {name} is missing")]
-    MissingTensor { path: String, name: String },
-    #[error("{path}: tensor {name} is not of this model; the config asks for no such tensor")]
-    UnexpectedTensor { path: String, name: String },
-    #[error("{path}: tensor {name} is there already, in {other}; one of the two must go")]
-    DuplicateTensor { path: String, name: String, other: String },
-    #[error("{path}: tensor {name} is damaged ({message}); copy the file again")]
-    DamagedTensor {
-        path: String,
-        name: String,
-        message: String,
-    },
-    #[error("{path}: tensor {name} has shape {found:?}, the config asks for {wanted:?}")]
-    Shape {
-        path: String,
-        name: String,
-        found: Vec<usize>,
-        wanted: Vec<usize>,
-    },
-    #[error("{path}: tensor {name} holds {found}; F32, F16 and BF16 can be read")]
-    Kind { path: String, name: String, found: String },
-    #[error("writing {path}: {source}; is the disk full?")]
-    Write { path: String, source: std::io::Error },
-}
 
 /// Which model code a directory asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +166,18 @@ impl Config {
             .filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
+    /// `[outputs, inputs]` of a linear layer's weight.
+    pub fn linear_shape(&self, linear: Linear) -> [usize; 2] {
+        let (h, d, f) = (self.hidden_size, self.head_dim(), self.intermediate_size);
+        match linear {
+            Linear::Query => [self.num_attention_heads * d, h],
+            Linear::Key | Linear::Value => [self.num_key_value_heads * d, h],
+            Linear::Output => [h, self.num_attention_heads * d],
+            Linear::Gate | Linear::Up => [f, h],
+            Linear::Down => [h, f],
+        }
+    }
+
     /// The same model without its adapter.
     pub fn without_lora(&self) -> Self {
         Self {
@@ -216,7 +188,7 @@ impl Config {
 
     /// The same model with an adapter beside it, which is then what is trained.
     pub fn with_lora(mut self, lora: Lora) -> Result<Self, ModelError> {
-        lora.check(&self)?;
+        lora.check(self.experts.is_some())?;
         if self.lora.is_some() {
             return Err(ModelError::Unsupported {
                 path: "the adapter".to_owned(),

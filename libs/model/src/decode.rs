@@ -15,7 +15,8 @@ mod tests;
 pub use cache::{Block, Sequence};
 pub use kernel::LANES as BLOCK_LEN;
 
-use crate::config::{Config, Family, ModelError};
+use crate::config::{Config, Family};
+use crate::error::ModelError;
 use crate::rope::frequencies;
 use crate::weights::Weights;
 use kernel::{LANES, Panels, accumulate, add, exp, gated, rms_norm, sum};

@@ -15,7 +15,7 @@ use grpo_native::Exchange;
 use grpo_native::attention::{self, AttentionError, Piece};
 use tch::Tensor;
 
-use crate::model::Rope;
+use crate::rotation::Rope;
 
 /// Positions and attention of `b * t` tokens.
 pub struct Layout {

@@ -16,7 +16,7 @@ use tch::{Kind, Tensor};
 use crate::config::{Config, Experts};
 use crate::layout::Layout;
 use crate::lora::Linear;
-use crate::rope::frequencies;
+use crate::rotation::Rope;
 
 /// `ids: [b, t]` int64 to `[b, t, h]`.
 pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
@@ -30,7 +30,7 @@ pub struct Block<'a> {
     pub layer: usize,
     /// In the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the
     /// order of
-    /// [`crate::lora::units`].
+    /// [`crate::adapter::units`].
     pub weights: &'a [Tensor],
 }
 
@@ -75,40 +75,6 @@ fn attention(config: &Config, rope: &Rope, layout: &Layout, layer: &Layer<'_>, x
     let keys = layout.rotate(rope, &normed(split(&layer.key), layer.key_norm));
     let mixed = layout.attend(&queries, &keys, &split(&layer.value));
     layer.output.apply(&mixed)
-}
-
-/// Cosines and sines of the rotary embedding, `[positions, head_dim]` each.
-pub struct Rope {
-    cos: Tensor,
-    sin: Tensor,
-}
-
-impl Rope {
-    pub fn new(config: &Config, positions: i64, kind: Kind) -> Self {
-        let (frequencies, scale) = frequencies(config);
-        let frequencies = Tensor::from_slice(&frequencies).unsqueeze(0);
-        let angles = Tensor::arange(positions, (Kind::Double, tch::Device::Cpu)).unsqueeze(1) * frequencies;
-        let angles = Tensor::cat(&[&angles, &angles], 1);
-        Self {
-            cos: (angles.cos() * scale).to_kind(kind),
-            sin: (angles.sin() * scale).to_kind(kind),
-        }
-    }
-
-    pub fn to_device(&self, device: tch::Device) -> Self {
-        Self {
-            cos: self.cos.to_device(device),
-            sin: self.sin.to_device(device),
-        }
-    }
-
-    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one
-    /// angle.
-    pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
-        let half = self.cos.size()[1] / 2;
-        let at = |table: &Tensor| table.narrow(1, 0, half).index_select(0, positions);
-        (at(&self.cos), at(&self.sin))
-    }
 }
 
 /// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension.

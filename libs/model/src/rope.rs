@@ -1,53 +1,8 @@
 //! How fast each pair of a head's dimensions turns with the position: rotary embedding (Su et al., arXiv 2104.09864),
-//! stretched by YaRN (Peng et al., arXiv 2309.00071) where a config asks for it. Plain numbers, from which training and
+//! stretched by YaRN ([`crate::yarn`]) where a config asks for it. Plain numbers, from which training and
 //! decoding make their tables.
 
 use crate::config::Config;
-
-/// YaRN, as Qwen's configs have it: pairs that turn often keep their speed, pairs that do not finish a turn within the
-/// positions the model was trained on are slowed down by `factor`, and those between are mixed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Yarn {
-    pub factor: f64,
-    /// Positions of the pretraining.
-    pub original: usize,
-    /// Multiplies cosines and sines, hence attention scores by its square.
-    pub attention_factor: f64,
-    /// Turns within `original` from which on a pair keeps its speed.
-    pub beta_fast: f64,
-    /// Turns up to which a pair is slowed down in full.
-    pub beta_slow: f64,
-    /// Whether the bounds between are rounded to whole pairs.
-    pub truncate: bool,
-}
-
-impl Yarn {
-    /// Positions after stretching.
-    pub fn positions(&self) -> usize {
-        (self.original as f64 * self.factor) as usize
-    }
-
-    /// The share of each pair's own speed that stays, `[head_dim / 2]` in 0..=1.
-    fn kept(&self, config: &Config) -> Vec<f64> {
-        let dim = config.head_dim() as f64;
-        // The (fractional) pair that turns `turns` times: original * theta^(-2 i / dim) = 2 pi * turns, solved for i.
-        let pair = |turns: f64| {
-            let ratio = self.original as f64 / (turns * std::f64::consts::TAU);
-            dim * ratio.ln() / (2.0 * config.rope_theta.ln())
-        };
-        let (low, high) = (pair(self.beta_fast), pair(self.beta_slow));
-        let (low, high) = match self.truncate {
-            true => (low.floor(), high.ceil()),
-            false => (low, high),
-        };
-        let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
-        if low == high {
-            high += 0.001;
-        }
-        let slowed = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-        (0..config.head_dim() / 2).map(|i| 1.0 - slowed(i)).collect()
-    }
-}
 
 /// Radians per position of each pair, `[head_dim / 2]`, and what cosines and sines are multiplied by.
 pub fn frequencies(config: &Config) -> (Vec<f64>, f64) {
@@ -57,7 +12,7 @@ pub fn frequencies(config: &Config) -> (Vec<f64>, f64) {
         None => (own.collect(), 1.0),
         Some(yarn) => {
             let mixed = own
-                .zip(yarn.kept(config))
+                .zip(yarn.kept(config.head_dim(), config.rope_theta))
                 .map(|(speed, kept)| speed * kept + speed / yarn.factor * (1.0 - kept));
             (mixed.collect(), yarn.attention_factor)
         }

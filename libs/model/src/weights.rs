@@ -17,7 +17,8 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, TensorView};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Config, ModelError};
+use crate::config::Config;
+use crate::error::ModelError;
 use crate::lora::Linear;
 pub use source::Source;
 
@@ -76,12 +77,20 @@ pub fn units(config: &Config) -> Vec<Unit> {
 fn layer_tensors(config: &Config, layer: usize) -> Vec<(String, Vec<usize>)> {
     let (h, d) = (config.hidden_size, config.head_dim());
     let named = |name: &str, shape: Vec<usize>| (format!("model.layers.{layer}.{name}"), shape);
-    let linear = |linear: Linear| named(&format!("{}.weight", linear.path()), linear.shape(config).to_vec());
+    let linear = |linear: Linear| {
+        named(
+            &format!("{}.weight", linear.path()),
+            config.linear_shape(linear).to_vec(),
+        )
+    };
     let mut tensors = vec![named("input_layernorm.weight", vec![h])];
     for part in [Linear::Query, Linear::Key, Linear::Value, Linear::Output] {
         tensors.push(linear(part));
         if config.biased() && part != Linear::Output {
-            tensors.push(named(&format!("{}.bias", part.path()), vec![part.shape(config)[0]]));
+            tensors.push(named(
+                &format!("{}.bias", part.path()),
+                vec![config.linear_shape(part)[0]],
+            ));
         }
     }
     if config.norms_heads() {

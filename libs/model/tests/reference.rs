@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use grpo_model::adapter;
 use grpo_model::layout::Layout;
-use grpo_model::lora;
-use grpo_model::model::{self, Block, Rope};
+use grpo_model::model::{self, Block};
+use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_model::{Config, Family};
 use safetensors::SafeTensors;
@@ -85,8 +86,8 @@ impl Case {
         let mut from = dir.to_owned();
         if adapted {
             from = dir.join("adapter");
-            let (lora, adapter) = lora::read(&from, &config).unwrap();
-            for (unit, adapter) in units.iter_mut().zip(lora::units(&config, &lora)) {
+            let (lora, adapter) = adapter::read(&from, &config).unwrap();
+            for (unit, adapter) in units.iter_mut().zip(adapter::units(&config, &lora)) {
                 unit.tensors.extend(adapter.tensors);
             }
             weights.extend(adapter);
@@ -290,12 +291,12 @@ fn a_router_that_is_told_the_experts_uses_them_and_reports_their_load() {
     assert!(loads.iter().filter(|load| **load > 0).count() > 2, "{loads:?}");
 
     // Experts 0 and 3 for every token: the others get nothing to learn from.
-    let told = Tensor::from_slice(&[0i64, 3])
+    let given = Tensor::from_slice(&[0i64, 3])
         .view([1, 1, 2])
         .expand([2, 9, 2], false)
         .contiguous();
-    let forced = one_block(&case, &x, &mut Some(told.copy()));
-    assert_eq!(model::loads(geometry, &told), [18, 0, 0, 18, 0]);
+    let forced = one_block(&case, &x, &mut Some(given.copy()));
+    assert_eq!(model::loads(geometry, &given), [18, 0, 0, 18, 0]);
     assert!(forced[0] != free[0]);
     // Output and input's gradient, eight tensors of attention and norms, the router, and three of each of two experts.
     assert_eq!(forced.len(), 2 + 8 + 1 + 6);

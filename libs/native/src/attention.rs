@@ -12,7 +12,7 @@ use std::ops::Range;
 use tch::{Kind, Tensor};
 
 use crate::call::made_tensor;
-use crate::is_generic;
+use crate::generic::is_generic;
 
 unsafe extern "C" {
     fn grpo_tree_attention(

@@ -1,4 +1,4 @@
-// The C face of libtorch's c10d: a meeting point (c10d's key-value store) and one process group, over Gloo for tensors on the CPU and, where it
+// The C face of libtorch's c10d: a rendezvous store (c10d's key-value store) and one process group, over Gloo for tensors on the CPU and, where it
 // is compiled in, over NCCL for tensors on a GPU. Orders and counts are on the CPU, so they never wait for a GPU. What goes over NCCL is queued on
 // NCCL's own stream, which the current stream waits for: a call returns before it is done, and whatever is queued behind it sees it done. Every function catches what c10d
 // throws, copies the text into `error` (at most `room` bytes with the closing zero) and returns non-zero, so that no exception crosses into
@@ -32,7 +32,7 @@ namespace {
 // reads it here, so it is off unless somebody asks for it; it looks at this once, at the first collective.
 const int recorder_is_off = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
-struct Meeting {
+struct RendezvousStore {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
@@ -71,7 +71,7 @@ void copy(const char* from, size_t length, char* into, size_t room) {
 }
 
 // A collective that is under way, with the tensors it reads and writes, and what is left to do here when all has arrived.
-struct Flight {
+struct PendingCollective {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<at::Tensor> held;
   std::function<void()> finish;
@@ -84,21 +84,21 @@ struct Flight {
 
 // Gloo's own all-gather and reduce-scatter go by way of whole copies, the latter of a whole sum on every rank. Here every rank's part is broadcast
 // into its place; and parts are sent to where they are summed, in the order of the ranks. NCCL's are as they should be.
-Flight gather(Group& group, at::Tensor& whole, at::Tensor& part) {
+PendingCollective gather(Group& group, at::Tensor& whole, at::Tensor& part) {
   if (part.is_cuda()) return {{group.carrier(part)._allgather_base(whole, part)}, {whole, part}, {}};
   const int64_t own = group.gloo->getRank(), n = part.numel();
-  Flight flight{{}, {whole, part}, {}};
+  PendingCollective pending{{}, {whole, part}, {}};
   whole.narrow(0, own * n, n).copy_(part);
   for (int64_t rank = 0; rank < group.gloo->getSize(); ++rank) {
     std::vector<at::Tensor> place{whole.narrow(0, rank * n, n)};
     c10d::BroadcastOptions options;
     options.rootRank = static_cast<int>(rank);
-    flight.works.push_back(group.gloo->broadcast(place, options));
+    pending.works.push_back(group.gloo->broadcast(place, options));
   }
-  return flight;
+  return pending;
 }
 
-Flight reduce_scatter(Group& group, at::Tensor& part, at::Tensor& whole) {
+PendingCollective reduce_scatter(Group& group, at::Tensor& part, at::Tensor& whole) {
   if (whole.is_cuda()) return {{group.carrier(whole)._reduce_scatter_base(part, whole)}, {part, whole}, {}};
   at::Tensor arrived = at::empty_like(whole);
   std::vector<int64_t> equal;
@@ -154,13 +154,13 @@ struct AllToAll : torch::autograd::Function<AllToAll> {
   }
 };
 
-c10d::Store& at_meeting(void* meeting) { return *static_cast<Meeting*>(meeting)->store; }
+c10d::Store& store_of(void* store) { return *static_cast<RendezvousStore*>(store)->store; }
 
 }  // namespace
 
 extern "C" {
 
-int grpo_meeting_new(int rank, int world, const char* address, int port, int64_t timeout_ms, void** out, char* error,
+int grpo_store_new(int rank, int world, const char* address, int port, int64_t timeout_ms, void** out, char* error,
                      size_t room) {
   return guarded(error, room, [&] {
     c10d::TCPStoreOptions options;
@@ -169,35 +169,35 @@ int grpo_meeting_new(int rank, int world, const char* address, int port, int64_t
     options.numWorkers = world;
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(timeout_ms);
-    *out = new Meeting{c10::make_intrusive<c10d::TCPStore>(address, options)};
+    *out = new RendezvousStore{c10::make_intrusive<c10d::TCPStore>(address, options)};
   });
 }
 
-void grpo_meeting_free(void* meeting) { delete static_cast<Meeting*>(meeting); }
+void grpo_store_free(void* store) { delete static_cast<RendezvousStore*>(store); }
 
-int grpo_meeting_set(void* meeting, const char* key, const char* value, char* error, size_t room) {
+int grpo_store_set(void* store, const char* key, const char* value, char* error, size_t room) {
   return guarded(error, room, [&] {
-    at_meeting(meeting).set(key, std::vector<uint8_t>(value, value + std::strlen(value)));
+    store_of(store).set(key, std::vector<uint8_t>(value, value + std::strlen(value)));
   });
 }
 
 // `found` says whether there was a value. Does not wait for one.
-int grpo_meeting_get(void* meeting, const char* key, int* found, char* value, size_t value_room, char* error,
+int grpo_store_get(void* store, const char* key, int* found, char* value, size_t value_room, char* error,
                      size_t room) {
   return guarded(error, room, [&] {
-    *found = at_meeting(meeting).check({key}) ? 1 : 0;
+    *found = store_of(store).check({key}) ? 1 : 0;
     if (*found == 0) return;
-    const auto bytes = at_meeting(meeting).get(key);
+    const auto bytes = store_of(store).get(key);
     copy(reinterpret_cast<const char*>(bytes.data()), bytes.size(), value, value_room);
   });
 }
 
-int grpo_meeting_wait(void* meeting, const char* key, int64_t timeout_ms, char* error, size_t room) {
+int grpo_store_wait(void* store, const char* key, int64_t timeout_ms, char* error, size_t room) {
   return guarded(error, room,
-                 [&] { at_meeting(meeting).wait({key}, std::chrono::milliseconds(timeout_ms)); });
+                 [&] { store_of(store).wait({key}, std::chrono::milliseconds(timeout_ms)); });
 }
 
-int grpo_group_new(void* meeting, int rank, int world, const char* own_host, const char* interface, int64_t timeout_ms,
+int grpo_group_new(void* rendezvous, int rank, int world, const char* own_host, const char* interface, int64_t timeout_ms,
                    void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     auto gloo = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
@@ -209,7 +209,7 @@ int grpo_group_new(void* meeting, int rank, int world, const char* own_host, con
       gloo->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
     }
     auto group = std::make_unique<Group>();
-    const auto& store = static_cast<Meeting*>(meeting)->store;
+    const auto& store = static_cast<RendezvousStore*>(rendezvous)->store;
 #ifdef USE_C10D_NCCL
     group->store = store;
     group->timeout = std::chrono::milliseconds(timeout_ms);
@@ -221,10 +221,10 @@ int grpo_group_new(void* meeting, int rank, int world, const char* own_host, con
 
 void grpo_group_free(void* group) { delete static_cast<Group*>(group); }
 
-// The same meeting for a group of some of the ranks: its keys are apart from those of other groups.
-int grpo_meeting_part(void* meeting, const char* name, void** out, char* error, size_t room) {
+// The same store for a group of some of the ranks: its keys are apart from those of other groups.
+int grpo_store_part(void* store, const char* name, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
-    *out = new Meeting{c10::make_intrusive<c10d::PrefixStore>(name, static_cast<Meeting*>(meeting)->store)};
+    *out = new RendezvousStore{c10::make_intrusive<c10d::PrefixStore>(name, static_cast<RendezvousStore*>(store)->store)};
   });
 }
 
@@ -248,24 +248,24 @@ int grpo_barrier(void* group, char* error, size_t room) {
   return guarded(error, room, [&] { static_cast<Group*>(group)->gloo->barrier()->wait(); });
 }
 
-// Both return at once; what is under way is waited for with grpo_flight_wait, and freed.
+// Both return at once; what is under way is waited for with grpo_pending_wait, and freed.
 int grpo_start_all_gather(void* group, void* output, void* input, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
-    *out = new Flight(gather(*static_cast<Group*>(group), of(output), of(input)));
+    *out = new PendingCollective(gather(*static_cast<Group*>(group), of(output), of(input)));
   });
 }
 
 int grpo_start_reduce_scatter_sum(void* group, void* output, void* input, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
-    *out = new Flight(reduce_scatter(*static_cast<Group*>(group), of(output), of(input)));
+    *out = new PendingCollective(reduce_scatter(*static_cast<Group*>(group), of(output), of(input)));
   });
 }
 
-int grpo_flight_wait(void* flight, char* error, size_t room) {
-  return guarded(error, room, [&] { static_cast<Flight*>(flight)->wait(); });
+int grpo_pending_wait(void* pending, char* error, size_t room) {
+  return guarded(error, room, [&] { static_cast<PendingCollective*>(pending)->wait(); });
 }
 
-void grpo_flight_free(void* flight) { delete static_cast<Flight*>(flight); }
+void grpo_pending_free(void* pending) { delete static_cast<PendingCollective*>(pending); }
 
 // Takes `context`, which `drop` frees when the last graph is gone. `note` may be called from any thread.
 int grpo_exchange_new(void* group, void* context, void (*note)(void*, int, const char*), void (*drop)(void*), void** out,

@@ -1,4 +1,4 @@
-//! What `collectives.cc` exports: the meeting, groups and their collectives, those that are under way, and the exchange
+//! What `collectives.cc` exports: the rendezvous store, groups and their collectives, those that are under way, and the exchange
 //! of a graph.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ pub(crate) type Begin = unsafe extern "C" fn(
 ) -> c_int;
 
 unsafe extern "C" {
-    pub(crate) fn grpo_meeting_new(
+    pub(crate) fn grpo_store_new(
         rank: c_int,
         world: c_int,
         address: *const c_char,
@@ -24,23 +24,23 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn grpo_meeting_free(meeting: *mut c_void);
-    pub(crate) fn grpo_meeting_part(
-        meeting: *mut c_void,
+    pub(crate) fn grpo_store_free(store: *mut c_void);
+    pub(crate) fn grpo_store_part(
+        store: *mut c_void,
         name: *const c_char,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn grpo_meeting_set(
-        meeting: *mut c_void,
+    pub(crate) fn grpo_store_set(
+        store: *mut c_void,
         key: *const c_char,
         value: *const c_char,
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn grpo_meeting_get(
-        meeting: *mut c_void,
+    pub(crate) fn grpo_store_get(
+        store: *mut c_void,
         key: *const c_char,
         found: *mut c_int,
         value: *mut c_char,
@@ -48,8 +48,8 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn grpo_meeting_wait(
-        meeting: *mut c_void,
+    pub(crate) fn grpo_store_wait(
+        store: *mut c_void,
         key: *const c_char,
         timeout_ms: i64,
         error: *mut c_char,
@@ -57,7 +57,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn grpo_group_new(
-        meeting: *mut c_void,
+        store: *mut c_void,
         rank: c_int,
         world: c_int,
         own_host: *const c_char,
@@ -99,8 +99,8 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn grpo_flight_wait(flight: *mut c_void, error: *mut c_char, room: usize) -> c_int;
-    pub(crate) fn grpo_flight_free(flight: *mut c_void);
+    pub(crate) fn grpo_pending_wait(pending: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    pub(crate) fn grpo_pending_free(pending: *mut c_void);
 
     pub(crate) fn grpo_exchange_new(
         group: *mut c_void,

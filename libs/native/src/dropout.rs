@@ -10,7 +10,7 @@ use tch::{Kind, Tensor};
 
 use crate::call::made_tensor;
 use crate::fused::FusedError;
-use crate::is_generic;
+use crate::generic::is_generic;
 
 unsafe extern "C" {
     fn grpo_dropout(

@@ -12,14 +12,15 @@ use tch::Tensor;
 
 use crate::call::{made, made_tensor};
 use crate::collectives::{grpo_all_to_all, grpo_exchange_free, grpo_exchange_new};
-use crate::meeting::{Meeting, Progress};
-use crate::{CollectiveError, Group};
+use crate::group::Group;
+use crate::rendezvous::CollectiveError;
+use crate::rendezvous_store::{Progress, RendezvousStore};
 
 const DOING: &str = "exchange of a sequence";
 
 /// What the exchanges of a graph say to this side.
 struct Notes {
-    meeting: Arc<Meeting>,
+    store: Arc<RendezvousStore>,
     progress: Arc<Progress>,
     failure: Mutex<Option<String>>,
 }
@@ -28,7 +29,7 @@ extern "C" fn note(context: *mut c_void, event: c_int, text: *const c_char) {
     // SAFETY: the Arc that `Exchange::new` gave away, which lives until `forget` has it; the text outlives the call.
     let (notes, text) = unsafe { (&*context.cast::<Notes>(), CStr::from_ptr(text)) };
     if event == 0 {
-        notes.progress.enter(&notes.meeting, DOING, true);
+        notes.progress.enter(&notes.store, DOING, true);
         notes.progress.begin_waiting(DOING);
         return;
     }
@@ -70,9 +71,9 @@ impl Exchange {
             notes: None,
             group,
         };
-        if let (Some(group), Some(meeting)) = (exchange.group.raw, &exchange.group.meeting) {
+        if let (Some(group), Some(store)) = (exchange.group.raw, &exchange.group.store) {
             let notes = Arc::new(Notes {
-                meeting: meeting.clone(),
+                store: store.clone(),
                 progress: exchange.group.progress.clone(),
                 failure: Mutex::new(None),
             });
@@ -91,7 +92,7 @@ impl Exchange {
     }
 
     pub fn rank(&self) -> usize {
-        self.group.rank as usize
+        self.group.rank() as usize
     }
 
     pub fn world(&self) -> usize {

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use tch::Tensor;
 
 use crate::call::made_tensor;
-use crate::is_generic;
+use crate::generic::is_generic;
 
 unsafe extern "C" {
     fn grpo_rms_norm(

@@ -5,7 +5,7 @@
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
 //! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
 //! close). One that hangs is found through
-//! [`meeting`], where every rank says how far it is.
+//! [`rendezvous_store`], where every rank says how far it is.
 
 #![allow(unsafe_code)]
 
@@ -15,327 +15,31 @@ mod collectives;
 pub mod device;
 pub mod dropout;
 pub mod exchange;
-mod flight;
 pub mod fused;
+mod generic;
+mod group;
 pub mod linear;
-mod meeting;
 pub mod memory;
 pub mod optimizer;
+mod pending_collective;
+mod rendezvous;
+mod rendezvous_store;
 
-use std::cell::Cell;
-use std::ffi::{CString, c_int, c_void};
-use std::sync::Arc;
-use std::time::Duration;
+use std::ffi::c_int;
 
-use tch::Tensor;
-
-use crate::call::{call, made};
-use crate::collectives::{grpo_all_reduce_sum, grpo_barrier, grpo_broadcast, grpo_group_free, grpo_group_new};
 pub use crate::exchange::Exchange;
-pub use crate::flight::Flight;
-pub use crate::meeting::{Doing, Position, Unanswered, Watch};
-use crate::meeting::{Meeting, Progress};
+pub use crate::generic::generic;
+pub use crate::group::{Arrived, Group};
+pub use crate::pending_collective::PendingCollective;
+pub use crate::rendezvous::{CollectiveError, Rendezvous};
+pub use crate::rendezvous_store::{Doing, Position, Unanswered, Watch};
 
 unsafe extern "C" {
     fn _exit(code: c_int) -> !;
-}
-
-/// A collective that did not come about.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{doing} on rank {rank} of {world}: {message}")]
-pub struct CollectiveError {
-    pub doing: &'static str,
-    pub rank: u32,
-    pub world: u32,
-    pub message: String,
-}
-
-/// Where the ranks find each other: torchrun's environment.
-#[derive(Clone, Debug)]
-pub struct Rendezvous {
-    pub rank: u32,
-    pub world: u32,
-    /// `MASTER_ADDR`.
-    pub address: String,
-    /// `MASTER_PORT`.
-    pub port: u16,
-    /// Address by which the other ranks reach this one; empty: what the host's name resolves to.
-    pub own_host: String,
-    /// Network interface to use instead; empty: the one of `own_host`.
-    pub interface: String,
-    /// How long ranks wait for each other at most, in meeting and in every collective.
-    pub timeout: Duration,
-}
-
-impl Rendezvous {
-    /// One process, no network.
-    pub fn alone() -> Self {
-        Self {
-            rank: 0,
-            world: 1,
-            address: String::new(),
-            port: 0,
-            own_host: String::new(),
-            interface: String::new(),
-            timeout: Duration::from_secs(60),
-        }
-    }
-
-    fn error(&self, doing: &'static str, message: String) -> CollectiveError {
-        CollectiveError {
-            doing,
-            rank: self.rank,
-            world: self.world,
-            message,
-        }
-    }
 }
 
 /// Ends the process now. Nothing is torn down: another thread may be inside a collective, and would be waited for.
 pub fn end_now(code: i32) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { _exit(code) }
-}
-
-/// A rank that is where all ranks meet.
-pub struct Arrived {
-    at: Rendezvous,
-    meeting: Option<Meeting>,
-}
-
-impl Arrived {
-    /// Returns when rank 0 is there.
-    pub fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        let meeting = (at.world > 1).then(|| Meeting::reach(at)).transpose()?;
-        Ok(Self {
-            at: at.clone(),
-            meeting,
-        })
-    }
-
-    /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all
-    /// ranks are there.
-    pub fn join(self, beside: impl FnOnce(Watch)) -> Result<Group, CollectiveError> {
-        let at = self.at;
-        let mut group = Group {
-            rank: at.rank,
-            world: at.world,
-            at,
-            raw: None,
-            meeting: None,
-            progress: Arc::default(),
-            within: false,
-        };
-        if let Some(meeting) = self.meeting {
-            meeting.wait_for_all(&group.at)?;
-            group.meeting = Some(Arc::new(meeting));
-        }
-        beside(group.watch());
-        if let Some(meeting) = group.meeting.clone() {
-            group.raw = Some(group.connect(&meeting)?);
-        }
-        Ok(group)
-    }
-}
-
-/// The ranks that train together.
-pub struct Group {
-    rank: u32,
-    world: u32,
-    /// Where all ranks met, this group's and others.
-    at: Rendezvous,
-    raw: Option<*mut c_void>,
-    meeting: Option<Arc<Meeting>>,
-    progress: Arc<Progress>,
-    /// Whether ranks outside of this group may meanwhile enter another number of collectives.
-    within: bool,
-}
-
-// SAFETY: c10d's process groups may be used from any thread; calls on one group are made by one thread at a time
-// because each takes `&self` from the owner's single training thread, and c10d itself locks.
-unsafe impl Send for Group {}
-
-impl Group {
-    /// One rank, no network.
-    pub fn alone() -> Self {
-        Self {
-            rank: 0,
-            world: 1,
-            at: Rendezvous::alone(),
-            raw: None,
-            meeting: None,
-            progress: Arc::default(),
-            within: false,
-        }
-    }
-
-    /// Joins the group; returns when every rank has.
-    pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        Arrived::reach(at)?.join(|_| ())
-    }
-
-    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and
-    /// in the same order, each with its own group's members; groups that are made by the same call have no rank in
-    /// common. `within`: ranks of other groups may enter more or fewer of its collectives than this one does.
-    pub fn part(&self, name: &str, members: &[u32], within: bool) -> Result<Self, CollectiveError> {
-        let joining = "joining a part of the group";
-        let place = members.iter().position(|member| *member == self.at.rank);
-        let Some((rank, first)) = place.zip(members.first()) else {
-            return Err(self.error(joining, format!("{name}: this rank is none of {members:?}")));
-        };
-        let mut group = Self {
-            rank: rank as u32,
-            world: members.len() as u32,
-            at: self.at.clone(),
-            raw: None,
-            meeting: None,
-            progress: self.progress.clone(),
-            within,
-        };
-        if let (Some(meeting), true) = (&self.meeting, members.len() > 1) {
-            group.meeting = Some(meeting.clone());
-            let own = meeting
-                .part(&format!("grpo/{name}/{first}"), group.rank, group.world)
-                .map_err(|message| group.error(joining, message))?;
-            group.raw = Some(group.connect(&own)?);
-        }
-        Ok(group)
-    }
-
-    /// Connects to the other ranks of this group, who all do so at `meeting`.
-    fn connect(&self, meeting: &Meeting) -> Result<*mut c_void, CollectiveError> {
-        let joining = "joining the group";
-        let text = |text: &str| CString::new(text).map_err(|error| self.error(joining, error.to_string()));
-        let (own_host, interface) = (text(&self.at.own_host)?, text(&self.at.interface)?);
-        self.collective(joining, || {
-            made(|out, error, room| {
-                // SAFETY: store and strings outlive the call.
-                unsafe {
-                    grpo_group_new(
-                        meeting.raw(),
-                        self.rank as c_int,
-                        self.world as c_int,
-                        own_host.as_ptr(),
-                        interface.as_ptr(),
-                        self.at.timeout.as_millis() as i64,
-                        out,
-                        error,
-                        room,
-                    )
-                }
-            })
-        })
-    }
-
-    /// What another thread may watch this group by.
-    pub fn watch(&self) -> Watch {
-        Watch {
-            meeting: self.meeting.clone(),
-            progress: self.progress.clone(),
-        }
-    }
-
-    /// See [`Watch::busy`].
-    pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
-        self.watch().busy(with, work)
-    }
-
-    pub fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    pub fn world(&self) -> u32 {
-        self.world
-    }
-
-    /// Sums `tensor` over the ranks, in place.
-    pub fn all_reduce_sum(&self, tensor: &mut Tensor) -> Result<(), CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(()) };
-        self.contiguous("all-reduce", tensor)?;
-        // SAFETY: both pointers are live for the call, the tensor is contiguous.
-        let sum = || call(|e, n| unsafe { grpo_all_reduce_sum(raw, tensor.as_mut_ptr().cast(), e, n) });
-        self.collective("all-reduce", sum)
-    }
-
-    /// Copies `tensor` from `root` to every rank, in place.
-    pub fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<(), CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(()) };
-        self.contiguous("broadcast", tensor)?;
-        // SAFETY: as above.
-        let copy = || call(|e, n| unsafe { grpo_broadcast(raw, tensor.as_mut_ptr().cast(), root as c_int, e, n) });
-        self.collective("broadcast", copy)
-    }
-
-    /// [`Group::start_all_gather`], waited for.
-    pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
-        self.start_all_gather(shard)?.wait()
-    }
-
-    /// [`Group::start_reduce_scatter_sum`], waited for.
-    pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
-        self.start_reduce_scatter_sum(whole)?.wait()
-    }
-
-    /// Returns when every rank has called it.
-    pub fn barrier(&self) -> Result<(), CollectiveError> {
-        let Some(raw) = self.raw else { return Ok(()) };
-        // SAFETY: the group is live.
-        self.collective("barrier", || call(|e, n| unsafe { grpo_barrier(raw, e, n) }))
-    }
-
-    fn contiguous(&self, doing: &'static str, tensor: &Tensor) -> Result<(), CollectiveError> {
-        match tensor.is_contiguous() {
-            true => Ok(()),
-            false => Err(self.error(doing, "the tensor is not contiguous".to_owned())),
-        }
-    }
-
-    /// Counts a call among this rank's collectives, and says that it is in it.
-    fn collective<T>(
-        &self,
-        doing: &'static str,
-        work: impl FnOnce() -> Result<T, String>,
-    ) -> Result<T, CollectiveError> {
-        let done = match &self.meeting {
-            Some(meeting) => self.progress.during(meeting, doing, self.within, work),
-            None => work(),
-        };
-        done.map_err(|message| self.error(doing, message))
-    }
-
-    fn error(&self, doing: &'static str, message: String) -> CollectiveError {
-        CollectiveError {
-            doing,
-            rank: self.rank,
-            world: self.world,
-            message,
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            // SAFETY: made by `grpo_group_new`, freed once.
-            unsafe { grpo_group_free(raw) }
-        }
-    }
-}
-
-thread_local! {
-    static GENERIC: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their
-/// merging, rotation and norms. A device other than the CPU always computes so, but for the pieces, for which it may
-/// have a kernel. What was computed so is differentiated so.
-pub fn generic<T>(work: impl FnOnce() -> T) -> T {
-    let before = GENERIC.replace(true);
-    let done = work();
-    GENERIC.set(before);
-    done
-}
-
-fn is_generic() -> c_int {
-    c_int::from(GENERIC.get())
 }

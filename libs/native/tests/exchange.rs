@@ -115,11 +115,11 @@ fn what_is_in_flight_arrives_as_if_it_were_waited_for_at_once() {
                 .collect();
             // One that nobody waits for holds up none.
             drop(group.start_all_gather(&shards[0]).unwrap());
-            for (shard, flight) in shards.iter().zip(gathers) {
-                assert_eq!(flight.wait().unwrap(), group.all_gather(shard).unwrap());
+            for (shard, pending) in shards.iter().zip(gathers) {
+                assert_eq!(pending.wait().unwrap(), group.all_gather(shard).unwrap());
             }
-            for (whole, flight) in wholes.iter().zip(scatters) {
-                assert_eq!(flight.wait().unwrap(), group.reduce_scatter_sum(whole).unwrap());
+            for (whole, pending) in wholes.iter().zip(scatters) {
+                assert_eq!(pending.wait().unwrap(), group.reduce_scatter_sum(whole).unwrap());
             }
         },
     );

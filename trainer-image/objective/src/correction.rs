@@ -13,12 +13,12 @@ use grpo_crds::algorithm::{Correction, Ratio};
 
 use crate::ratio::bounded;
 
-/// A token as far as corrections see it, in logprobs.
+/// The logprobs of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
-    pub engine: f64,
+pub struct TokenLogprobs {
+    pub rollout: f64,
     /// The trainer's, before the batch's first step.
-    pub start: f64,
+    pub old: f64,
     /// The trainer's now.
     pub new: f64,
 }
@@ -29,19 +29,19 @@ pub struct Sums {
     pub tokens: f64,
     /// Of `new` less the logprob that new ones are compared with.
     pub moved: f64,
-    /// Of `start` - `engine`.
+    /// Of `old` - `rollout`.
     pub mismatch: f64,
-    /// Of `engine` - `new`.
+    /// Of `rollout` - `new`.
     pub drift: f64,
 }
 
 impl Sums {
     /// `old`: what the token's new logprob is compared with.
-    pub fn add(&mut self, token: &Seen, old: f64) {
+    pub fn add(&mut self, token: &TokenLogprobs, old: f64) {
         self.tokens += 1.0;
         self.moved += token.new - old;
-        self.mismatch += token.start - token.engine;
-        self.drift += token.engine - token.new;
+        self.mismatch += token.old - token.rollout;
+        self.drift += token.rollout - token.new;
     }
 }
 
@@ -70,12 +70,12 @@ pub fn importance(correction: &Correction, log_ratio: f64) -> f64 {
 }
 
 /// The weight of one token, of a sequence with these sums.
-pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &Seen) -> f64 {
+pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &TokenLogprobs) -> f64 {
     if !keeps(correction, sums, advantage) {
         return 0.0;
     }
     match correction.level {
-        Ratio::Token => importance(correction, token.start - token.engine),
+        Ratio::Token => importance(correction, token.old - token.rollout),
         Ratio::Sequence => importance(correction, sums.mismatch),
     }
 }
@@ -85,19 +85,19 @@ mod tests {
     use super::*;
     use grpo_crds::algorithm::Band;
 
-    fn tokens(ratios: &[f64]) -> Vec<Seen> {
-        let seen = |ratio: &f64| Seen {
-            engine: -1.0,
-            start: -1.0 + ratio.ln(),
+    fn tokens(ratios: &[f64]) -> Vec<TokenLogprobs> {
+        let token = |ratio: &f64| TokenLogprobs {
+            rollout: -1.0,
+            old: -1.0 + ratio.ln(),
             new: -1.0 + ratio.ln(),
         };
-        ratios.iter().map(seen).collect()
+        ratios.iter().map(token).collect()
     }
 
-    fn weights(correction: &Correction, tokens: &[Seen], advantage: f64) -> Vec<f64> {
+    fn weights(correction: &Correction, tokens: &[TokenLogprobs], advantage: f64) -> Vec<f64> {
         let mut sums = Sums::default();
         for token in tokens {
-            sums.add(token, token.engine);
+            sums.add(token, token.rollout);
         }
         let weight = |token| weight(correction, &sums, advantage, token);
         tokens.iter().map(weight).collect()

@@ -10,7 +10,7 @@
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement, OldLogprobs, Ratio};
 
-use crate::correction::{self, Seen, Sums};
+use crate::correction::{self, Sums, TokenLogprobs};
 use crate::kl;
 use crate::loss::{batch_weights, policy_loss};
 use crate::ratio::bounded;
@@ -21,9 +21,9 @@ pub struct Token {
     /// Logprob under the policy that is trained, now.
     pub new: f64,
     /// The trainer's, under the weights that the batch's first step starts from.
-    pub start: f64,
+    pub old: f64,
     /// As recorded when it was sampled.
-    pub engine: f64,
+    pub rollout: f64,
     /// Under the reference policy; read only with `kl` in the loss.
     pub reference: f64,
     /// Entropy of the policy where the token was sampled, nats.
@@ -32,18 +32,18 @@ pub struct Token {
 
 impl Token {
     /// The probability that the new one is compared with.
-    pub fn old(&self, which: OldLogprobs) -> f64 {
+    pub fn ratio_base(&self, which: OldLogprobs) -> f64 {
         match which {
-            OldLogprobs::Engine => self.engine,
-            OldLogprobs::Recompute => self.start,
+            OldLogprobs::Engine => self.rollout,
+            OldLogprobs::Recompute => self.old,
         }
     }
 
-    /// What corrections see of it.
-    fn seen(&self) -> Seen {
-        Seen {
-            engine: self.engine,
-            start: self.start,
+    /// Its logprobs, for corrections.
+    fn logprobs(&self) -> TokenLogprobs {
+        TokenLogprobs {
+            rollout: self.rollout,
+            old: self.old,
             new: self.new,
         }
     }
@@ -125,7 +125,7 @@ pub fn looks_at_moving_sequences(algorithm: &Algorithm) -> bool {
 pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
     let mut sums = Sums::default();
     for token in tokens {
-        sums.add(&token.seen(), token.old(old));
+        sums.add(&token.logprobs(), token.ratio_base(old));
     }
     sums
 }
@@ -134,14 +134,14 @@ pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
 /// where the algorithm
 /// [`looks_at_sequences`]. Of `algorithm` everything between advantages and optimizer is read.
 pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums, token: &Token) -> Term {
-    let own = bounded(token.new - token.old(algorithm.old_logprobs));
+    let own = bounded(token.new - token.ratio_base(algorithm.old_logprobs));
     let ratio = match algorithm.ratio {
         Ratio::Token => own,
         Ratio::Sequence => bounded(sequence.moved / sequence.tokens.max(1.0)),
     };
     let corrected = match &algorithm.correction {
         None => 1.0,
-        Some(correction) => correction::weight(correction, sequence, advantage, &token.seen()),
+        Some(correction) => correction::weight(correction, sequence, advantage, &token.logprobs()),
     };
     let policy = policy_loss(algorithm.loss, ratio, token.new, advantage, &algorithm.clip);
     let mut term = Term {
@@ -199,8 +199,8 @@ mod tests {
         (-4.0f64..-0.1, -1.0f64..1.0, -1.0f64..1.0, -1.0f64..1.0, 0.0f64..3.0).prop_map(|(new, a, b, c, entropy)| {
             Token {
                 new,
-                start: new + a,
-                engine: new + b,
+                old: new + a,
+                rollout: new + b,
                 reference: new + c,
                 entropy,
             }
@@ -358,8 +358,8 @@ mod tests {
     fn a_masked_sequence_stays_in_the_denominator_and_one_without_tokens_does_not() {
         let token = |new: f64| Token {
             new,
-            start: -1.0,
-            engine: -1.0,
+            old: -1.0,
+            rollout: -1.0,
             ..Default::default()
         };
         let one = |new, advantage| Sequence {
@@ -389,8 +389,8 @@ mod tests {
     fn recomputed_before_the_only_step_every_ratio_is_one_and_nothing_is_clipped() {
         let token = Token {
             new: -1.0,
-            start: -1.0,
-            engine: -9.0,
+            old: -1.0,
+            rollout: -9.0,
             ..Default::default()
         };
         let sequences = [Sequence {

@@ -59,7 +59,7 @@ enum What {
 struct Row {
     #[serde(default)]
     advantage: f64,
-    /// new, start, engine, reference, entropy.
+    /// new, old, rollout, reference, entropy.
     tokens: Vec<[f64; 5]>,
     /// A limit ended it and `maskOverlong` is set.
     #[serde(default)]
@@ -100,10 +100,10 @@ enum Adjusted {
 
 impl Case {
     fn sequences(&self) -> Vec<Sequence> {
-        let token = |[new, start, engine, reference, entropy]: &[f64; 5]| Token {
+        let token = |[new, old, rollout, reference, entropy]: &[f64; 5]| Token {
             new: *new,
-            start: *start,
-            engine: *engine,
+            old: *old,
+            rollout: *rollout,
             reference: *reference,
             entropy: *entropy,
         };
@@ -121,7 +121,7 @@ impl Case {
     fn difference(&self, sequences: &[Sequence]) -> Option<Difference> {
         match self.what {
             What::Advantages => self.of_groups(),
-            What::Reward => self.of_kl(sequences, |token| token.start - token.reference),
+            What::Reward => self.of_kl(sequences, |token| token.old - token.reference),
             What::Loss => self
                 .of_ratios(sequences)
                 .or_else(|| self.of_kl(sequences, |token| token.new - token.reference)),
@@ -174,8 +174,8 @@ impl Case {
             Peer::Verl if by_sequence && sequences.iter().any(|sequence| drift(sequence) > 10.0) => {
                 Some(Difference::VerlSequenceBound)
             }
-            Peer::Verl if geometric && far(|token| token.start - token.engine) => Some(Difference::VerlGeometricBound),
-            Peer::Trl if far(|token| token.new - token.start) || far(|token| token.start - token.engine) => {
+            Peer::Verl if geometric && far(|token| token.old - token.rollout) => Some(Difference::VerlGeometricBound),
+            Peer::Trl if far(|token| token.new - token.old) || far(|token| token.old - token.rollout) => {
                 Some(Difference::TrlUnboundedRatio)
             }
             _ => None,
@@ -210,7 +210,7 @@ impl Case {
             What::Advantages => self.pairs_of_advantages(),
             What::Reward => {
                 let kl = self.algorithm.kl.as_ref().unwrap();
-                let differences = sequences[0].tokens.iter().map(|token| token.start - token.reference);
+                let differences = sequences[0].tokens.iter().map(|token| token.old - token.reference);
                 let ours = kl::shaped_reward(self.reward.unwrap(), kl, differences);
                 vec![(self.shaped.unwrap(), ours)]
             }
@@ -267,7 +267,7 @@ impl Case {
 
 /// Mean log-ratio of the sequence.
 fn drift(sequence: &Sequence) -> f64 {
-    let sum: f64 = sequence.tokens.iter().map(|token| token.new - token.start).sum();
+    let sum: f64 = sequence.tokens.iter().map(|token| token.new - token.old).sum();
     sum / sequence.tokens.len().max(1) as f64
 }
 

@@ -6,8 +6,8 @@ use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_model::ModelError;
 use grpo_native::CollectiveError;
 
-/// Exit code of a process that was told to end by SIGTERM, as a shell has it.
-pub const TOLD_CODE: u8 = 143;
+/// Exit code of a process that SIGTERM has ended, as a shell has it.
+pub const TERMINATED_CODE: u8 = 143;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -68,7 +68,7 @@ pub enum TrainError {
         said: String,
     },
     #[error("told to end")]
-    Told,
+    Terminated,
     #[error("{0}")]
     Start(String),
 }
@@ -85,7 +85,7 @@ impl TrainError {
             Self::Hung(_) => HUNG_CODE as u8,
             Self::Collective(_) => PEER_LOST_CODE as u8,
             Self::Rank { code, .. } => *code,
-            Self::Told => TOLD_CODE,
+            Self::Terminated => TERMINATED_CODE,
             _ => 1,
         }
     }

@@ -6,23 +6,23 @@ use std::path::Path;
 use std::time::Instant;
 
 use grpo_crds::algorithm::{Decay, Schedule};
-use grpo_model::Config;
-use grpo_model::lora::{self, Lora};
-use grpo_model::weights::{self, Array, Weights};
 use grpo_objective::rate::rate_at;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
+use crate::loss_fn::LossGrad;
+use crate::micro_batch::MicroBatch;
+use crate::optimizer::AdamW;
 use crate::packing::{Cost, pack};
-use crate::sharded::{AdamW, Sharded, Slope};
+use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// How to train.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FinetuneSettings {
     /// Tokens to see in all.
     pub tokens: u64,
     /// Tokens of one step, over all ranks.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-impl Default for Plan {
+impl Default for FinetuneSettings {
     fn default() -> Self {
         Self {
             tokens: 8_000_000,
@@ -96,58 +96,11 @@ pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainR
     Ok(rows)
 }
 
-/// Random weights: normal with the config's range (0.02), norms at one, biases at zero. Each tensor's generator is
-/// keyed by its name, so that the values do not depend on the order of initialisation.
-pub fn initialise(config: &Config, seed: u64) -> Weights {
-    let range = config.initializer_range.unwrap_or(0.02) as f32;
-    let mut weights = Weights::new();
-    for (name, shape) in weights::units(config).into_iter().flat_map(|unit| unit.tensors) {
-        let numel: usize = shape.iter().product();
-        let mut rng = generator(&name, seed);
-        // Box-Muller; open at zero so that the logarithm is finite.
-        let mut normal = || {
-            let (a, b): (f32, f32) = (1.0 - rng.random::<f32>(), rng.random());
-            (-2.0 * a.ln()).sqrt() * (std::f32::consts::TAU * b).cos()
-        };
-        let values = match shape.len() {
-            1 if name.ends_with(".bias") => vec![0.0; numel],
-            1 => vec![1.0; numel],
-            _ => (0..numel).map(|_| normal() * range).collect(),
-        };
-        weights.insert(name, Array { shape, values });
-    }
-    weights
-}
-
-/// An adapter's first values as PEFT has them: A uniform within the root of 1 / inputs, B zero.
-pub fn initialise_adapter(config: &Config, lora: &Lora, seed: u64) -> Weights {
-    let mut weights = Weights::new();
-    for (name, shape) in lora::units(config, lora).into_iter().flat_map(|unit| unit.tensors) {
-        let numel: usize = shape.iter().product();
-        let mut rng = generator(&name, seed);
-        let bound = (1.0 / shape[1] as f32).sqrt();
-        let values = match name.contains("lora_B") {
-            true => vec![0.0; numel],
-            false => (0..numel).map(|_| rng.random_range(-bound..bound)).collect(),
-        };
-        weights.insert(name, Array { shape, values });
-    }
-    weights
-}
-
-/// A tensor's own generator.
-fn generator(name: &str, seed: u64) -> StdRng {
-    let key = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    });
-    StdRng::seed_from_u64(key)
-}
-
-/// Trains until the plan's tokens are seen. Every rank calls it with the same rows.
+/// Trains until as many tokens are seen as the settings say. Every rank calls it with the same rows.
 pub fn train(
     model: &mut Sharded,
     rows: &[TrainRow],
-    plan: &Plan,
+    settings: &FinetuneSettings,
     mut say: impl FnMut(u64, u64, f64, f64),
 ) -> Result<Report, TrainError> {
     let adam = AdamW {
@@ -156,7 +109,7 @@ pub fn train(
         weight_decay: 0.05,
         clip: 1.0,
     };
-    let mut rng = StdRng::seed_from_u64(plan.seed);
+    let mut rng = StdRng::seed_from_u64(settings.seed);
     let began = Instant::now();
     let (mut steps, mut seen) = (0u64, 0u64);
     let mut losses: Vec<f64> = Vec::new();
@@ -172,7 +125,7 @@ pub fn train(
             let take = rest
                 .iter()
                 .take_while(|&&row| {
-                    let room = tokens == 0 || tokens + rows[row].tokens.len() <= plan.step_tokens;
+                    let room = tokens == 0 || tokens + rows[row].tokens.len() <= settings.step_tokens;
                     tokens += rows[row].tokens.len();
                     room
                 })
@@ -180,12 +133,12 @@ pub fn train(
             let (now, later) = rest.split_at(take);
             rest = later;
             let taken: u64 = now.iter().map(|&row| rows[row].tokens.len() as u64).sum();
-            let loss = supervised_step(model, rows, now, plan, &adam, steps, seen)?;
+            let loss = supervised_step(model, rows, now, settings, &adam, steps, seen)?;
             losses.push(loss);
             steps += 1;
             seen += taken;
             say(steps, seen, loss, began.elapsed().as_secs_f64());
-            if seen >= plan.tokens {
+            if seen >= settings.tokens {
                 break 'training;
             }
         }
@@ -204,15 +157,15 @@ fn supervised_step(
     model: &mut Sharded,
     rows: &[TrainRow],
     chosen: &[usize],
-    plan: &Plan,
+    settings: &FinetuneSettings,
     adam: &AdamW,
     steps: u64,
     seen: u64,
 ) -> Result<f64, TrainError> {
     let chosen: Vec<TrainRow> = chosen.iter().map(|&at| rows[at].clone()).collect();
-    let (lines, line) = model.lines();
-    let packing = pack(&chosen, plan.step_tokens, lines, &Cost::of(&model.config));
-    let mine = &packing.ranks[line];
+    let (groups, own) = model.data_parallel();
+    let packing = pack(&chosen, settings.step_tokens, groups, &Cost::of(&model.config));
+    let mine = &packing.ranks[own];
     let batches: Vec<MicroBatch> = mine
         .iter()
         .map(|pack| model.micro_batch(pack, &chosen))
@@ -229,17 +182,17 @@ fn supervised_step(
             .iter()
             .map(|(row, token)| scale * f64::from(chosen[*row].weights[*token]));
         let weights: Vec<f64> = weights.collect();
-        Slope::weighted(weights, logprobs)
+        LossGrad::weighted(weights, logprobs)
     })?;
     let schedule = Schedule {
         decay: Decay::Cosine,
-        warmup_steps: plan.warmup_steps,
+        warmup_steps: settings.warmup_steps,
         final_ratio: 0.02,
     };
     // How many steps there will be is not known: rows have their own lengths.
-    let progress = seen as f64 / plan.tokens.max(1) as f64;
+    let progress = seen as f64 / settings.tokens.max(1) as f64;
     let step = u32::try_from(steps + 1).unwrap_or(u32::MAX);
-    let norm = model.update(&gradients, rate_at(plan.peak_rate, &schedule, step, progress), adam)?;
+    let norm = model.update(&gradients, rate_at(settings.peak_rate, &schedule, step, progress), adam)?;
     if !norm.is_finite() {
         // Nothing was changed, and every step from here on would come out the same.
         return Err(TrainError::Start(format!(

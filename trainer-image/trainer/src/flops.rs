@@ -15,7 +15,6 @@ use tch::Device;
 
 use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
-use crate::packing::Packing;
 
 /// Operations a second of one rank's device, where the table of [`peak_of`] does not have it.
 pub const PEAK_VARIABLE: &str = "GRPO_PEAK_FLOPS";
@@ -60,7 +59,7 @@ impl Forward {
         };
         let mlps: usize = (0..layers).map(mlp).sum();
         let adapter = config.lora.as_ref().map_or(0, |lora| {
-            let ends = lora.targets().iter().flat_map(|target| target.shape(config));
+            let ends = lora.targets().iter().flat_map(|target| config.linear_shape(*target));
             lora.rank * layers * ends.sum::<usize>()
         });
         Self {
@@ -97,20 +96,6 @@ pub struct Work {
     pub pairs: f64,
     /// Trained tokens.
     pub entries: f64,
-}
-
-impl Work {
-    pub fn of(packing: &Packing) -> Self {
-        let mut work = Self::default();
-        for pack in packing.ranks.iter().flatten() {
-            work += Self {
-                tokens: pack.tokens.len() as f64,
-                pairs: pack.pairs() as f64,
-                entries: pack.entries.len() as f64,
-            };
-        }
-        work
-    }
 }
 
 impl AddAssign for Work {
@@ -177,8 +162,8 @@ pub fn utilisation(flops: f64, seconds: f64, peak: f64, ranks: u32) -> Option<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::TrainRow;
     use crate::packing::{Cost, pack};
+    use crate::train_row::TrainRow;
     use grpo_model::lora::Lora;
 
     fn config(more: serde_json::Value) -> Config {
@@ -275,8 +260,8 @@ mod tests {
             pairs: 15.0 + 2.0 * 6.0,
             entries: 4.0,
         };
-        assert_eq!(Work::of(&pack(&rows, 100, 1, &cost)), shared);
-        assert_eq!(Work::of(&pack(&rows, 100, 4, &cost)).entries, 4.0);
+        assert_eq!(pack(&rows, 100, 1, &cost).work(), shared);
+        assert_eq!(pack(&rows, 100, 4, &cost).work().entries, 4.0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! computed.
 
 use grpo_model::weights::Unit;
-use grpo_native::{Flight, Group};
+use grpo_native::{Group, PendingCollective};
 use tch::{Device, Kind, Tensor};
 
 use crate::error::TrainError;
@@ -75,7 +75,7 @@ pub(crate) struct Gathering<'a> {
 }
 
 enum Part<'a> {
-    Coming(Flight<'a>),
+    Coming(PendingCollective<'a>),
     There(&'a Tensor),
 }
 
@@ -84,7 +84,7 @@ impl Gathering<'_> {
         let mut tensors = Vec::new();
         for (unit, part) in self.parts {
             let whole = match part {
-                Part::Coming(flight) => flight.wait()?,
+                Part::Coming(pending) => pending.wait()?,
                 Part::There(whole) => whole.shallow_clone(),
             };
             let whole = match whole.kind() {
@@ -99,24 +99,24 @@ impl Gathering<'_> {
 
 /// A gradient on its way to the ranks that have its parts.
 pub(crate) struct Reducing<'a> {
-    scattered: Flight<'a>,
-    copies: Option<&'a Group>,
+    scattered: PendingCollective<'a>,
+    replicate: Option<&'a Group>,
 }
 
 impl<'a> Reducing<'a> {
     /// A part that every rank knows.
     pub(crate) fn nothing(group: &'a Group, part: Tensor) -> Self {
         Self {
-            scattered: Flight::landed(group, part),
-            copies: None,
+            scattered: PendingCollective::ready(group, part),
+            replicate: None,
         }
     }
 
-    /// Over the ranks that share the state, then over the copies of it.
+    /// Over the ranks that share the state, then over its replicas.
     pub(crate) fn wait(self) -> Result<Tensor, TrainError> {
         let mut part = self.scattered.wait()?;
-        if let Some(copies) = self.copies {
-            copies.all_reduce_sum(&mut part)?;
+        if let Some(replicate) = self.replicate {
+            replicate.all_reduce_sum(&mut part)?;
         }
         Ok(part)
     }
@@ -130,11 +130,11 @@ impl Sharded {
             Some(_) => {
                 let group = self.shard_group();
                 let part = whole.numel() as i64 / i64::from(group.world());
-                Flight::landed(group, whole.narrow(0, part * i64::from(group.rank()), part))
+                PendingCollective::ready(group, whole.narrow(0, part * i64::from(group.rank()), part))
             }
         };
-        let copies = self.parts.node.as_ref().map(|(_, copies)| copies);
-        Ok(Reducing { scattered, copies })
+        let replicate = self.groups.replicate();
+        Ok(Reducing { scattered, replicate })
     }
 }
 

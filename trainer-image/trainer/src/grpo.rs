@@ -16,14 +16,16 @@ use grpo_records::batch::{Batch, Row};
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::flops::{Forward, Work};
-use crate::gradients::{LossOver, Model};
+use crate::flops::Forward;
+use crate::loss_fn::{LossOver, Model};
 use crate::losses::{Losses, Tally};
-use crate::mini::{Mini, cut, fill, weigh};
-use crate::sharded::{AdamW, Sharded};
+use crate::micro_batch::MicroBatch;
+use crate::mini_batch::{MiniBatch, cut, fill, weigh};
+use crate::optimizer::AdamW;
+use crate::sharded::Sharded;
 use crate::state::{Store, sha256};
+use crate::train_row::TrainRow;
 
 /// AdamW as the run's spec has it.
 pub fn optimizer(algorithm: &Algorithm) -> AdamW {
@@ -65,7 +67,7 @@ fn train_row(row: &Row) -> TrainRow {
     TrainRow {
         tokens: row.tokens.clone(),
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
-        engine: row.logprobs.clone(),
+        rollout_logprobs: row.logprobs.clone(),
         temperature: row.temperature,
         experts: row.experts.clone(),
         ..Default::default()
@@ -96,7 +98,7 @@ pub fn prepare(
         let next = sequences.len();
         rows.push(TrainRow {
             advantage,
-            start: shaped.map_or_else(Vec::new, |shaped| shaped.starts[index].clone()),
+            old_logprobs: shaped.map_or_else(Vec::new, |shaped| shaped.old_logprobs[index].clone()),
             sequence: *sequences
                 .entry((row.group, row.episode.as_str(), alone))
                 .or_insert(next),
@@ -163,7 +165,7 @@ pub struct Shaped {
     /// One a row: every row of an episode has its episode's (StepWise: its own).
     rewards: Vec<f64>,
     /// The policy's logprobs of every row, where `oldLogprobs` asks for them; else empty.
-    starts: Vec<Vec<f64>>,
+    old_logprobs: Vec<Vec<f64>>,
     /// Mean of the estimator over trained tokens.
     kl: f64,
     /// Operations that this took.
@@ -171,14 +173,21 @@ pub struct Shaped {
 }
 
 fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Result<Shaped, TrainError> {
-    let mut all = [Mini::new(batch.rows.iter().map(train_row).collect(), model)?];
+    let mut all = [MiniBatch::new(batch.rows.iter().map(train_row).collect(), model)?];
     let mut flops = fill(model, Model::Base, &mut all, |row, logprobs| row.reference = logprobs)?;
     if algorithm.old_logprobs == OldLogprobs::Recompute {
-        flops += fill(model, Model::Policy, &mut all, |row, logprobs| row.start = logprobs)?;
+        flops += fill(model, Model::Policy, &mut all, |row, logprobs| {
+            row.old_logprobs = logprobs
+        })?;
     }
-    let [Mini { rows, .. }] = all;
+    let [MiniBatch { rows, .. }] = all;
     let differences = |row: &TrainRow| -> Vec<f64> {
-        let old = |at: usize| row.start.get(at).copied().unwrap_or(f64::from(row.engine[at]));
+        let old = |at: usize| {
+            row.old_logprobs
+                .get(at)
+                .copied()
+                .unwrap_or(f64::from(row.rollout_logprobs[at]))
+        };
         row.trained().map(|at| old(at) - row.reference[at]).collect()
     };
     let step_wise = algorithm.advantage.estimator == Estimator::StepWise;
@@ -192,7 +201,7 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     let tokens = of_member.values().map(Vec::len).sum::<usize>().max(1) as f64;
     Ok(Shaped {
         rewards: batch.rows.iter().map(reward).collect(),
-        starts: rows.into_iter().map(|row| row.start).collect(),
+        old_logprobs: rows.into_iter().map(|row| row.old_logprobs).collect(),
         kl: values.sum::<f64>() / tokens,
         flops,
     })
@@ -200,10 +209,10 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
 
 /// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the
 /// first step's own are they.
-fn needs_start(algorithm: &Algorithm, minis: &[Mini]) -> bool {
+fn needs_old_logprobs(algorithm: &Algorithm, mini_batches: &[MiniBatch]) -> bool {
     let reads = algorithm.old_logprobs == OldLogprobs::Recompute || algorithm.correction.is_some();
-    let moves = minis.len() > 1 || algorithm.epochs > 1;
-    let wide = looks_at_sequences(algorithm) && !minis.iter().all(Mini::holds_sequences_whole);
+    let moves = mini_batches.len() > 1 || algorithm.epochs > 1;
+    let wide = looks_at_sequences(algorithm) && !mini_batches.iter().all(MiniBatch::holds_sequences_whole);
     reads && (moves || wide)
 }
 
@@ -238,30 +247,46 @@ pub fn step(
         (metrics.kl, metrics.model_flops) = (shaped.kl, shaped.flops);
     }
 
-    let mut minis = Vec::new();
+    let mut mini_batches = Vec::new();
     for mut rows in cut(rows, algorithm.mini_batches) {
         weigh(&mut rows, algorithm);
-        minis.push(Mini::new(rows, model)?);
+        mini_batches.push(MiniBatch::new(rows, model)?);
     }
-    metrics.unique_tokens = minis.iter().map(|mini| mini.packing.unique_tokens as u64).sum();
+    metrics.unique_tokens = mini_batches
+        .iter()
+        .map(|mini_batch| mini_batch.packing.unique_tokens as u64)
+        .sum();
     if algorithm.kl.is_some() && in_reward.is_none() {
-        metrics.model_flops += fill(model, Model::Base, &mut minis, |row, logprobs| row.reference = logprobs)?;
+        metrics.model_flops += fill(model, Model::Base, &mut mini_batches, |row, logprobs| {
+            row.reference = logprobs
+        })?;
     }
-    match needs_start(algorithm, &minis) {
+    match needs_old_logprobs(algorithm, &mini_batches) {
         // What the rewards were shaped by has told.
-        true if minis.iter().all(Mini::knows_start) => {}
-        true => metrics.model_flops += fill(model, Model::Policy, &mut minis, |row, logprobs| row.start = logprobs)?,
+        true if mini_batches.iter().all(MiniBatch::knows_old_logprobs) => {}
+        true => {
+            metrics.model_flops += fill(model, Model::Policy, &mut mini_batches, |row, logprobs| {
+                row.old_logprobs = logprobs
+            })?
+        }
         // Packed otherwise, they were rounded otherwise: the first step's own are exactly they.
-        false => minis.iter_mut().for_each(Mini::forget_start),
+        false => mini_batches.iter_mut().for_each(MiniBatch::forget_old_logprobs),
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
 
     let mut tally = Tally::default();
     let (mut norms, mut updates) = (0.0, 0);
     for epoch in 0..algorithm.epochs.max(1) {
-        for at in 0..minis.len() {
+        for at in 0..mini_batches.len() {
             let first = epoch == 0 && at == 0;
-            let norm = update(model, &mut minis[at..=at], algorithm, first, &mut tally, &mut metrics);
+            let norm = update(
+                model,
+                &mut mini_batches[at..=at],
+                algorithm,
+                first,
+                &mut tally,
+                &mut metrics,
+            );
             norms += norm?.map_err(|message| match updates {
                 0 => refused(path, message),
                 _ => TrainError::Diverged {
@@ -293,11 +318,11 @@ fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
         .map(|_| mixtures().flatten().filter(|load| **load == 0).count() as u64);
 }
 
-/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini` is one
+/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini_batch` is one
 /// mini-batch.
 fn update(
     model: &mut Sharded,
-    mini: &mut [Mini],
+    mini_batch: &mut [MiniBatch],
     algorithm: &Algorithm,
     first: bool,
     tally: &mut Tally,
@@ -305,15 +330,15 @@ fn update(
 ) -> Result<Result<f64, String>, TrainError> {
     let began = Instant::now();
     let mut sums = None;
-    if looks_at_sequences(algorithm) && !mini.iter().all(Mini::holds_sequences_whole) {
+    if looks_at_sequences(algorithm) && !mini_batch.iter().all(MiniBatch::holds_sequences_whole) {
         let mut now: Vec<Vec<f64>> = Vec::new();
         let at_start = first || !looks_at_moving_sequences(algorithm);
-        match mini[0].knows_start() && at_start {
-            true => now = mini[0].rows.iter().map(|row| row.start.clone()).collect(),
+        match mini_batch[0].knows_old_logprobs() && at_start {
+            true => now = mini_batch[0].rows.iter().map(|row| row.old_logprobs.clone()).collect(),
             // Computed a second time for the gradient, so it does not count.
-            false => _ = fill(model, Model::Policy, mini, |_, logprobs| now.push(logprobs))?,
+            false => _ = fill(model, Model::Policy, mini_batch, |_, logprobs| now.push(logprobs))?,
         }
-        sums = Some(Losses::sums_of(&mini[0].rows, &now, algorithm));
+        sums = Some(Losses::sums_of(&mini_batch[0].rows, &now, algorithm));
     }
     model.loss_over = match looks_at_sequences(algorithm) && sums.is_none() {
         true => LossOver::Batches,
@@ -321,18 +346,18 @@ fn update(
     };
     let losses = Losses {
         algorithm,
-        rows: &mini[0].rows,
+        rows: &mini_batch[0].rows,
         sums,
         first,
     };
-    let mut slope =
-        |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| losses.slope(batch, logprobs, entropies, tally);
-    let (gradients, loss) = model.gradients(&mini[0].batches, &mut slope)?;
+    let mut loss_grad =
+        |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| losses.gradient(batch, logprobs, entropies, tally);
+    let (gradients, loss) = model.gradients(&mini_batch[0].batches, &mut loss_grad)?;
     let loss = model.sum(&[loss])?[0];
     if !loss.is_finite() {
         return Ok(Err(format!("its loss is {loss}")));
     }
-    metrics.model_flops += Forward::of(&model.config).training(&Work::of(&mini[0].packing));
+    metrics.model_flops += Forward::of(&model.config).training(&mini_batch[0].packing.work());
     metrics.gradient_seconds += began.elapsed().as_secs_f64();
     let began = Instant::now();
     let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;

@@ -48,7 +48,7 @@ enum Event {
     },
     /// One of a rank's two streams is at its end.
     Closed,
-    ToldToEnd,
+    Terminate,
 }
 
 /// A rank that has ended.
@@ -79,21 +79,21 @@ enum Stage {
     /// One ended because of others: the rest may do so too, until then.
     Parting(Instant),
     /// All have SIGTERM; what is left gets SIGKILL then.
-    Told(Instant),
+    Terminating(Instant),
     Killed,
 }
 
-/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `when_told` is given
+/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `on_termination` is given
 /// what to do when this process is told to end.
 pub fn launch(
     ranks: Ranks,
     program: &Path,
     arguments: &[OsString],
-    when_told: impl FnOnce(Box<dyn FnOnce() + Send>) -> Result<(), TrainError>,
+    on_termination: impl FnOnce(Box<dyn FnOnce() + Send>) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
     let (tell, events) = sync_channel(LINES);
-    let told = tell.clone();
-    when_told(Box::new(move || drop(told.send(Event::ToldToEnd))))?;
+    let terminate = tell.clone();
+    on_termination(Box::new(move || drop(terminate.send(Event::Terminate))))?;
     Pod::start(ranks, program, arguments, &tell)?.attend(&events)
 }
 
@@ -164,12 +164,12 @@ impl Pod {
     /// Returns when all ranks have ended.
     fn attend(&mut self, events: &Receiver<Event>) -> Result<(), TrainError> {
         let mut stage = Stage::Training;
-        let mut is_told = false;
+        let mut is_terminated = false;
         let mut cause: Option<Ended> = None;
         loop {
             if self.hear(events, LOOK) {
                 tracing::info!("told to end, and so are the ranks");
-                is_told = true;
+                is_terminated = true;
                 stage = self.tell_to_end();
             }
             for ended in self.ended() {
@@ -199,7 +199,7 @@ impl Pod {
             }
             stage = match stage {
                 Stage::Parting(until) if Instant::now() >= until => self.tell_to_end(),
-                Stage::Told(until) if Instant::now() >= until => {
+                Stage::Terminating(until) if Instant::now() >= until => {
                     self.signal(Signal::SIGKILL);
                     Stage::Killed
                 }
@@ -211,7 +211,7 @@ impl Pod {
             self.hear(events, LOOK);
         }
         match cause {
-            _ if is_told => Err(TrainError::Told),
+            _ if is_terminated => Err(TrainError::Terminated),
             None => Ok(()),
             Some(ended) => Err(TrainError::Rank {
                 rank: self.ranks.first + ended.local as u32,
@@ -229,7 +229,7 @@ impl Pod {
             match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Event::Said { local, line }) => self.say(local, &line),
                 Ok(Event::Closed) => self.open -= 1,
-                Ok(Event::ToldToEnd) => return true,
+                Ok(Event::Terminate) => return true,
                 Err(_) => return false,
             }
             // Ranks that never stop talking do not keep it from looking after them.
@@ -269,7 +269,7 @@ impl Pod {
 
     fn tell_to_end(&self) -> Stage {
         self.signal(Signal::SIGTERM);
-        Stage::Told(Instant::now() + GRACE)
+        Stage::Terminating(Instant::now() + GRACE)
     }
 
     /// Only to ranks that have not been taken leave of: nobody else has their numbers.

@@ -2,15 +2,15 @@
 //! an agent is.
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state, [`gradients`] streams units through the model.
-//! [`packing`] merges rows that begin alike, [`data`] makes tensors of them; [`mesh`] says how ranks divide all this,
-//! [`memory`] what it takes, [`flops`] what it has to compute. [`grpo`] turns a stored batch into a step: [`mini`] cuts
+//! [`packing`] merges rows that begin alike, [`micro_batch`] makes tensors of them; [`mesh`] says how ranks divide all this,
+//! [`memory`] what it takes, [`flops`] what it has to compute. [`grpo`] turns a stored batch into a step: [`mini_batch`] cuts
 //! it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains a warm start. [`state`] writes
 //! checkpoints and weights versions, and says where to go on; [`export`] writes what others read. [`serve`] is the
 //! process a run's pods execute: rank 0 answers the driver, every rank follows rank 0's orders; [`launch`] starts the
 //! ranks of a pod that has several, and [`watchdog`] ends a rank that waits for one that hangs.
 
+mod collect;
 pub mod compute;
-pub mod data;
 pub mod error;
 pub mod export;
 pub mod finetune;
@@ -18,16 +18,23 @@ pub mod flops;
 mod gathering;
 pub mod gradients;
 pub mod grpo;
+pub mod initial;
 pub mod launch;
+pub mod loss_fn;
 pub mod losses;
 pub mod memory;
 pub mod mesh;
-pub mod mini;
+pub mod micro_batch;
+pub mod mini_batch;
+mod observe;
+pub mod optimizer;
 pub mod packing;
 mod replay;
 pub mod serve;
+pub mod shard;
 pub mod sharded;
 pub mod state;
+pub mod train_row;
 pub mod watchdog;
 
 pub use error::TrainError;

@@ -1,4 +1,4 @@
-//! From logprobs to a loss and its slope, and to what is told of a step: the objective's words
+//! From logprobs to a loss and its gradient, and to what is told of a step: the objective's words
 //! ([`grpo_objective::objective::term`]) for every trained token of a micro-batch.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement};
@@ -7,10 +7,11 @@ use grpo_objective::correction::Sums;
 use grpo_objective::objective::{looks_at_sequences, sums, term};
 use grpo_records::trainer::StepMetrics;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::gradients::Slope;
+use crate::loss_fn::LossGrad;
+use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// A gap between engine's and trainer's logprob that is more than arithmetic.
 pub const LOGPROB_GAP: f64 = 1e-3;
@@ -111,8 +112,8 @@ impl Losses<'_> {
         let row = &self.rows[row];
         Token {
             new,
-            start: row.start.get(at).copied().unwrap_or(new),
-            engine: row.engine.get(at).map_or(0.0, |logprob| f64::from(*logprob)),
+            old: row.old_logprobs.get(at).copied().unwrap_or(new),
+            rollout: row.rollout_logprobs.get(at).map_or(0.0, |logprob| f64::from(*logprob)),
             reference: row.reference.get(at).copied().unwrap_or(0.0),
             entropy,
         }
@@ -143,8 +144,8 @@ impl Losses<'_> {
             .collect()
     }
 
-    /// Loss and slope of a call's tokens; what there is to tell of them is added to `tally`.
-    pub fn slope(&self, batch: &MicroBatch, logprobs: &[f64], entropies: &[f64], tally: &mut Tally) -> Slope {
+    /// Loss and gradient of a call's tokens; what there is to tell of them is added to `tally`.
+    pub fn gradient(&self, batch: &MicroBatch, logprobs: &[f64], entropies: &[f64], tally: &mut Tally) -> LossGrad {
         let tokens: Vec<Token> = batch
             .trained
             .iter()
@@ -159,15 +160,15 @@ impl Losses<'_> {
             _ => Vec::new(),
         };
         let all = self.sums.as_ref().unwrap_or(&own);
-        let mut slope = Slope::default();
+        let mut gradient = LossGrad::default();
         for ((row, at), token) in batch.trained.iter().zip(&tokens) {
             let row = &self.rows[*row];
             let sums = all.get(row.sequence).copied().unwrap_or_default();
             let term = term(self.algorithm, f64::from(row.weights[*at]), row.advantage, &sums, token);
-            slope.loss += term.loss();
-            slope.logprobs.push(term.gradient.logprob);
+            gradient.loss += term.loss();
+            gradient.logprobs.push(term.gradient.logprob);
             if self.algorithm.entropy_coefficient != 0.0 {
-                slope.entropies.push(term.gradient.entropy);
+                gradient.entropies.push(term.gradient.entropy);
             }
             tally.tokens += 1.0;
             tally.policy += term.policy;
@@ -180,11 +181,11 @@ impl Losses<'_> {
             tally.deviation += (term.ratio - 1.0).abs();
             tally.entropy += token.entropy;
             if self.first {
-                let gap = (token.start - token.engine).abs();
+                let gap = (token.old - token.rollout).abs();
                 tally.gap_over += f64::from(u8::from(gap > LOGPROB_GAP));
                 tally.gap_max = tally.gap_max.max(gap);
             }
         }
-        slope
+        gradient
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_contracts::RunConfig;
 use grpo_model::weights::{self, Source};
-use grpo_model::{Config, lora};
+use grpo_model::{Config, adapter, lora};
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
-use grpo_trainer::error::TOLD_CODE;
+use grpo_trainer::error::TERMINATED_CODE;
 use grpo_trainer::export::{self, Form, Options};
-use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::finetune::{self, FinetuneSettings};
+use grpo_trainer::initial::initial_weights;
 use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
@@ -99,7 +100,7 @@ fn main() {
         .init();
     if let Err(error) = begin(Arguments::parse().command) {
         match error {
-            TrainError::Told => tracing::info!("ended as told"),
+            TrainError::Terminated => tracing::info!("ended as told"),
             _ => tracing::error!(%error, "the trainer ends"),
         }
         // Threads beside it may be inside of libtorch, whose destructors would wait for them.
@@ -117,10 +118,10 @@ fn begin(command: Command) -> Result<(), TrainError> {
             None => {}
         }
     }
-    when_told(|| {
+    on_termination(|| {
         tracing::info!("told to end");
         // Whatever is being written has no name yet, and what is published is replayed to.
-        grpo_native::end_now(TOLD_CODE.into())
+        grpo_native::end_now(TERMINATED_CODE.into())
     })?;
     tch::set_num_threads(threads()?);
     run(command)
@@ -132,7 +133,7 @@ fn start_ranks(count: u32) -> Result<(), TrainError> {
         .map_err(|error| TrainError::Start(format!("finding the trainer's own executable: {error}")))?;
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     arguments.extend(["--launcher".into(), std::process::id().to_string().into()]);
-    launch::launch(Ranks { first, count }, &program, &arguments, when_told)
+    launch::launch(Ranks { first, count }, &program, &arguments, on_termination)
 }
 
 fn run(command: Command) -> Result<(), TrainError> {
@@ -162,11 +163,11 @@ fn run(command: Command) -> Result<(), TrainError> {
         } => warm_start(
             model,
             data,
-            Plan {
+            FinetuneSettings {
                 tokens,
                 peak_rate: rate,
                 seed,
-                ..Plan::default()
+                ..FinetuneSettings::default()
             },
         ),
         Command::Export {
@@ -216,7 +217,7 @@ fn export_model(
         eprintln!("step {} of lineage {}", checkpoint.step, checkpoint.lineage);
     }
     if let Some(adapter) = adapter {
-        let (lora, matrices) = lora::read(&adapter, &model.config)?;
+        let (lora, matrices) = adapter::read(&adapter, &model.config)?;
         model = model.with_adapter_of(lora, &matrices)?;
     }
     model.export(to, model_dir, options)?;
@@ -224,7 +225,7 @@ fn export_model(
     Ok(())
 }
 
-fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), TrainError> {
+fn warm_start(model_dir: PathBuf, data: PathBuf, settings: FinetuneSettings) -> Result<(), TrainError> {
     let config = Config::read(&model_dir)?;
     let rows = finetune::read(&data, config.vocab_size, config.max_position_embeddings)?;
     let group = Group::join(&if std::env::var_os("WORLD_SIZE").is_some() {
@@ -233,14 +234,14 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, plan: Plan) -> Result<(), Train
         Rendezvous::alone()
     })?;
     let first = group.rank() == 0;
-    let mut model = Sharded::new(config.clone(), group, &finetune::initialise(&config, plan.seed))?;
-    let report = finetune::train(&mut model, &rows, &plan, |step, seen, loss, seconds| {
+    let mut model = Sharded::new(config.clone(), group, &initial_weights(&config, settings.seed))?;
+    let report = finetune::train(&mut model, &rows, &settings, |step, seen, loss, seconds| {
         if first && step % 50 == 0 {
             let speed = seen as f64 / seconds;
-            let left = plan.tokens.saturating_sub(seen) as f64 / speed;
+            let left = settings.tokens.saturating_sub(seen) as f64 / speed;
             eprintln!(
                 "step {step:>5}  {:>5.1} %  loss {loss:.4}  {speed:>6.0} tokens/s  {left:>4.0} s left",
-                100.0 * seen as f64 / plan.tokens as f64
+                100.0 * seen as f64 / settings.tokens as f64
             );
         }
     })?;
@@ -271,24 +272,24 @@ fn threads() -> Result<i32, TrainError> {
 }
 
 /// Calls `act` at SIGTERM, which a container's first process would otherwise not hear.
-fn when_told(act: impl FnOnce() + Send + 'static) -> Result<(), TrainError> {
+fn on_termination(act: impl FnOnce() + Send + 'static) -> Result<(), TrainError> {
     let failed = |e: std::io::Error| TrainError::Start(format!("listening for SIGTERM: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed)?;
     let inside = runtime.enter();
-    let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
     drop(inside);
     std::thread::spawn(move || {
-        runtime.block_on(told.recv());
+        runtime.block_on(terminated.recv());
         act();
     });
     Ok(())
 }
 
 /// How long ranks wait for each other where a watchdog, or the operator, decides when it was too long.
-const UNTIL_TOLD: Duration = Duration::from_secs(24 * 3600);
+const UNTIL_TERMINATED: Duration = Duration::from_secs(24 * 3600);
 
 fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> Result<Process, TrainError> {
     let deadlines = config.spec.trainer.as_ref().map(|trainer| trainer.deadlines.clone());
@@ -296,7 +297,7 @@ fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> 
     let local_rank = number("LOCAL_RANK", Some(0))?;
     Ok(Process {
         rendezvous: Rendezvous {
-            timeout: UNTIL_TOLD,
+            timeout: UNTIL_TERMINATED,
             ..rendezvous()?
         },
         attempt: number("GRPO_ATTEMPT", Some(1))?,

@@ -1,7 +1,7 @@
 //! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated.
 //!
 //! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few
-//! moments that may be the fullest, which differ by schedule ([`crate::gradients`]); the estimate is the largest. What
+//! moments that may be the fullest, which differ by schedule (`gradients.rs`); the estimate is the largest. What
 //! autograd keeps of a block is counted operation by operation ([`grpo_model::model`]). The bench measures the estimate
 //! against what libtorch's allocator has handed out (figure 6).
 //!
@@ -9,16 +9,19 @@
 //! how long rows become, nobody knows before.
 
 use grpo_model::Config;
-use grpo_model::lora;
+use grpo_model::adapter;
 use grpo_model::weights::{self, Unit};
 
 use crate::error::TrainError;
-use crate::mesh::Plan;
+use crate::mesh::ParallelDims;
 
 /// Bytes of a number: of what is trained, its gradients and moments.
 const MASTER: u64 = 4;
 /// Temporaries of the head that do not grow with the step: blocks of 1 MiB.
 const HEAD_BLOCKS: u64 = 4 << 20;
+
+/// Logits that exist at once where nothing else is asked for: 32 MiB of fp32.
+pub(crate) const HEAD_LOGITS: usize = 1 << 23;
 
 /// A model and how it is divided.
 #[derive(Clone, Debug)]
@@ -115,8 +118,8 @@ pub fn in_words(bytes: u64) -> String {
 
 impl Facts {
     /// Of a model over so many ranks.
-    pub fn of(config: &Config, plan: Plan, world: u32) -> Self {
-        let shards = u64::from(plan.shard.unwrap_or(world).clamp(1, world.max(1)));
+    pub fn of(config: &Config, dims: ParallelDims, world: u32) -> Self {
+        let shards = u64::from(dims.shard.unwrap_or(world).clamp(1, world.max(1)));
         let padded = |units: Vec<Unit>| -> Vec<u64> {
             let values = units.iter().map(|unit| unit.numel() as u64);
             values.map(|n| n.div_ceil(shards) * shards).collect()
@@ -124,17 +127,17 @@ impl Facts {
         let model = padded(weights::units(config));
         let (trained, frozen) = match &config.lora {
             None => (model, Vec::new()),
-            Some(adapter) => (padded(lora::units(config, adapter)), model),
+            Some(adapter) => (padded(adapter::units(config, adapter)), model),
         };
         Self {
             config: config.clone(),
             trained,
             frozen,
             shards,
-            sequence: u64::from(plan.sequence.max(1)),
+            sequence: u64::from(dims.sequence.max(1)),
             holds_base: false,
             compute: MASTER,
-            head_logits: crate::sharded::HEAD_LOGITS as u64,
+            head_logits: HEAD_LOGITS as u64,
         }
     }
 
@@ -214,7 +217,7 @@ impl Facts {
             values += lora
                 .targets()
                 .iter()
-                .map(|target| target.shape(c)[1] as u64)
+                .map(|target| c.linear_shape(*target)[1] as u64)
                 .sum::<u64>();
         }
         values
@@ -433,14 +436,14 @@ pub fn room(ranks: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn facts(plan: Plan, world: u32) -> Facts {
+    fn facts(dims: ParallelDims, world: u32) -> Facts {
         let config = serde_json::json!({
             "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
             "max_position_embeddings": 512, "tie_word_embeddings": true
         });
         let config = Config::parse(config.to_string().as_bytes(), "config.json");
-        let mut facts = Facts::of(&config.unwrap_or_else(|error| panic!("{error}")), plan, world);
+        let mut facts = Facts::of(&config.unwrap_or_else(|error| panic!("{error}")), dims, world);
         facts.head_logits = 10_000;
         facts
     }
@@ -454,18 +457,18 @@ mod tests {
 
     #[test]
     fn more_ranks_hold_less_each_and_copies_of_the_state_hold_more() {
-        let total = |plan, world| facts(plan, world).estimate(&load(100), Schedule::Streamed).state;
-        let node = |shard| Plan {
+        let total = |dims, world| facts(dims, world).estimate(&load(100), Schedule::Streamed).state;
+        let node = |shard| ParallelDims {
             sequence: 1,
             shard: Some(shard),
         };
-        assert!(total(Plan::DATA, 4) < total(Plan::DATA, 2));
-        assert_eq!(total(node(2), 4), total(Plan::DATA, 2));
+        assert!(total(ParallelDims::DATA_PARALLEL, 4) < total(ParallelDims::DATA_PARALLEL, 2));
+        assert_eq!(total(node(2), 4), total(ParallelDims::DATA_PARALLEL, 2));
     }
 
     #[test]
     fn keeping_grows_faster_with_tokens_than_streaming() {
-        let facts = facts(Plan::DATA, 2);
+        let facts = facts(ParallelDims::DATA_PARALLEL, 2);
         let total = |tokens, schedule| facts.estimate(&load(tokens), schedule).total();
         let grown = |schedule| total(9000, schedule) - total(1000, schedule);
         assert!(grown(Schedule::Kept) > 2 * grown(Schedule::Streamed));
@@ -478,11 +481,11 @@ mod tests {
                 tokens: tokens.to_vec(),
                 trained: 10,
             };
-            facts(Plan::DATA, world).kept_bytes(&load)
+            facts(ParallelDims::DATA_PARALLEL, world).kept_bytes(&load)
         };
         // Of a token: what autograd keeps in four layers, and what the last one's backward pass makes beside it.
         let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));
-        let facts = facts(Plan::DATA, 2);
+        let facts = facts(ParallelDims::DATA_PARALLEL, 2);
         let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3);
         assert_eq!(two - one, 1000 * MASTER * token);
         assert_eq!(kept(&[3000, 3000, 10], 2), kept(&[3000, 10], 2));
@@ -493,7 +496,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused_with_the_sum_and_what_to_change() {
-        let facts = facts(Plan::DATA, 2);
+        let facts = facts(ParallelDims::DATA_PARALLEL, 2);
         assert!(facts.announce(512, None).is_ok() && facts.announce(512, Some(1 << 30)).is_ok());
         let error = facts.announce(512, Some(100_000)).map_err(|error| error.to_string());
         let error = error.err().unwrap_or_default();

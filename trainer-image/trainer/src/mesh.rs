@@ -2,14 +2,15 @@
 //!
 //! Ranks are counted node by node, as torchrun does. Neighbours share sequences (`trainer.sequenceParallel`): each has
 //! a part of a micro-batch's tokens, and they trade tokens for heads around attention ([`grpo_model::layout`]). Such a
-//! *line* of ranks counts as one where micro-batches are dealt. Apart from that, parameters, gradients and optimizer
-//! state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a copy,
-//! gradients are scattered within nodes and summed over them, and only that sum crosses the network.
+//! *sequence-parallel group* counts as one where micro-batches are dealt. Apart from that, parameters, gradients and
+//! optimizer state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a
+//! replica, gradients are scattered within nodes and summed over the *replicate group* (one rank of each node), and only
+//! that sum crosses the network.
 //!
 //! ```text
-//! 2 nodes of 4, sequenceParallel 2, shard Node      rank   0 1 2 3 | 4 5 6 7
-//!                                                   line   0 0 1 1 | 2 2 3 3     its micro-batches are one of four parts of the step's
-//!                                                   shard  0 1 2 3 | 0 1 2 3     of every unit, one of four
+//! 2 nodes of 4, sequenceParallel 2, shard Node      rank       0 1 2 3 | 4 5 6 7
+//!                                                   sequence   0 0 1 1 | 2 2 3 3     its micro-batches are one of four parts of the step's
+//!                                                   shard      0 1 2 3 | 0 1 2 3     of every unit, one of four
 //! ```
 
 use std::rc::Rc;
@@ -20,25 +21,25 @@ use grpo_native::{CollectiveError, Exchange, Group};
 
 use crate::error::TrainError;
 
-/// What is divided by how many ranks.
+/// How many ranks each dimension of parallelism has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ParallelDims {
     /// Ranks that share a sequence.
     pub sequence: u32,
     /// Ranks that share the state; none: all of them.
     pub shard: Option<u32>,
 }
 
-impl Plan {
+impl ParallelDims {
     /// Every rank has micro-batches of its own, and the state is sharded over all.
-    pub const DATA: Self = Self {
+    pub const DATA_PARALLEL: Self = Self {
         sequence: 1,
         shard: None,
     };
 
     /// As the run's spec has it, with `per_node` ranks on each node.
     pub fn of(trainer: Option<&Trainer>, per_node: u32) -> Self {
-        trainer.map_or(Self::DATA, |trainer| Self {
+        trainer.map_or(Self::DATA_PARALLEL, |trainer| Self {
             sequence: trainer.sequence_parallel,
             shard: (trainer.shard == Shard::Node).then_some(per_node),
         })
@@ -72,53 +73,69 @@ impl Plan {
 /// The groups that this rank is in.
 pub struct Mesh {
     pub(crate) world: Group,
-    pub(crate) parts: Parts,
+    pub(crate) groups: ParallelGroups,
 }
 
 /// Groups of some of the ranks.
-pub(crate) struct Parts {
+pub(crate) struct ParallelGroups {
     /// Those that share a sequence with this rank.
-    pub(crate) line: Rc<Exchange>,
-    /// Where that is not all: those that share the state, and those that have the same part of it as this rank.
-    pub(crate) node: Option<(Group, Group)>,
+    pub(crate) sequence: Rc<Exchange>,
+    /// Where the state is not sharded over all ranks.
+    pub(crate) hybrid: Option<HybridShard>,
 }
 
-impl Parts {
+/// The state is sharded over some of the ranks, and replicated over the others.
+pub(crate) struct HybridShard {
+    /// Ranks that share the state.
+    pub(crate) shard: Group,
+    /// Ranks that have the same part of the state as this one.
+    pub(crate) replicate: Group,
+}
+
+impl ParallelGroups {
     pub(crate) fn shard<'a>(&'a self, world: &'a Group) -> &'a Group {
-        self.node.as_ref().map_or(world, |(shard, _)| shard)
+        self.hybrid.as_ref().map_or(world, |hybrid| &hybrid.shard)
+    }
+
+    pub(crate) fn replicate(&self) -> Option<&Group> {
+        self.hybrid.as_ref().map(|hybrid| &hybrid.replicate)
     }
 }
 
 impl From<Group> for Mesh {
-    /// [`Plan::DATA`].
+    /// [`ParallelDims::DATA_PARALLEL`].
     fn from(world: Group) -> Self {
-        let line = Rc::new(Exchange::alone());
-        let parts = Parts { line, node: None };
-        Self { world, parts }
+        let groups = ParallelGroups {
+            sequence: Rc::new(Exchange::alone()),
+            hybrid: None,
+        };
+        Self { world, groups }
     }
 }
 
 impl Mesh {
-    /// Connects the groups; every rank calls it with the same plan, which [`Plan::check`] has let pass.
-    pub fn new(world: Group, plan: Plan) -> Result<Self, CollectiveError> {
+    /// Connects the groups; every rank calls it with the same dimensions, which [`ParallelDims::check`] has let pass.
+    pub fn new(world: Group, dims: ParallelDims) -> Result<Self, CollectiveError> {
         let (rank, ranks) = (world.rank(), world.world());
         let neighbours = |size: u32| {
             let first = rank / size * size;
             (first..first + size).collect::<Vec<u32>>()
         };
-        let line = world.part("line", &neighbours(plan.sequence.max(1)), true)?;
-        let node = match plan.shard.filter(|size| (1..ranks).contains(size)) {
+        let sequence = world.part("sequence", &neighbours(dims.sequence.max(1)), true)?;
+        let hybrid = match dims.shard.filter(|size| (1..ranks).contains(size)) {
             None => None,
             Some(size) => {
-                let copies: Vec<u32> = (rank % size..ranks).step_by(size as usize).collect();
-                let shard = world.part("shard", &neighbours(size), false)?;
-                Some((shard, world.part("copies", &copies, false)?))
+                let replicas: Vec<u32> = (rank % size..ranks).step_by(size as usize).collect();
+                Some(HybridShard {
+                    shard: world.part("shard", &neighbours(size), false)?,
+                    replicate: world.part("replicate", &replicas, false)?,
+                })
             }
         };
-        let parts = Parts {
-            line: Rc::new(Exchange::new(line)?),
-            node,
+        let groups = ParallelGroups {
+            sequence: Rc::new(Exchange::new(sequence)?),
+            hybrid,
         };
-        Ok(Self { world, parts })
+        Ok(Self { world, groups })
     }
 }

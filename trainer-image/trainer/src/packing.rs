@@ -25,8 +25,8 @@ use grpo_model::Config;
 use grpo_native::attention::Piece;
 use grpo_objective::mixing::mixed;
 
-use crate::data::TrainRow;
-use crate::flops::Forward;
+use crate::flops::{Forward, Work};
+use crate::train_row::TrainRow;
 
 /// A trained token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +102,21 @@ pub struct Packing {
     pub unique_tokens: usize,
     /// Tokens of the rows.
     pub row_tokens: usize,
+}
+
+impl Packing {
+    /// What all packs have to compute.
+    pub fn work(&self) -> Work {
+        let mut work = Work::default();
+        for pack in self.ranks.iter().flatten() {
+            work += Work {
+                tokens: pack.tokens.len() as f64,
+                pairs: pack.pairs() as f64,
+                entries: pack.entries.len() as f64,
+            };
+        }
+        work
+    }
 }
 
 /// Merges rows, cuts what comes of it into packs of at most `budget` tokens, and deals those to `ranks`. Rows without a

@@ -18,10 +18,10 @@ use grpo_model::config::Experts;
 use grpo_records::batch::ExpertsSpan;
 use tch::Tensor;
 
-use crate::data::TrainRow;
 use crate::error::TrainError;
 use crate::packing::Pack;
 use crate::state::{Store, sha256};
+use crate::train_row::TrainRow;
 
 /// Left to the router.
 const UNKNOWN: i64 = -1;

@@ -5,18 +5,17 @@
 //! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
 //! is gone, and end. One that hangs is found by the [`watchdog`].
 
+mod board;
 mod checkpoints;
 mod http;
 mod model;
 mod recover;
 mod tensorboard;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use grpo_contracts::RunConfig;
@@ -26,20 +25,19 @@ use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_objective::rate::rate;
 use grpo_records::paths;
-use grpo_records::trainer::{
-    CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
-};
+use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
+use self::board::Board;
 use self::model::{adapter_of, publishes_adapters, shaped};
 use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::flops;
 use crate::grpo;
 use crate::memory::{self, Facts};
-use crate::mesh::{Mesh, Plan};
-use crate::mini::agreed;
+use crate::mesh::{Mesh, ParallelDims};
+use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, Store, json};
 use crate::watchdog::{self, Limits};
@@ -48,87 +46,13 @@ use crate::watchdog::{self, Limits};
 const IDLE: Duration = Duration::from_secs(5);
 /// The same while a checkpoint is being written: it counts when all ranks have found that it is.
 const UNSEALED: Duration = Duration::from_millis(100);
-/// Room for one order's JSON: a path may be 512 bytes of which each is written as six.
-const ORDER_BYTES: usize = 4096;
-/// Steps whose answers are remembered; older ones are in the store.
-const STEPS_KEPT: usize = 16;
-
+/// Room for one command's JSON: a path may be 512 bytes of which each is written as six.
+const COMMAND_BYTES: usize = 4096;
 /// What rank 0 tells the others to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Order {
+enum RankCommand {
     Idle,
     Step { step: u32, request: StepRequest },
-}
-
-/// What the HTTP side and the training side of rank 0 share.
-pub struct Shared {
-    pub state: TrainerState,
-    /// What was ordered since the start, and the last step before it.
-    pub steps: BTreeMap<u32, StepState>,
-    /// What each of them was ordered to be done on.
-    pub requests: BTreeMap<u32, StepRequest>,
-    /// Bytes of this rank: estimated at one row of full length, and what there are.
-    pub memory: [Option<u64>; 2],
-}
-
-impl Shared {
-    pub fn put(&mut self, step: StepState) {
-        self.steps.insert(step.step, step);
-        while self.steps.len() > STEPS_KEPT {
-            self.steps.pop_first();
-        }
-        while self.requests.len() > STEPS_KEPT {
-            self.requests.pop_first();
-        }
-    }
-}
-
-/// Handle on [`Shared`], with a signal for those who wait for a change.
-#[derive(Clone)]
-pub struct Board {
-    shared: Arc<Mutex<Shared>>,
-    changed: Arc<tokio::sync::Notify>,
-    arrived: Arc<AtomicBool>,
-}
-
-impl Board {
-    fn new(attempt: u32, world: u32) -> Self {
-        let state = TrainerState {
-            attempt,
-            world_size: world,
-            lineage: String::new(),
-            step: 0,
-            weights: String::new(),
-            manifest_sha256: String::new(),
-            checkpoint_step: 0,
-            phase: TrainerPhase::Starting,
-            error: None,
-        };
-        let shared = Arc::new(Mutex::new(Shared {
-            state,
-            steps: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            memory: [None; 2],
-        }));
-        Self {
-            shared,
-            changed: Arc::default(),
-            arrived: Arc::default(),
-        }
-    }
-
-    /// Whether this rank is where all ranks meet.
-    pub fn has_arrived(&self) -> bool {
-        self.arrived.load(Ordering::Relaxed)
-    }
-
-    pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
-        let mut shared = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let answer = look(&mut shared);
-        drop(shared);
-        self.changed.notify_waiters();
-        answer
-    }
 }
 
 /// One rank of a run's trainer.
@@ -217,8 +141,8 @@ fn train(
     let model_config = Config::read(&model_dir)?;
     // A damaged model is refused before anybody waits for this rank.
     let source = Source::open(&model_dir, &model_config)?;
-    let plan = Plan::of(config.spec.trainer.as_ref(), process.limits.per_pod);
-    plan.check(&model_config, rendezvous.world)?;
+    let dims = ParallelDims::of(config.spec.trainer.as_ref(), process.limits.per_pod);
+    dims.check(&model_config, rendezvous.world)?;
     let context = model_config.max_position_embeddings as u64;
     let longest = config
         .spec
@@ -235,7 +159,7 @@ fn train(
         Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
         None => model_config.clone(),
     };
-    let mut facts = Facts::of(&trained, plan, rendezvous.world);
+    let mut facts = Facts::of(&trained, dims, rendezvous.world);
     facts.compute = compute.kind().elt_size_in_bytes() as u64;
     facts.holds_base = trained.lora.is_none() && config.spec.algorithm.kl.is_some();
     let estimate = facts.announce(longest, room)?;
@@ -264,7 +188,7 @@ fn train(
         pending: None,
         curves: None,
         model: shaped(
-            Sharded::read(model_config, Mesh::new(group, plan)?, &source)?.compute_as(compute),
+            Sharded::read(model_config, Mesh::new(group, dims)?, &source)?.compute_as(compute),
             &config.spec,
             &source,
             &store,
@@ -339,32 +263,32 @@ impl Rank {
         let usual = IDLE.min(limits.collective / 4);
         loop {
             let idle = if self.pending.is_some() { UNSEALED } else { usual };
-            let order = match &jobs {
+            let command = match &jobs {
                 None => None,
                 Some(jobs) => Some(match jobs.recv_timeout(idle) {
-                    Ok((step, request)) => Order::Step { step, request },
-                    Err(RecvTimeoutError::Timeout) => Order::Idle,
+                    Ok((step, request)) => RankCommand::Step { step, request },
+                    Err(RecvTimeoutError::Timeout) => RankCommand::Idle,
                     Err(RecvTimeoutError::Disconnected) => {
                         return Err(TrainError::Start("the HTTP server ended".to_owned()));
                     }
                 }),
             };
-            let order = self.spread(order)?;
+            let command = self.broadcast_command(command)?;
             self.finish_checkpoint(false)?;
-            match order {
-                Order::Idle => {}
-                Order::Step { step, request } => self.obey(step, &request)?,
+            match command {
+                RankCommand::Idle => {}
+                RankCommand::Step { step, request } => self.obey(step, &request)?,
             }
         }
     }
 
-    /// Rank 0's order, on every rank.
-    fn spread(&self, order: Option<Order>) -> Result<Order, TrainError> {
-        let mut bytes = match &order {
-            Some(order) => serde_json::to_vec(order).map_err(|e| TrainError::Start(e.to_string()))?,
+    /// Rank 0's command, on every rank.
+    fn broadcast_command(&self, command: Option<RankCommand>) -> Result<RankCommand, TrainError> {
+        let mut bytes = match &command {
+            Some(command) => serde_json::to_vec(command).map_err(|e| TrainError::Start(e.to_string()))?,
             None => Vec::new(),
         };
-        bytes.resize(ORDER_BYTES, b' ');
+        bytes.resize(COMMAND_BYTES, b' ');
         let mut tensor = Tensor::from_slice(&bytes);
         self.model.group.broadcast(&mut tensor, 0)?;
         let bytes = Vec::<u8>::try_from(tensor)?;

@@ -1,7 +1,7 @@
 //! Fully sharded training without autograd hooks: what a rank holds, and the optimizer's step.
 //!
 //! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32
-//! shard of every unit, and AdamW's two moments of it. [`crate::gradients`] streams the units through the model.
+//! shard of every unit, and AdamW's two moments of it. `gradients.rs` streams the units through the model.
 //!
 //! Where blocks are computed in bf16, those shards stay the masters: a part is rounded before it is gathered, which
 //! halves the bytes on the way, and gradients are summed over micro-batches and ranks in fp32. What is published and
@@ -14,68 +14,35 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use grpo_model::lora::{self, Lora};
-use grpo_model::model::{self, Rope};
-use grpo_model::weights::{self, Array, Source, Unit, Weights};
+use grpo_model::adapter;
+use grpo_model::lora::Lora;
+use grpo_model::model;
+use grpo_model::rotation::Rope;
+use grpo_model::weights::{self, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
 use grpo_native::Group;
-use grpo_native::optimizer::{AdamStep, adamw};
 use grpo_objective::mixing::mixed;
 use tch::{Kind, Tensor};
 
-pub use crate::compute::{Compute, Precision};
-use crate::data::{MicroBatch, TrainRow};
+use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
-use crate::finetune;
-pub use crate::gradients::{LossFn, LossOver, Model, Slope};
-use crate::memory::Facts;
-use crate::mesh::{Mesh, Parts, Plan};
+use crate::initial::initial_adapter;
+use crate::loss_fn::LossOver;
+use crate::memory::{Facts, HEAD_LOGITS};
+use crate::mesh::{Mesh, ParallelDims, ParallelGroups};
+use crate::micro_batch::MicroBatch;
 use crate::packing::Pack;
 use crate::replay;
+use crate::shard::{Shard, part, part_of};
 use crate::state::Store;
-
-/// AdamW (arXiv 1711.05101), moments in fp32.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    pub betas: [f64; 2],
-    pub epsilon: f64,
-    pub weight_decay: f64,
-    /// Largest norm of the whole gradient; 0 does not clip.
-    pub clip: f64,
-}
-
-/// One rank's part of one unit.
-pub struct Shard {
-    pub unit: Unit,
-    /// `[padded / ranks]`, of the ranks that share the state.
-    pub values: Tensor,
-    pub first_moment: Tensor,
-    pub second_moment: Tensor,
-}
-
-impl Shard {
-    fn new(
-        unit: Unit,
-        group: &Group,
-        read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
-    ) -> Result<Self, TrainError> {
-        let values = part(&unit, group, read)?;
-        let (first_moment, second_moment) = (values.zeros_like(), values.zeros_like());
-        Ok(Self {
-            unit,
-            values,
-            first_moment,
-            second_moment,
-        })
-    }
-}
+use crate::train_row::TrainRow;
 
 /// One rank's part of model and optimizer.
 pub struct Sharded {
     pub config: Config,
     /// All ranks.
     pub group: Group,
-    pub(crate) parts: Parts,
+    pub(crate) groups: ParallelGroups,
     /// What is trained: the model's units, or the adapter's.
     pub shards: Vec<Shard>,
     /// The model's own units where an adapter is trained, in the precision of [`Sharded::compute_in`]; else empty.
@@ -106,15 +73,9 @@ pub struct Sharded {
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
 }
 
-/// 32 MiB of fp32.
-pub(crate) const HEAD_LOGITS: usize = 1 << 23;
-
 const ACTIVATION_BYTES: usize = 2 << 30;
 
 const MICRO_BATCH_TOKENS: usize = 4096;
-
-/// Elements whose squares are summed in one go.
-const NORM_PIECE: i64 = 1 << 18;
 
 impl Sharded {
     /// Takes this rank's part of `weights`.
@@ -132,16 +93,16 @@ impl Sharded {
         mesh: Mesh,
         read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Self, TrainError> {
-        let Mesh { world: group, parts } = mesh;
+        let Mesh { world: group, groups } = mesh;
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| Shard::new(unit, parts.shard(&group), &read))
+            .map(|unit| Shard::new(unit, groups.shard(&group), &read))
             .collect::<Result<_, TrainError>>()?;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
         Ok(Self {
             config,
             group,
-            parts,
+            groups,
             shards,
             frozen: Vec::new(),
             base: Vec::new(),
@@ -197,7 +158,7 @@ impl Sharded {
     /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B
     /// at zero, so that the model is at first what it was.
     pub fn with_adapter(self, lora: Lora, seed: u64) -> Result<Self, TrainError> {
-        let adapter = finetune::initialise_adapter(&self.config, &lora, seed);
+        let adapter = initial_adapter(&self.config, &lora, seed);
         self.with_adapter_of(lora, &adapter)
     }
 
@@ -205,7 +166,7 @@ impl Sharded {
     pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
         let config = self.config.clone().with_lora(lora.clone())?;
         let read = part_of(adapter, "the adapter");
-        let shards = lora::units(&config, &lora)
+        let shards = adapter::units(&config, &lora)
             .into_iter()
             .map(|unit| Shard::new(unit, self.shard_group(), &read))
             .collect::<Result<_, TrainError>>()?;
@@ -249,46 +210,49 @@ impl Sharded {
 
     /// The ranks over which the state is sharded.
     pub fn shard_group(&self) -> &Group {
-        self.parts.shard(&self.group)
+        self.groups.shard(&self.group)
     }
 
     /// What memory is estimated from.
     pub(crate) fn facts(&self) -> Facts {
-        let plan = Plan {
-            sequence: self.parts.line.world() as u32,
+        let dims = ParallelDims {
+            sequence: self.groups.sequence.world() as u32,
             shard: Some(self.shard_group().world()),
         };
-        let mut facts = Facts::of(&self.config, plan, self.group.world());
+        let mut facts = Facts::of(&self.config, dims, self.group.world());
         facts.holds_base = !self.base.is_empty();
         facts.compute = self.kind().elt_size_in_bytes() as u64;
         facts.head_logits = self.head_logits as u64;
         facts
     }
 
-    /// Which copy of the state this rank has a part of.
-    pub fn copy(&self) -> u32 {
-        self.parts.node.as_ref().map_or(0, |(_, copies)| copies.rank())
+    /// Which replica of the state this rank has a part of.
+    pub fn replica(&self) -> u32 {
+        self.groups.replicate().map_or(0, Group::rank)
     }
 
-    /// How many parts micro-batches are dealt to, and which of them is this rank's: ranks that share sequences count as
-    /// one.
-    pub fn lines(&self) -> (usize, usize) {
-        let line = self.parts.line.world();
-        (self.group.world() as usize / line, self.group.rank() as usize / line)
+    /// How many data-parallel groups micro-batches are dealt to, and which of them is this rank's: ranks that share
+    /// sequences are one group.
+    pub fn data_parallel(&self) -> (usize, usize) {
+        let sequence = self.groups.sequence.world();
+        (
+            self.group.world() as usize / sequence,
+            self.group.rank() as usize / sequence,
+        )
     }
 
     /// Whether a packed tree's tokens are divided over ranks.
     pub fn shares_sequences(&self) -> bool {
-        self.parts.line.world() > 1
+        self.groups.sequence.world() > 1
     }
 
     /// What this rank computes of a packed tree of some of `rows`.
     pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
         let mut batch = match self.shares_sequences() {
             false => MicroBatch::packed(pack, rows)?,
-            true => MicroBatch::part(pack, rows, &self.parts.line)?,
+            true => MicroBatch::part(pack, rows, &self.groups.sequence)?,
         };
-        let (ranks, rank) = (self.parts.line.world() as i64, self.parts.line.rank() as i64);
+        let (ranks, rank) = (self.groups.sequence.world() as i64, self.groups.sequence.rank() as i64);
         let tokens = batch.ids.numel() as i64;
         // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some
         // that make the pack divisible and that nobody sees.
@@ -349,70 +313,6 @@ impl Sharded {
         tensors.iter().enumerate().map(leaf).collect()
     }
 
-    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank
-    /// must call it.
-    pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let mut tensors = self.gather_masters(index)?;
-        let Some(lora) = &self.config.lora else {
-            return Ok((self.shards[index].unit.clone(), tensors));
-        };
-        let unit = self.frozen[index].0.clone();
-        let adapter = tensors.split_off(unit.tensors.len());
-        for (target, matrices) in lora.targets().iter().zip(adapter.chunks_exact(2)) {
-            let weight = format!("{}.weight", target.path());
-            let at = unit.tensors.iter().position(|(name, _)| name.ends_with(&weight));
-            if let Some(at) = at {
-                tensors[at] = &tensors[at] + matrices[1].matmul(&matrices[0]) * lora.scale();
-            }
-        }
-        Ok((unit, tensors))
-    }
-
-    /// The adapter's tensors of a unit, whole. Every rank must call it.
-    pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let tensors = self.gather_masters(index)?.split_off(self.frozen_tensors(index));
-        Ok((self.shards[index].unit.clone(), tensors))
-    }
-
-    /// All weights, whole, with the adapter added where there is one. Every rank must call it.
-    pub fn weights(&self) -> Result<Weights, TrainError> {
-        self.collected(true, |index| self.unit(index))
-    }
-
-    /// The adapter's weights, whole. Every rank must call it.
-    pub fn adapter_weights(&self) -> Result<Weights, TrainError> {
-        self.collected(true, |index| self.adapter(index))
-    }
-
-    /// What is published, the adapter's weights or all: whole on rank 0. The other ranks hold a unit of it at a time,
-    /// and answer nothing.
-    pub fn published(&self, adapter: bool) -> Result<Weights, TrainError> {
-        let kept = self.group.rank() == 0;
-        match adapter {
-            true => self.collected(kept, |index| self.adapter(index)),
-            false => self.collected(kept, |index| self.unit(index)),
-        }
-    }
-
-    fn collected(
-        &self,
-        kept: bool,
-        unit: impl Fn(usize) -> Result<(Unit, Vec<Tensor>), TrainError>,
-    ) -> Result<Weights, TrainError> {
-        let mut weights = Weights::new();
-        for index in 0..self.shards.len() {
-            let (unit, tensors) = unit(index)?;
-            if !kept {
-                continue;
-            }
-            for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
-                let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
-                weights.insert(name, Array { shape, values });
-            }
-        }
-        Ok(weights)
-    }
-
     /// Tokens that each expert of each layer computed in the forward passes of all gradients since
     /// [`Sharded::begin_step`], over all ranks, padding included: `[layer][expert]`, empty for a layer without experts.
     /// Every rank must call it.
@@ -444,99 +344,10 @@ impl Sharded {
         }
     }
 
-    /// Norm of the whole gradient.
-    pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
-        // In pieces: a whole unit in double precision would be twice the unit.
-        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
-        let squares: f64 = gradients
-            .iter()
-            .flat_map(|g| g.split(NORM_PIECE, 0))
-            .map(|part| square(&part))
-            .sum();
-        let mut sum = Tensor::from_slice(&[squares]);
-        self.shard_group().all_reduce_sum(&mut sum)?;
-        Ok(sum.double_value(&[0]).sqrt())
-    }
-
-    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one
-    /// such step would be in every parameter and moment for good.
-    pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {
-        let norm = self.norm(gradients)?;
-        if !norm.is_finite() {
-            return Ok(norm);
-        }
-        let scale = if adam.clip > 0.0 && norm > adam.clip {
-            adam.clip / (norm + 1e-6)
-        } else {
-            1.0
-        };
-        self.updates += 1;
-        let step = AdamStep {
-            steps: self.updates,
-            rate,
-            betas: adam.betas,
-            weight_decay: adam.weight_decay,
-            epsilon: adam.epsilon,
-        };
-        for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
-            let scaled = (scale != 1.0).then(|| gradient * scale);
-            // What stays elsewhere comes here for its step: the same kernel, so the same bits.
-            let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
-            let [mut values, mut first, mut second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
-            let gradient = scaled.as_ref().unwrap_or(gradient);
-            adamw(&mut values, gradient, [&mut first, &mut second], &step)?;
-            for (home, now) in homes.iter_mut().zip([values, first, second]) {
-                if home.device() != self.compute.device {
-                    home.copy_(&now);
-                }
-            }
-        }
-        Ok(norm)
-    }
-
     /// Sums numbers over the ranks.
     pub fn sum(&self, numbers: &[f64]) -> Result<Vec<f64>, TrainError> {
         let mut tensor = Tensor::from_slice(numbers);
         self.group.all_reduce_sum(&mut tensor)?;
         Ok(Vec::<f64>::try_from(tensor)?)
     }
-}
-
-/// This rank's part of a unit, `[padded / world]`; `read` answers ranges of a tensor.
-fn part(
-    unit: &Unit,
-    group: &Group,
-    read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
-) -> Result<Tensor, TrainError> {
-    let part = padded(unit, group.world() as usize) / group.world() as usize;
-    let (begin, end) = (part * group.rank() as usize, part * (group.rank() as usize + 1));
-    let mut values = Vec::with_capacity(part);
-    let mut offset = 0;
-    for (name, shape) in &unit.tensors {
-        let numel: usize = shape.iter().product();
-        let inside = |at: usize| at.clamp(offset, offset + numel) - offset;
-        let range = inside(begin)..inside(end);
-        if !range.is_empty() {
-            values.extend(read(name, range)?);
-        }
-        offset += numel;
-    }
-    values.resize(part, 0.0);
-    Ok(Tensor::from_slice(&values))
-}
-
-/// Reads ranges of weights that are in memory; `path` is for messages.
-fn part_of(weights: &Weights, path: &'static str) -> impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError> {
-    move |name, range| {
-        let missing = || ModelError::MissingTensor {
-            path: path.to_owned(),
-            name: name.to_owned(),
-        };
-        Ok(weights.get(name).ok_or_else(missing)?.values[range].to_vec())
-    }
-}
-
-/// Values of a unit after padding to a multiple of the world.
-pub fn padded(unit: &Unit, world: usize) -> usize {
-    unit.numel().div_ceil(world) * world
 }

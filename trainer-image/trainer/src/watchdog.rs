@@ -161,7 +161,7 @@ fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
     write_last_word(&limits.termination_log, hang);
     // A rank that is still alive and finds its connections closed reads there why.
     if let Ok(word) = serde_json::to_string(hang)
-        && let Err(error) = watch.tell(&word, PATIENCE)
+        && let Err(error) = watch.announce_termination(&word, PATIENCE)
     {
         tracing::warn!(%error, "could not tell the other ranks");
     }
@@ -173,7 +173,7 @@ fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
 
 /// The verdict another rank has left, for a rank whose connections closed.
 pub fn verdict_of_others(watch: &Watch) -> Option<Hang> {
-    let word = watch.told(PATIENCE).ok()??;
+    let word = watch.terminated(PATIENCE).ok()??;
     serde_json::from_str(&word).ok()
 }
 

@@ -9,13 +9,15 @@ use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
-use grpo_trainer::data::{MicroBatch, TrainRow};
-use grpo_trainer::finetune::{self, Plan};
+use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::flops::{Forward, Work};
 use grpo_trainer::grpo;
-use grpo_trainer::mini::{Mini, cut};
+use grpo_trainer::loss_fn::{LossGrad, LossOver};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::mini_batch::{MiniBatch, cut};
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{LossOver, Sharded, Slope};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// |a - b| / |b|.
@@ -109,10 +111,10 @@ const WAYS: [Way; 4] = [
 ];
 
 /// The summed `advantage * weight * logprob`.
-fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> Slope {
+fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> LossGrad {
     let weight = |&(row, token): &(usize, usize)| rows[row].advantage * f64::from(rows[row].weights[token]);
     let weights: Vec<f64> = batch.trained.iter().map(weight).collect();
-    Slope::weighted(weights, logprobs)
+    LossGrad::weighted(weights, logprobs)
 }
 
 /// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.
@@ -166,7 +168,7 @@ fn turn_rows(episodes: u32, turns: u32, window: Option<u32>) -> Vec<TrainRow> {
                 weights: (0..n)
                     .map(|i| if i + 3 >= n { 0.5 + i as f32 / 64.0 } else { 0.0 })
                     .collect(),
-                engine: vec![-4.0; n],
+                rollout_logprobs: vec![-4.0; n],
                 advantage: f64::from(episode) - 0.7 + f64::from(turn) * 0.1,
                 temperature: 0.7 + 0.2 * episode as f32,
                 tokens,
@@ -212,7 +214,7 @@ fn keeping_activations_and_computing_them_again_give_the_same_bits() {
     let mut model: Sharded = alone();
     let least = model.kept_bytes(&batches);
     model.activation_bytes = least - 1;
-    let loss = &mut |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| Slope {
+    let loss = &mut |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| LossGrad {
         // Entropies flow back too.
         entropies: vec![-0.1; entropies.len()],
         ..weighted(batch, &rows, logprobs)
@@ -266,7 +268,7 @@ fn a_step_counts_what_it_asks_of_the_model_and_nothing_that_is_computed_again() 
         let (rows, _) = grpo::prepare(&batch, "batch", algorithm, 0, None).unwrap();
         let parts = cut(rows, algorithm.mini_batches).into_iter();
         parts
-            .map(|rows| Work::of(&Mini::new(rows, &alone()).unwrap().packing))
+            .map(|rows| MiniBatch::new(rows, &alone()).unwrap().packing.work())
             .collect()
     };
     let close = |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-12, "{found} {wanted}");
@@ -308,12 +310,12 @@ fn a_warm_start_learns_what_repeats() {
         }
     };
     let rows: Vec<TrainRow> = (0..32).map(row).collect();
-    let plan = Plan {
+    let settings = FinetuneSettings {
         tokens: 60_000,
         step_tokens: 500,
         warmup_steps: 10,
-        ..Plan::default()
+        ..FinetuneSettings::default()
     };
-    let report = finetune::train(&mut alone(), &rows, &plan, |_, _, _, _| ()).unwrap();
+    let report = finetune::train(&mut alone(), &rows, &settings, |_, _, _, _| ()).unwrap();
     assert!(report.first_loss > 3.5 && report.last_loss < 0.2, "{report:?}");
 }

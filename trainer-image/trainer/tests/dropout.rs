@@ -11,7 +11,7 @@ use grpo_model::lora::Lora;
 use grpo_native::Group;
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::grpo;
-use grpo_trainer::mesh::{Mesh, Plan};
+use grpo_trainer::mesh::{Mesh, ParallelDims};
 use grpo_trainer::sharded::Sharded;
 
 const ALL: [&str; 7] = [
@@ -64,8 +64,8 @@ fn however_rows_are_packed_divided_and_scheduled_the_same_is_dropped() {
         is_near(&stepped(&mut model, &algorithm), &wanted, what);
     }
     let over = |sequence: u32| {
-        let plan = Plan { sequence, shard: None };
-        let mesh = |group: Group| Mesh::new(group, plan).unwrap();
+        let dims = ParallelDims { sequence, shard: None };
+        let mesh = |group: Group| Mesh::new(group, dims).unwrap();
         ranks(2, |group| {
             let whole = model(Group::join(&grpo_native::Rendezvous::alone()).unwrap());
             let divided = Sharded::new(common::config(), mesh(group), &whole.weights().unwrap()).unwrap();

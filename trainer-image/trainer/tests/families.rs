@@ -8,16 +8,19 @@ use std::path::Path;
 
 use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
-use grpo_model::lora::{self, Linear, Lora};
+use grpo_model::adapter;
+use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::export::Precision;
 use grpo_model::weights::{self, Source, Weights};
 use grpo_model::{Config, Family};
 use grpo_native::{Group, Rendezvous};
-use grpo_trainer::data::{MicroBatch, TrainRow};
 use grpo_trainer::export::{Form, Options};
-use grpo_trainer::finetune::initialise;
 use grpo_trainer::grpo;
-use grpo_trainer::sharded::{Model, Sharded};
+use grpo_trainer::initial::initial_weights;
+use grpo_trainer::loss_fn::Model;
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use serde_json::{Value, json};
 
 const FAMILIES: [&str; 3] = ["qwen2", "qwen3", "qwen3_moe"];
@@ -29,7 +32,7 @@ fn alone() -> Group {
 /// A model of the family, with an adapter beside it if asked.
 fn model(family: &str, group: Group, adapted: bool) -> Sharded {
     let config = config(family);
-    let weights = initialise(&config, 5);
+    let weights = initial_weights(&config, 5);
     let model = Sharded::new(config, group, &weights).unwrap();
     match adapted {
         false => model,
@@ -111,7 +114,7 @@ fn an_adapter_learns_and_its_base_stays() {
         let before = model.weights().unwrap();
         assert_eq!(
             before,
-            initialise(&config(family), 5),
+            initial_weights(&config(family), 5),
             "{family}: an adapter begins at nothing"
         );
         stepped(&mut model);
@@ -214,7 +217,7 @@ fn an_exported_model_is_read_back_as_it_was() {
         trained
             .export(&adapter, &at, &options(Form::Adapter, Precision::F32, u64::MAX))
             .unwrap();
-        let (lora, matrices): (Lora, Weights) = lora::read(&adapter, &config(family)).unwrap();
+        let (lora, matrices): (Lora, Weights) = adapter::read(&adapter, &config(family)).unwrap();
         let again = model(family, alone(), false).with_adapter_of(lora, &matrices).unwrap();
         assert_eq!(again.weights().unwrap(), expected, "{family}");
     }
@@ -244,7 +247,7 @@ fn a_value_that_is_no_number_is_refused_by_tensor() {
         let at = folder.path().join(family);
         base(&at, family);
         let config = config(family);
-        let mut weights = initialise(&config, 1);
+        let mut weights = initial_weights(&config, 1);
         let name = "model.layers.1.self_attn.k_proj.weight";
         weights.get_mut(name).unwrap().values[17] = f32::NAN;
         std::fs::write(at.join("model.safetensors"), weights::to_safetensors(&weights).unwrap()).unwrap();
@@ -315,7 +318,7 @@ fn what_is_trained_is_exported_for_others() {
         std::fs::write(at.join("config.json"), for_engines(family).to_string()).unwrap();
         let config = Config::read(&at).unwrap();
         let whole = |precision| options(Form::Model, precision, 30_000);
-        let fresh = || Sharded::new(config.clone(), alone(), &initialise(&config, 5)).unwrap();
+        let fresh = || Sharded::new(config.clone(), alone(), &initial_weights(&config, 5)).unwrap();
         // Wherever a run has one if it does not say: engines keep some of these layers as one.
         let targets = Linear::ALL
             .into_iter()

@@ -18,11 +18,11 @@ use grpo_model::lora::Lora;
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::TrainError;
-use grpo_trainer::data::TrainRow;
-use grpo_trainer::flops::{Forward, Work};
+use grpo_trainer::flops::Forward;
 use grpo_trainer::grpo;
-use grpo_trainer::mini::{Mini, cut};
+use grpo_trainer::mini_batch::{MiniBatch, cut};
 use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use tch::Tensor;
 
 /// Every episode has two rows, and one was cut.
@@ -48,7 +48,7 @@ fn plain() -> Algorithm {
 }
 
 /// Gradients by unit, whole, and rank 0's metrics.
-type Taken = (Vec<Vec<f32>>, StepMetrics);
+type StepOutcome = (Vec<Vec<f32>>, StepMetrics);
 
 /// Of each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights
 /// are put back in between.
@@ -57,7 +57,7 @@ fn taken<T: Sync>(
     many: &[T],
     prepare: impl Fn(&mut Sharded) + Sync,
     act: impl Fn(&mut Sharded, &T) -> StepMetrics + Sync,
-) -> Vec<Taken> {
+) -> Vec<StepOutcome> {
     let parts = ranks(world, |group| {
         let mut model = model(group);
         prepare(&mut model);
@@ -367,7 +367,7 @@ fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
     // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains
     // on.
     let forward = Forward::of(&config());
-    let looking = |rows: Vec<TrainRow>| forward.looking(&Work::of(&Mini::new(rows, &alone()).unwrap().packing));
+    let looking = |rows: Vec<TrainRow>| forward.looking(&MiniBatch::new(rows, &alone()).unwrap().packing.work());
     let stored = batch.rows.iter().map(|row| TrainRow {
         tokens: row.tokens.clone(),
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),

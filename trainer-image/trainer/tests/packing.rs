@@ -5,8 +5,8 @@
 use std::collections::{HashMap, HashSet};
 
 use grpo_native::attention;
-use grpo_trainer::data::TrainRow;
 use grpo_trainer::packing::{Cost, Pack, Packing, pack, unshared};
+use grpo_trainer::train_row::TrainRow;
 use proptest::prelude::*;
 
 const COST: Cost = Cost {

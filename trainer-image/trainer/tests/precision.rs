@@ -9,9 +9,13 @@ use common::{alone, config, flat, model, ranks, steps};
 use grpo_model::lora::Lora;
 use grpo_model::weights::{self, Source};
 use grpo_native::{Group, Rendezvous};
-use grpo_trainer::data::{MicroBatch, TrainRow};
+use grpo_trainer::compute::Precision;
+use grpo_trainer::loss_fn::LossGrad;
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, pack};
-use grpo_trainer::sharded::{AdamW, Precision, Sharded, Slope};
+use grpo_trainer::sharded::Sharded;
+use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is
@@ -58,7 +62,7 @@ fn gradients(model: &Sharded) -> Found {
             .iter()
             .map(|(row, at)| f64::from(rows[*row].weights[*at]))
             .collect();
-        Slope::weighted(weights, logprobs)
+        LossGrad::weighted(weights, logprobs)
     };
     let (gradients, loss) = model.gradients(&batches, loss).unwrap();
     Found { gradients, loss }

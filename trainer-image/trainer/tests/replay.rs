@@ -13,12 +13,14 @@ use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::{Batch, ExpertsSpan};
 use grpo_trainer::TrainError;
-use grpo_trainer::data::{MicroBatch, TrainRow};
-use grpo_trainer::finetune::initialise;
 use grpo_trainer::grpo;
-use grpo_trainer::mini::Mini;
-use grpo_trainer::sharded::{Model, Sharded, Slope};
+use grpo_trainer::initial::initial_weights;
+use grpo_trainer::loss_fn::{LossGrad, Model};
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::mini_batch::MiniBatch;
+use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::{Store, sha256};
+use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// Of its two layers the second has experts, two of five a token.
@@ -27,7 +29,7 @@ fn config() -> Config {
 }
 
 fn mixture(group: Group) -> Sharded {
-    Sharded::new(config(), group, &initialise(&config(), 5)).unwrap()
+    Sharded::new(config(), group, &initial_weights(&config(), 5)).unwrap()
 }
 
 fn alone() -> Sharded {
@@ -93,7 +95,7 @@ fn rows(root: &Path) -> Vec<TrainRow> {
 fn gradients(model: &Sharded, batches: &[MicroBatch]) -> Vec<Vec<f64>> {
     let mut loss = |batch: &MicroBatch, logprobs: &[f64], _: &[f64]| {
         let weight = |(row, token): &(usize, usize)| ((row * 7 + token * 3) % 5) as f64 - 1.5;
-        Slope::weighted(batch.trained.iter().map(weight).collect(), logprobs)
+        LossGrad::weighted(batch.trained.iter().map(weight).collect(), logprobs)
     };
     let (gradients, _) = model.gradients(batches, &mut loss).unwrap();
     let numbers = |unit: Tensor| Vec::<f64>::try_from(unit.to_kind(Kind::Double)).unwrap();
@@ -134,11 +136,11 @@ fn what_is_packed_goes_through_the_experts_that_each_row_s_tokens_went_through()
         if !kept {
             model.activation_bytes = 0;
         }
-        let mini = Mini::new(rows.clone(), &model).unwrap();
-        let apart = distance(&gradients(&model, &mini.batches), &wanted);
+        let mini_batch = MiniBatch::new(rows.clone(), &model).unwrap();
+        let apart = distance(&gradients(&model, &mini_batch.batches), &wanted);
         assert!(apart < 1e-5, "budget {budget}, kept {kept}: {apart:e}");
         model.replays = None;
-        let free = Mini::new(rows.clone(), &model).unwrap();
+        let free = MiniBatch::new(rows.clone(), &model).unwrap();
         let apart = distance(&gradients(&model, &free.batches), &wanted);
         assert!(apart > 1e-2, "the records make no difference: {apart:e}");
     }
@@ -189,9 +191,9 @@ fn the_base_model_goes_its_own_way() {
     model.base_is_here();
     model.replays = Some(Store::new(folder.path().to_owned()));
     let said = |model: &Sharded, which: Model| {
-        let mini = Mini::new(rows.clone(), model).unwrap();
+        let mini_batch = MiniBatch::new(rows.clone(), model).unwrap();
         let mut all = Vec::new();
-        let batches: Vec<&MicroBatch> = mini.batches.iter().collect();
+        let batches: Vec<&MicroBatch> = mini_batch.batches.iter().collect();
         let mut note = |_: usize, _: &MicroBatch, logprobs: &[f64], _: &[f64]| all.extend_from_slice(logprobs);
         model.observe(which, &batches, &mut note).unwrap();
         all

@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::ModelError;
-use crate::rope::Yarn;
+use crate::error::ModelError;
+use crate::yarn::Yarn;
 
 pub(super) struct Fields<'a> {
     path: &'a str,

@@ -125,7 +125,7 @@ fn a_shared_block_gives_the_bits_of_an_own_one() {
 /// The same geometry with the positions stretched.
 #[cfg(feature = "torch")]
 fn stretched() -> Config {
-    let yarn = crate::rope::Yarn {
+    let yarn = crate::yarn::Yarn {
         factor: 4.0,
         original: 128,
         attention_factor: 0.1 * 4f64.ln() + 1.0,
@@ -159,7 +159,8 @@ fn logprobs_are_those_of_the_training_arithmetic() {
 #[cfg(feature = "torch")]
 fn agree_with_training(config: &Config) {
     use crate::layout::Layout;
-    use crate::model::{self, Block, Rope};
+    use crate::model::{self, Block};
+    use crate::rotation::Rope;
     use tch::{Kind, Tensor};
 
     let weights = random_weights(config);

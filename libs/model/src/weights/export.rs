@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::Unit;
-use crate::config::{Config, ModelError};
+use crate::config::Config;
+use crate::error::ModelError;
 use crate::lora::Lora;
 
 /// A tensor's name and shape.
@@ -129,7 +130,7 @@ impl Export {
         base: &str,
         precision: Precision,
     ) -> Result<Self, ModelError> {
-        let tensors = crate::lora::units(config, lora)
+        let tensors = crate::adapter::units(config, lora)
             .into_iter()
             .flat_map(|unit| unit.tensors);
         let plan = vec![("adapter_model.safetensors".to_owned(), tensors.collect())];

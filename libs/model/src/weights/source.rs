@@ -17,7 +17,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::units;
-use crate::config::{Config, ModelError};
+use crate::config::Config;
+use crate::error::ModelError;
 
 /// The longest header that is believed, bytes.
 const HEADER_BYTES: u64 = 100_000_000;

@@ -1,4 +1,4 @@
-//! The doors of a trainer's pods. Every pod's says whether its rank is where all ranks meet; rank 0's has state, steps
+//! The HTTP servers of a trainer's pods. Every pod's says whether its rank has joined the rendezvous; rank 0's has state, steps
 //! and metrics too. It answers from memory and hands orders to the training thread; it never computes.
 
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
-use super::Board;
+use super::board::Board;
 use super::recover::done_earlier;
 use crate::error::TrainError;
 
@@ -24,7 +24,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 const MAX_PATH: usize = 512;
 
 #[derive(Clone)]
-struct Door {
+struct HttpState {
     board: Board,
     jobs: SyncSender<(u32, StepRequest)>,
 }
@@ -32,7 +32,7 @@ struct Door {
 /// Listens, and answers the channel on which orders arrive: one at a time.
 pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
     let (jobs, orders) = sync_channel(1);
-    let door = Door {
+    let http = HttpState {
         board: board.clone(),
         jobs,
     };
@@ -40,7 +40,7 @@ pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequ
         .route("/metrics", get(metrics))
         .route("/v1/state", get(state))
         .route("/v1/steps/{step}", put(order).get(watch))
-        .with_state(door);
+        .with_state(http);
     serve(listen, router.merge(health(board)))?;
     Ok(orders)
 }
@@ -81,15 +81,15 @@ fn serve(listen: SocketAddr, router: Router) -> Result<(), TrainError> {
     Ok(())
 }
 
-async fn state(State(door): State<Door>) -> Response {
-    Json(door.board.with(|shared| shared.state.clone())).into_response()
+async fn state(State(http): State<HttpState>) -> Response {
+    Json(http.board.with(|shared| shared.state.clone())).into_response()
 }
 
-async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): Json<StepRequest>) -> Response {
+async fn order(State(http): State<HttpState>, Path(step): Path<u32>, Json(request): Json<StepRequest>) -> Response {
     if let Err(message) = check(&request) {
         return refusal(StatusCode::BAD_REQUEST, "BadRequest", &message, "Client");
     }
-    let verdict = door.board.with(|shared| {
+    let verdict = http.board.with(|shared| {
         match (shared.steps.get(&step), shared.requests.get(&step)) {
             // A refused batch may be ordered again, corrected.
             (Some(known), Some(asked)) if known.state != StepPhase::Failed && asked.is_same_step(&request) => {
@@ -108,7 +108,7 @@ async fn order(State(door): State<Door>, Path(step): Path<u32>, Json(request): J
     match verdict {
         Ok(Some(known)) => (StatusCode::ACCEPTED, Json(known)).into_response(),
         Err(state) => (StatusCode::CONFLICT, Json(state)).into_response(),
-        Ok(None) => match door.jobs.try_send((step, request)) {
+        Ok(None) => match http.jobs.try_send((step, request)) {
             Ok(()) => (StatusCode::ACCEPTED, Json(queued(step))).into_response(),
             Err(_) => {
                 let message = "the training thread takes no orders; the attempt is about to end";
@@ -163,16 +163,16 @@ struct Wait {
     wait_seconds: u64,
 }
 
-async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Query<Wait>) -> Response {
+async fn watch(State(http): State<HttpState>, Path(step): Path<u32>, Query(wait): Query<Wait>) -> Response {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(wait.wait_seconds).min(MAX_WAIT);
     loop {
-        let changed = door.board.changed.clone();
+        let changed = http.board.changed.clone();
         let notified = changed.notified();
         tokio::pin!(notified);
         // Registered before looking, so that a change between look and wait is not missed.
         notified.as_mut().enable();
         let known = {
-            let shared = door.board.shared.lock().unwrap_or_else(|e| e.into_inner());
+            let shared = http.board.shared.lock().unwrap_or_else(|e| e.into_inner());
             let earlier = || (1..=shared.state.step).contains(&step).then(|| done_earlier(step));
             shared.steps.get(&step).cloned().or_else(earlier)
         };
@@ -182,7 +182,7 @@ async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Que
             }
             Some(known) if tokio::time::Instant::now() >= deadline => return Json(known).into_response(),
             None => {
-                let state = door.board.with(|shared| shared.state.clone());
+                let state = http.board.with(|shared| shared.state.clone());
                 return (StatusCode::NOT_FOUND, Json(state)).into_response();
             }
             Some(_) => {}
@@ -191,8 +191,8 @@ async fn watch(State(door): State<Door>, Path(step): Path<u32>, Query(wait): Que
     }
 }
 
-async fn metrics(State(door): State<Door>) -> String {
-    let (state, memory, last) = door.board.with(|shared| {
+async fn metrics(State(http): State<HttpState>) -> String {
+    let (state, memory, last) = http.board.with(|shared| {
         (
             shared.state.clone(),
             shared.memory,

@@ -10,9 +10,10 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::{Store, json, lineage_number, name_of, sha256};
+use super::store::{Store, json, lineage_number, name_of, sha256};
 use crate::error::TrainError;
-use crate::sharded::{Sharded, padded};
+use crate::shard::padded;
+use crate::sharded::Sharded;
 
 /// A unit's tensors in a rank's file, behind its number: values, then AdamW's moments.
 const STATES: [&str; 3] = ["values", "first", "second"];
@@ -39,7 +40,7 @@ pub struct Snapshot {
     head: CheckpointManifest,
     /// Of those that share the state.
     rank: u32,
-    /// Another copy of the state is written by others.
+    /// Others write another replica of the state.
     is_written: bool,
     /// Flat, fp32: values and both moments of every unit.
     tensors: Vec<(String, Tensor)>,
@@ -52,7 +53,7 @@ impl Snapshot {
             let named = STATES.iter().zip(parts);
             named.map(move |(name, tensor)| (format!("{index:05}.{name}"), on_the_host(tensor)))
         });
-        let is_written = model.copy() == 0;
+        let is_written = model.replica() == 0;
         Self {
             tensors: named.filter(|_| is_written).collect(),
             rank: model.shard_group().rank(),
@@ -81,6 +82,11 @@ impl CheckpointManifest {
 }
 
 impl Store {
+    /// Every complete checkpoint.
+    pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
+        self.manifests(paths::CHECKPOINTS)
+    }
+
     /// Writes this rank's part. Every rank calls it, then rank 0 calls [`Store::seal`].
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
         self.write_snapshot(&Snapshot::of(model, lineage, step))

@@ -2,7 +2,8 @@
 
 use grpo_crds::algorithm::{Algorithm, Denominator, KlPlacement, OldLogprobs};
 use grpo_model::layout::Layout;
-use grpo_model::model::{self, Block, Rope};
+use grpo_model::model::{self, Block};
+use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::shaped_reward;
@@ -145,8 +146,8 @@ pub fn expected(
             sequences[place].2.push((number, i - 1));
             sequences[place].1.tokens.push(Token {
                 new: f64::from(new[i - 1]),
-                start: start[number][i],
-                engine: f64::from(row.logprobs[i]),
+                old: start[number][i],
+                rollout: f64::from(row.logprobs[i]),
                 reference: base[number][i],
                 entropy: f64::from(spread[i - 1]),
             });

@@ -12,8 +12,8 @@ use grpo_native::{Group, Rendezvous};
 use grpo_records::Writer;
 use grpo_records::batch::{Batch, Row, WeightsSpan};
 use grpo_records::outcome::Outcome;
-use grpo_trainer::finetune::initialise;
 use grpo_trainer::grpo;
+use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -55,7 +55,7 @@ pub fn family_config(family: &str) -> Config {
 }
 
 pub fn model(group: Group) -> Sharded {
-    Sharded::new(config(), group, &initialise(&config(), 5)).unwrap()
+    Sharded::new(config(), group, &initial_weights(&config(), 5)).unwrap()
 }
 
 pub fn alone() -> Sharded {

@@ -7,15 +7,16 @@
 use grpo_crds::algorithm::Algorithm;
 use grpo_objective::batch_weights;
 
-use crate::data::{MicroBatch, TrainRow};
 use crate::error::TrainError;
-use crate::flops::{Forward, Work};
-use crate::gradients::Model;
+use crate::flops::Forward;
+use crate::loss_fn::Model;
+use crate::micro_batch::MicroBatch;
 use crate::packing::{Cost, Packing, pack};
 use crate::sharded::Sharded;
+use crate::train_row::TrainRow;
 
 /// Rows that step together.
-pub struct Mini {
+pub struct MiniBatch {
     pub rows: Vec<TrainRow>,
     /// Of all ranks.
     pub packing: Packing,
@@ -80,12 +81,12 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
     }
 }
 
-impl Mini {
+impl MiniBatch {
     /// Packs rows for the model's ranks.
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
-        let (lines, line) = model.lines();
-        let packing = pack(&rows, model.micro_batch_tokens, lines, &Cost::of(&model.config));
-        let mine = packing.ranks[line].iter();
+        let (groups, own) = model.data_parallel();
+        let packing = pack(&rows, model.micro_batch_tokens, groups, &Cost::of(&model.config));
+        let mine = packing.ranks[own].iter();
         let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
         let batches = match model.replays {
             // Each rank has read files of its own.
@@ -102,12 +103,12 @@ impl Mini {
     }
 
     /// Whether every row's logprobs are known under the weights that the batch's first step starts from.
-    pub fn knows_start(&self) -> bool {
-        self.rows.iter().all(|row| !row.start.is_empty())
+    pub fn knows_old_logprobs(&self) -> bool {
+        self.rows.iter().all(|row| !row.old_logprobs.is_empty())
     }
 
-    pub fn forget_start(&mut self) {
-        self.rows.iter_mut().for_each(|row| row.start.clear());
+    pub fn forget_old_logprobs(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.old_logprobs.clear());
     }
 
     /// Whether every sequence's rows are in one pack, and on one rank.
@@ -128,32 +129,34 @@ impl Mini {
 pub fn fill(
     model: &Sharded,
     which: Model,
-    minis: &mut [Mini],
+    mini_batches: &mut [MiniBatch],
     mut put: impl FnMut(&mut TrainRow, Vec<f64>),
 ) -> Result<f64, TrainError> {
     let forward = match which {
         Model::Policy => Forward::of(&model.config),
         Model::Base => Forward::of(&model.config.without_lora()),
     };
-    let flops = minis.iter().map(|mini| forward.looking(&Work::of(&mini.packing)));
+    let flops = mini_batches
+        .iter()
+        .map(|mini_batch| forward.looking(&mini_batch.packing.work()));
     let flops = flops.sum();
     // Where each row's tokens begin among all.
-    let mut begins: Vec<Vec<usize>> = Vec::with_capacity(minis.len());
+    let mut begins: Vec<Vec<usize>> = Vec::with_capacity(mini_batches.len());
     let mut total = 0;
-    for mini in minis.iter() {
+    for mini_batch in mini_batches.iter() {
         let begin = |row: &TrainRow| {
             total += row.tokens.len();
             total - row.tokens.len()
         };
-        begins.push(mini.rows.iter().map(begin).collect());
+        begins.push(mini_batch.rows.iter().map(begin).collect());
     }
     let mut found = vec![0.0; total];
-    let owners: Vec<usize> = minis
+    let owners: Vec<usize> = mini_batches
         .iter()
         .enumerate()
-        .flat_map(|(at, mini)| mini.batches.iter().map(move |_| at))
+        .flat_map(|(at, mini_batch)| mini_batch.batches.iter().map(move |_| at))
         .collect();
-    let batches: Vec<&MicroBatch> = minis.iter().flat_map(|mini| &mini.batches).collect();
+    let batches: Vec<&MicroBatch> = mini_batches.iter().flat_map(|mini_batch| &mini_batch.batches).collect();
     model.observe(which, &batches, &mut |at, piece, logprobs, _| {
         for ((row, token), logprob) in piece.trained.iter().zip(logprobs) {
             found[begins[owners[at]][*row] + token] = *logprob;
@@ -161,8 +164,8 @@ pub fn fill(
     })?;
     // Each token was computed by one rank.
     let found = model.sum(&found)?;
-    for (mini, begins) in minis.iter_mut().zip(&begins) {
-        for (row, begin) in mini.rows.iter_mut().zip(begins) {
+    for (mini_batch, begins) in mini_batches.iter_mut().zip(&begins) {
+        for (row, begin) in mini_batch.rows.iter_mut().zip(begins) {
             let values = found[*begin..begin + row.tokens.len()].to_vec();
             put(row, values);
         }

@@ -9,40 +9,11 @@ use std::rc::Rc;
 use grpo_model::layout::Layout;
 use grpo_native::Exchange;
 use grpo_native::attention::Piece;
-use grpo_records::batch::ExpertsSpan;
 use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::packing::Pack;
-
-/// One row as the model sees it. Position i predicts `tokens[i + 1]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrainRow {
-    pub tokens: Vec<u32>,
-    /// Weight of token i's loss, 0 where it is not trained on. Same length as `tokens`.
-    pub weights: Vec<f32>,
-    /// Logprob of token i when it was sampled.
-    pub engine: Vec<f32>,
-    /// The trainer's, under the weights that the batch's first step starts from. Empty where those are the weights it
-    /// is at.
-    pub start: Vec<f64>,
-    /// Under the base model. Empty where nobody asks.
-    pub reference: Vec<f64>,
-    pub advantage: f64,
-    /// Of the rows that step together: whose ratio and denominator it shares.
-    pub sequence: usize,
-    pub temperature: f32,
-    /// Experts of a mixture that an engine has sent its tokens through.
-    pub experts: Vec<ExpertsSpan>,
-}
-
-impl TrainRow {
-    /// Indices of the tokens that are trained on. The first of a row is predicted by nothing.
-    pub fn trained(&self) -> impl Iterator<Item = usize> + '_ {
-        let weights = self.weights.iter().enumerate().skip(1);
-        weights.filter(|(_, weight)| **weight != 0.0).map(|(at, _)| at)
-    }
-}
+use crate::train_row::TrainRow;
 
 /// Rows computed together.
 pub struct MicroBatch {

@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 
 use crate::call::{call, made};
 use crate::collectives::{
-    grpo_meeting_free, grpo_meeting_get, grpo_meeting_new, grpo_meeting_part, grpo_meeting_set, grpo_meeting_wait,
+    grpo_store_free, grpo_store_get, grpo_store_new, grpo_store_part, grpo_store_set, grpo_store_wait,
 };
-use crate::{CollectiveError, Rendezvous};
+use crate::rendezvous::{CollectiveError, Rendezvous};
 
 /// Longest value.
 const VALUE_BYTES: usize = 4096;
 
 /// A connection to the store.
-pub(crate) struct Meeting {
+pub(crate) struct RendezvousStore {
     raw: *mut c_void,
     pub(crate) rank: u32,
     pub(crate) world: u32,
 }
 
 // SAFETY: c10d's TCPStore takes a lock in every operation.
-unsafe impl Send for Meeting {}
+unsafe impl Send for RendezvousStore {}
 // SAFETY: as above.
-unsafe impl Sync for Meeting {}
+unsafe impl Sync for RendezvousStore {}
 
-impl Meeting {
+impl RendezvousStore {
     /// Connects to rank 0's store; rank 0 opens it. Waits for rank 0 as long as the group may.
     pub(crate) fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
         let doing = "reaching rank 0";
@@ -36,7 +36,7 @@ impl Meeting {
         let raw = made(|out, error, room| {
             // SAFETY: the string outlives the call.
             unsafe {
-                grpo_meeting_new(
+                grpo_store_new(
                     at.rank as c_int,
                     at.world as c_int,
                     address.as_ptr(),
@@ -49,16 +49,16 @@ impl Meeting {
             }
         })
         .map_err(|message| at.error(doing, message))?;
-        let meeting = Self {
+        let store = Self {
             raw,
             rank: at.rank,
             world: at.world,
         };
         let here = Position::default().to_string();
-        meeting
+        store
             .set(&place(at.rank), &here)
             .map_err(|message| at.error(doing, message))?;
-        Ok(meeting)
+        Ok(store)
     }
 
     /// Returns when every rank is here.
@@ -66,7 +66,7 @@ impl Meeting {
         for rank in 0..self.world {
             let key = text(&place(rank)).map_err(|message| at.error("meeting", message))?;
             // SAFETY: the store is live, the string outlives the call.
-            call(|e, n| unsafe { grpo_meeting_wait(self.raw, key.as_ptr(), at.timeout.as_millis() as i64, e, n) })
+            call(|e, n| unsafe { grpo_store_wait(self.raw, key.as_ptr(), at.timeout.as_millis() as i64, e, n) })
                 .map_err(|message| at.error("meeting", format!("rank {rank} did not come: {message}")))?;
         }
         Ok(())
@@ -76,7 +76,7 @@ impl Meeting {
     pub(crate) fn part(&self, name: &str, rank: u32, world: u32) -> Result<Self, String> {
         let name = text(name)?;
         // SAFETY: the store is live, the string outlives the call.
-        let raw = made(|out, e, n| unsafe { grpo_meeting_part(self.raw, name.as_ptr(), out, e, n) })?;
+        let raw = made(|out, e, n| unsafe { grpo_store_part(self.raw, name.as_ptr(), out, e, n) })?;
         Ok(Self { raw, rank, world })
     }
 
@@ -87,7 +87,7 @@ impl Meeting {
     fn set(&self, key: &str, value: &str) -> Result<(), String> {
         let (key, value) = (text(key)?, text(value)?);
         // SAFETY: the store is live, the strings outlive the call.
-        call(|e, n| unsafe { grpo_meeting_set(self.raw, key.as_ptr(), value.as_ptr(), e, n) })
+        call(|e, n| unsafe { grpo_store_set(self.raw, key.as_ptr(), value.as_ptr(), e, n) })
     }
 
     fn get(&self, key: &str) -> Result<Option<String>, String> {
@@ -96,7 +96,7 @@ impl Meeting {
         let mut value = vec![0u8; VALUE_BYTES];
         // SAFETY: the store is live, the string and both places outlive the call.
         call(|e, n| unsafe {
-            grpo_meeting_get(
+            grpo_store_get(
                 self.raw,
                 key.as_ptr(),
                 &mut found,
@@ -111,10 +111,10 @@ impl Meeting {
     }
 }
 
-impl Drop for Meeting {
+impl Drop for RendezvousStore {
     fn drop(&mut self) {
-        // SAFETY: made by `grpo_meeting_new`, freed once.
-        unsafe { grpo_meeting_free(self.raw) }
+        // SAFETY: made by `grpo_store_new`, freed once.
+        unsafe { grpo_store_free(self.raw) }
     }
 }
 
@@ -181,13 +181,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Progress {
     /// Says in which collective this rank is, as long as `work` takes.
-    pub(crate) fn during<T>(&self, meeting: &Meeting, name: &'static str, within: bool, work: impl FnOnce() -> T) -> T {
-        self.enter(meeting, name, within);
+    pub(crate) fn during<T>(
+        &self,
+        store: &RendezvousStore,
+        name: &'static str,
+        within: bool,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        self.enter(store, name, within);
         self.waiting(name, work)
     }
 
     /// Counts a collective.
-    pub(crate) fn enter(&self, meeting: &Meeting, name: &'static str, within: bool) {
+    pub(crate) fn enter(&self, store: &RendezvousStore, name: &'static str, within: bool) {
         let (number, within) = {
             let mut counted = locked(&self.counted);
             *counted = match within {
@@ -203,7 +209,7 @@ impl Progress {
             doing: name.to_owned(),
         };
         // Should rank 0 be gone, the collective itself says so.
-        let _ = meeting.set(&place(meeting.rank), &at.to_string());
+        let _ = store.set(&place(store.rank), &at.to_string());
     }
 
     /// Says for which collective this rank waits, as long as `work` takes.
@@ -222,7 +228,7 @@ impl Progress {
         locked(&self.doing).collective = None;
     }
 
-    pub(crate) fn busy<T>(&self, meeting: &Meeting, with: &str, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn busy<T>(&self, store: &RendezvousStore, with: &str, work: impl FnOnce() -> T) -> T {
         let say = |busy: bool| {
             let (number, within) = *locked(&self.counted);
             let at = Position {
@@ -231,7 +237,7 @@ impl Progress {
                 busy,
                 doing: with.to_owned(),
             };
-            let _ = meeting.set(&place(meeting.rank), &at.to_string());
+            let _ = store.set(&place(store.rank), &at.to_string());
         };
         say(true);
         let done = work();
@@ -254,17 +260,17 @@ pub enum Unanswered {
 /// What a thread beside the training sees of this rank and, through the store, of all.
 #[derive(Clone)]
 pub struct Watch {
-    pub(crate) meeting: Option<Arc<Meeting>>,
+    pub(crate) store: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
 }
 
 impl Watch {
     pub fn rank(&self) -> u32 {
-        self.meeting.as_ref().map_or(0, |meeting| meeting.rank)
+        self.store.as_ref().map_or(0, |store| store.rank)
     }
 
     pub fn world(&self) -> u32 {
-        self.meeting.as_ref().map_or(1, |meeting| meeting.world)
+        self.store.as_ref().map_or(1, |store| store.world)
     }
 
     pub fn doing(&self) -> Doing {
@@ -274,8 +280,8 @@ impl Watch {
     /// Does something long outside of any collective: the others, who wait in the next one, are told not to take it for
     /// a hang.
     pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
-        match &self.meeting {
-            Some(meeting) => self.progress.busy(meeting, with, work),
+        match &self.store {
+            Some(store) => self.progress.busy(store, with, work),
             None => work(),
         }
     }
@@ -287,35 +293,35 @@ impl Watch {
 
     /// How far every rank is; nothing where one never came.
     pub fn positions(&self, patience: Duration) -> Result<Vec<Option<Position>>, Unanswered> {
-        self.asked(patience, |meeting| {
-            (0..meeting.world)
-                .map(|rank| Ok(meeting.get(&place(rank))?.as_deref().and_then(Position::parse)))
+        self.asked(patience, |store| {
+            (0..store.world)
+                .map(|rank| Ok(store.get(&place(rank))?.as_deref().and_then(Position::parse)))
                 .collect()
         })
         .unwrap_or_else(|| Ok(vec![Some(Position::default())]))
     }
 
-    /// Leaves a word for the other ranks.
-    pub fn tell(&self, word: &str, patience: Duration) -> Result<(), Unanswered> {
-        let word = word.to_owned();
-        self.asked(patience, move |meeting| meeting.set(WORD, &word))
+    /// Leaves, for the other ranks, the reason why this rank terminates them all.
+    pub fn announce_termination(&self, reason: &str, patience: Duration) -> Result<(), Unanswered> {
+        let reason = reason.to_owned();
+        self.asked(patience, move |store| store.set(TERMINATION, &reason))
             .unwrap_or(Ok(()))
     }
 
-    /// The word that a rank left.
-    pub fn told(&self, patience: Duration) -> Result<Option<String>, Unanswered> {
-        self.asked(patience, |meeting| meeting.get(WORD)).unwrap_or(Ok(None))
+    /// The reason that a rank left, if one has terminated them all.
+    pub fn terminated(&self, patience: Duration) -> Result<Option<String>, Unanswered> {
+        self.asked(patience, |store| store.get(TERMINATION)).unwrap_or(Ok(None))
     }
 
     /// Asks in a thread of its own: a stopped rank 0 keeps its connections open and never answers.
     fn asked<T: Send + 'static>(
         &self,
         patience: Duration,
-        ask: impl FnOnce(&Meeting) -> Result<T, String> + Send + 'static,
+        ask: impl FnOnce(&RendezvousStore) -> Result<T, String> + Send + 'static,
     ) -> Option<Result<T, Unanswered>> {
-        let meeting = self.meeting.clone()?;
+        let store = self.store.clone()?;
         let (answer, answers) = std::sync::mpsc::channel();
-        std::thread::spawn(move || answer.send(ask(&meeting)));
+        std::thread::spawn(move || answer.send(ask(&store)));
         Some(match answers.recv_timeout(patience) {
             Ok(answer) => answer.map_err(Unanswered::Gone),
             Err(_) => Err(Unanswered::Silent(patience)),
@@ -323,7 +329,7 @@ impl Watch {
     }
 }
 
-const WORD: &str = "grpo/word";
+const TERMINATION: &str = "grpo/word";
 
 #[cfg(test)]
 mod tests {

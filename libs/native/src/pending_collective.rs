@@ -6,23 +6,24 @@ use tch::Tensor;
 
 use crate::call::{call, made};
 use crate::collectives::{
-    Begin, grpo_flight_free, grpo_flight_wait, grpo_start_all_gather, grpo_start_reduce_scatter_sum,
+    Begin, grpo_pending_free, grpo_pending_wait, grpo_start_all_gather, grpo_start_reduce_scatter_sum,
 };
-use crate::{CollectiveError, Group};
+use crate::group::Group;
+use crate::rendezvous::CollectiveError;
 
 /// A tensor that a collective is about to fill. Waits for it when dropped, for what others have sent must arrive
 /// somewhere.
 #[must_use = "a collective is waited for"]
-pub struct Flight<'a> {
+pub struct PendingCollective<'a> {
     group: &'a Group,
     doing: &'static str,
     raw: Option<*mut c_void>,
     result: Tensor,
 }
 
-impl<'a> Flight<'a> {
+impl<'a> PendingCollective<'a> {
     /// One that has nothing to wait for.
-    pub fn landed(group: &'a Group, result: Tensor) -> Self {
+    pub fn ready(group: &'a Group, result: Tensor) -> Self {
         Self {
             group,
             doing: "nothing",
@@ -33,33 +34,33 @@ impl<'a> Flight<'a> {
 
     /// The tensor, when it is whole.
     pub fn wait(mut self) -> Result<Tensor, CollectiveError> {
-        self.land()?;
+        self.finish()?;
         Ok(self.result.shallow_clone())
     }
 
-    fn land(&mut self) -> Result<(), CollectiveError> {
+    fn finish(&mut self) -> Result<(), CollectiveError> {
         let Some(raw) = self.raw.take() else { return Ok(()) };
         // SAFETY: made by one of the two calls that start one; waited for and freed once.
-        let landed = self
+        let done = self
             .group
             .progress
-            .waiting(self.doing, || call(|e, n| unsafe { grpo_flight_wait(raw, e, n) }));
-        unsafe { grpo_flight_free(raw) };
-        landed.map_err(|message| self.group.error(self.doing, message))
+            .waiting(self.doing, || call(|e, n| unsafe { grpo_pending_wait(raw, e, n) }));
+        unsafe { grpo_pending_free(raw) };
+        done.map_err(|message| self.group.error(self.doing, message))
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for PendingCollective<'_> {
     fn drop(&mut self) {
         // Whoever drops it has another error to report.
-        let _ = self.land();
+        let _ = self.finish();
     }
 }
 
 impl Group {
     /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no
     /// copy of it. Returns at once; `shard` must stay as it is until it is waited for.
-    pub fn start_all_gather(&self, shard: &Tensor) -> Result<Flight<'_>, CollectiveError> {
+    pub fn start_all_gather(&self, shard: &Tensor) -> Result<PendingCollective<'_>, CollectiveError> {
         let n = shard.numel() as i64 * i64::from(self.world);
         self.start("all-gather", shard, n, grpo_start_all_gather)
     }
@@ -67,24 +68,30 @@ impl Group {
     /// Sums over the ranks and gives each its part: `[world * n]`, which the caller pads to, on each rank becomes
     /// `[n]`. Alone, `whole` itself and no copy of it. Returns at once; `whole` must stay as it is until it is waited
     /// for.
-    pub fn start_reduce_scatter_sum(&self, whole: &Tensor) -> Result<Flight<'_>, CollectiveError> {
+    pub fn start_reduce_scatter_sum(&self, whole: &Tensor) -> Result<PendingCollective<'_>, CollectiveError> {
         let n = whole.numel() as i64 / i64::from(self.world);
         self.start("reduce-scatter", whole, n, grpo_start_reduce_scatter_sum)
     }
 
-    fn start(&self, doing: &'static str, input: &Tensor, n: i64, begin: Begin) -> Result<Flight<'_>, CollectiveError> {
-        let mut flight = Flight::landed(self, input.shallow_clone());
-        flight.doing = doing;
-        let Some(group) = self.raw else { return Ok(flight) };
+    fn start(
+        &self,
+        doing: &'static str,
+        input: &Tensor,
+        n: i64,
+        begin: Begin,
+    ) -> Result<PendingCollective<'_>, CollectiveError> {
+        let mut pending = PendingCollective::ready(self, input.shallow_clone());
+        pending.doing = doing;
+        let Some(group) = self.raw else { return Ok(pending) };
         self.contiguous(doing, input)?;
         let mut input = input.shallow_clone();
-        flight.result = Tensor::empty([n], (input.kind(), input.device()));
-        let (input, output) = (input.as_mut_ptr(), flight.result.as_mut_ptr());
-        // SAFETY: all pointers are live for the call, the tensors are contiguous, and C++ holds them until the flight
+        pending.result = Tensor::empty([n], (input.kind(), input.device()));
+        let (input, output) = (input.as_mut_ptr(), pending.result.as_mut_ptr());
+        // SAFETY: all pointers are live for the call, the tensors are contiguous, and C++ holds them until the pending
         // is freed.
-        flight.raw = self.collective(doing, || {
+        pending.raw = self.collective(doing, || {
             made(|out, e, n| unsafe { begin(group, output.cast(), input.cast(), out, e, n) }).map(Some)
         })?;
-        Ok(flight)
+        Ok(pending)
     }
 }

@@ -1,0 +1,43 @@
+//! Gradients of a gathered unit, summed over micro-batches.
+
+use tch::Tensor;
+
+use super::vjp::summing;
+
+/// A gathered unit, and its gradient so far.
+pub(super) struct Summed {
+    pub(super) tensors: Vec<Tensor>,
+    /// Of each tensor that something has flowed into, in the kind of [`summing`].
+    sums: Vec<Option<Tensor>>,
+}
+
+impl Summed {
+    pub(super) fn of(tensors: Vec<Tensor>) -> Self {
+        let sums = tensors.iter().map(|_| None).collect();
+        Self { tensors, sums }
+    }
+
+    /// Adds what has flowed into `leaves`, which are the tensors as one micro-batch has used them.
+    pub(super) fn add(&mut self, leaves: &[Tensor]) {
+        tch::no_grad(|| {
+            for (sum, leaf) in self.sums.iter_mut().zip(leaves) {
+                let gradient = leaf.grad();
+                if !gradient.defined() {
+                    continue;
+                }
+                match sum {
+                    Some(sum) => *sum += gradient,
+                    None => *sum = Some(gradient.to_kind(summing(gradient.kind()))),
+                }
+            }
+        });
+    }
+
+    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert
+    /// without tokens).
+    pub(super) fn gradients(self, frozen: usize) -> Vec<Tensor> {
+        let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
+        let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);
+        each.map(|(sum, tensor)| sum.unwrap_or_else(|| zero(tensor))).collect()
+    }
+}

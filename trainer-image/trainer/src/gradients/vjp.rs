@@ -1,0 +1,22 @@
+//! Backward passes through parts of the graph.
+
+use tch::{Kind, Tensor};
+
+/// What gradients of such numbers are summed in: 32 bits at least.
+pub(super) fn summing(kind: Kind) -> Kind {
+    match kind {
+        Kind::BFloat16 => Kind::Float,
+        kind => kind,
+    }
+}
+
+/// Vector-Jacobian product: runs backward through `y` with the gradient `above`, as the gradient of <y, above>.
+pub(super) fn vjp(y: &Tensor, above: &Tensor) {
+    (y * above).sum(Kind::Float).backward();
+}
+
+/// The gradient, zero where nothing flowed.
+pub(super) fn grad_of(tensor: &Tensor) -> Tensor {
+    let grad = tensor.grad();
+    if grad.defined() { grad } else { tensor.zeros_like() }
+}

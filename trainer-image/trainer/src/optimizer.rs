@@ -1,0 +1,72 @@
+//! The optimizer's step on a rank's shards.
+
+use grpo_native::optimizer::{AdamStep, adamw};
+use tch::{Kind, Tensor};
+
+use crate::error::TrainError;
+use crate::sharded::Sharded;
+
+/// AdamW (arXiv 1711.05101), moments in fp32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    pub betas: [f64; 2],
+    pub epsilon: f64,
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0 does not clip.
+    pub clip: f64,
+}
+
+/// Elements whose squares are summed in one go.
+const NORM_PIECE: i64 = 1 << 18;
+
+impl Sharded {
+    /// Norm of the whole gradient.
+    pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
+        // In pieces: a whole unit in double precision would be twice the unit.
+        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
+        let squares: f64 = gradients
+            .iter()
+            .flat_map(|g| g.split(NORM_PIECE, 0))
+            .map(|part| square(&part))
+            .sum();
+        let mut sum = Tensor::from_slice(&[squares]);
+        self.shard_group().all_reduce_sum(&mut sum)?;
+        Ok(sum.double_value(&[0]).sqrt())
+    }
+
+    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one
+    /// such step would be in every parameter and moment for good.
+    pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {
+        let norm = self.norm(gradients)?;
+        if !norm.is_finite() {
+            return Ok(norm);
+        }
+        let scale = if adam.clip > 0.0 && norm > adam.clip {
+            adam.clip / (norm + 1e-6)
+        } else {
+            1.0
+        };
+        self.updates += 1;
+        let step = AdamStep {
+            steps: self.updates,
+            rate,
+            betas: adam.betas,
+            weight_decay: adam.weight_decay,
+            epsilon: adam.epsilon,
+        };
+        for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
+            let scaled = (scale != 1.0).then(|| gradient * scale);
+            // What stays elsewhere comes here for its step: the same kernel, so the same bits.
+            let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
+            let [mut values, mut first, mut second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
+            let gradient = scaled.as_ref().unwrap_or(gradient);
+            adamw(&mut values, gradient, [&mut first, &mut second], &step)?;
+            for (home, now) in homes.iter_mut().zip([values, first, second]) {
+                if home.device() != self.compute.device {
+                    home.copy_(&now);
+                }
+            }
+        }
+        Ok(norm)
+    }
+}

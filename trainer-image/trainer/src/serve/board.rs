@@ -1,0 +1,81 @@
+//! What the HTTP side and the training side of a rank share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use grpo_records::trainer::{StepRequest, StepState, TrainerPhase, TrainerState};
+
+/// Steps whose answers are remembered; older ones are in the store.
+const STEPS_KEPT: usize = 16;
+
+/// What the HTTP side and the training side of rank 0 share.
+pub struct Shared {
+    pub state: TrainerState,
+    /// What was ordered since the start, and the last step before it.
+    pub steps: BTreeMap<u32, StepState>,
+    /// What each of them was ordered to be done on.
+    pub requests: BTreeMap<u32, StepRequest>,
+    /// Bytes of this rank: estimated at one row of full length, and what there are.
+    pub memory: [Option<u64>; 2],
+}
+
+impl Shared {
+    pub fn put(&mut self, step: StepState) {
+        self.steps.insert(step.step, step);
+        while self.steps.len() > STEPS_KEPT {
+            self.steps.pop_first();
+        }
+        while self.requests.len() > STEPS_KEPT {
+            self.requests.pop_first();
+        }
+    }
+}
+
+/// Handle on [`Shared`], with a signal for those who wait for a change.
+#[derive(Clone)]
+pub struct Board {
+    pub(super) shared: Arc<Mutex<Shared>>,
+    pub(super) changed: Arc<tokio::sync::Notify>,
+    pub(super) arrived: Arc<AtomicBool>,
+}
+
+impl Board {
+    pub(super) fn new(attempt: u32, world: u32) -> Self {
+        let state = TrainerState {
+            attempt,
+            world_size: world,
+            lineage: String::new(),
+            step: 0,
+            weights: String::new(),
+            manifest_sha256: String::new(),
+            checkpoint_step: 0,
+            phase: TrainerPhase::Starting,
+            error: None,
+        };
+        let shared = Arc::new(Mutex::new(Shared {
+            state,
+            steps: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            memory: [None; 2],
+        }));
+        Self {
+            shared,
+            changed: Arc::default(),
+            arrived: Arc::default(),
+        }
+    }
+
+    /// Whether this rank is where all ranks meet.
+    pub fn has_arrived(&self) -> bool {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
+        let mut shared = self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let answer = look(&mut shared);
+        drop(shared);
+        self.changed.notify_waiters();
+        answer
+    }
+}
