@@ -8,7 +8,7 @@ pub mod gateway;
 pub mod kill;
 pub mod plugin;
 pub mod recorder;
-pub mod shelf;
+pub mod volume;
 
 use grpo_crds::GrpoRun;
 use grpo_demo::follow::{self, Ended, FollowError};
