@@ -2,7 +2,12 @@
 //! ([`rules`]) and one for every bound ([`bounds`]) of the three kinds. `tests/refusals.rs` judges them by kube's CEL
 //! evaluation; against a real API server the same pairs are applied with server-side dry run.
 
-#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "each test binary uses a part of it"
+)]
 
 pub mod bases;
 pub mod bounds;
