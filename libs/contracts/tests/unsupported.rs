@@ -1,15 +1,9 @@
 //! What no process executes yet is named with field, value and remedy; what the demo asks for is executed.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../../crds/tests/support/bases.rs"]
-#[allow(dead_code, reason = "the API's tests use all of it")]
-mod support;
-
+use crate::support::{bases, merged};
 use grpo_contracts::support::{in_words, unsupported};
 use grpo_crds::GrpoRun;
 use serde_json::Value;
-use support::{bases, merged};
 
 fn found(manifest: Value) -> Vec<(String, String)> {
     let run: GrpoRun = serde_json::from_value(manifest).unwrap();
