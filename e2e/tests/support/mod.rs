@@ -4,6 +4,7 @@
 //! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test
 //! that fails leaves its namespace to be looked at; the next run of the same test clears it away.
 
+pub mod bars;
 pub mod gateway;
 pub mod kill;
 pub mod plugin;
