@@ -74,7 +74,7 @@ test-e2e: ## tests on a real cluster
 	e2e/setup/kubernetes.sh control-plane
 	demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: walls:: examples::
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples::
 
 test-chaos: ## the same cluster, with parts taken away
 	@demo/prepare.sh

@@ -7,8 +7,6 @@ use k8s_openapi::api::core::v1::{LocalObjectReference, ResourceRequirements, Tol
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::sources::{ClaimSource, ImageSource, ModelSource};
-
 /// A length of time as people write it in manifests: `90s`, `30m`, `1h30m`, `500ms`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -3,8 +3,6 @@
 //!
 //! `make book` builds it; mdBook itself complains of neither a dead link nor a missing anchor.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{
     collections::BTreeSet,
     fs,

@@ -1,8 +1,6 @@
 //! InferencePools (`grpo.dev`) as people write them: each rule with a manifest that it refuses, and a neighbour that is
 //! accepted.
 
-#![allow(clippy::unwrap_used)]
-
 use grpo_crds::{
     InferencePool,
     inference_pool::engines::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},

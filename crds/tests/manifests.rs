@@ -1,7 +1,5 @@
 //! Manifests as people write them: the examples are read whole, and what is wrong is refused with words that help.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{fs, path::Path};
 
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};

@@ -1,17 +1,13 @@
 //! Every CEL rule and every bound: what it is for is refused, its neighbour is accepted, and the words help.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-use support::{
+use crate::support::{
     Case, bases, bounds,
     judge::{Broken, Judge},
     rules, schema_of,
 };
+use serde_json::Value;
 
 #[test]
 fn the_bases_are_accepted() {

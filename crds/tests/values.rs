@@ -1,8 +1,6 @@
 //! The chart's values and their schema say the same, and the schema says what every value is. That helm judges by it is
 //! tested with helm.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;

@@ -82,7 +82,7 @@ trained() {
   note "$(grep "largest gap" "$WORK/trained.said" || echo "${1//_/ }")"
 }
 
-build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent --test real_vllm --no-run; }
+build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent --test engine-agent --no-run; }
 
 # serve POOL: what the operator makes of it, in a group of its own.
 serve() {
@@ -104,7 +104,7 @@ answers() {
 # behind_an_agent POOL TEST: a test of the agent that needs this server; it writes down what was sampled.
 behind_an_agent() {
   GRPO_VLLM_URL=http://127.0.0.1:$PORT GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/$1.rows LD_LIBRARY_PATH=$LIBRARIES \
-    cargo test -p grpo-engine-agent --test real_vllm -- --ignored --exact "$2" --nocapture | tee "$WORK/$1.said"
+    cargo test -p grpo-engine-agent --test engine-agent -- --ignored --exact "real_vllm::$2" --nocapture | tee "$WORK/$1.said"
   grep -q "1 passed" "$WORK/$1.said"
   note "${2//_/ }"
 }

@@ -3,12 +3,11 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+use crate::support::Result;
 use grpo_testing::ask::{Verb, ask};
 use grpo_testing::chart::{self, ChartError};
 use grpo_testing::control_plane::{ControlPlane, Options};
 use serde_json::{Value, json};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn of_kind<'a>(rendered: &'a [Value], kind: &str) -> Vec<&'a Value> {
     rendered.iter().filter(|object| object["kind"] == kind).collect()

@@ -190,8 +190,8 @@ fn changed_rows(count: usize, change: impl Fn(usize, &mut Value)) -> Result<Stri
 }
 
 /// A small run on rows of the test's own.
-fn run_on_rows(name: &str, shelf: &str) -> Result<RunManifest> {
-    let dataset = json!({"persistentVolumeClaim": {"claimName": shelf, "path": "rows.jsonl"}});
+fn run_on_rows(name: &str, claim: &str) -> Result<RunManifest> {
+    let dataset = json!({"persistentVolumeClaim": {"claimName": claim, "path": "rows.jsonl"}});
     Ok(small_run(name)?
         .with("/tasks", json!({"train": {"dataset": dataset}}))
         .with("/rollout/iterations", json!(1))
@@ -207,7 +207,7 @@ async fn an_unreadable_row_is_named_by_file_line_and_field() -> Result<()> {
             row["FAIL_TO_PASS"] = json!(7);
         }
     })?;
-    scene.shelf("rows", &[("rows.jsonl", &rows)]).await?;
+    scene.volume_with_files("rows", &[("rows.jsonl", &rows)]).await?;
     scene.apply(&run_on_rows("bad-row", "rows")?).await?;
     let words = scene.failure_of("bad-row", FAILS_WITHIN).await?;
     for part in ["rows.jsonl", "FAIL_TO_PASS"] {
@@ -223,7 +223,7 @@ async fn a_task_image_that_cannot_be_pulled_is_named() -> Result<()> {
     let rows = changed_rows(2, |_, row| {
         row["image"] = json!("127.0.0.1:1/demo/task/there-is-none:1")
     })?;
-    scene.shelf("rows", &[("rows.jsonl", &rows)]).await?;
+    scene.volume_with_files("rows", &[("rows.jsonl", &rows)]).await?;
     scene.apply(&run_on_rows("bad-image", "rows")?).await?;
     let words = scene.failure_of("bad-image", FAILS_WITHIN).await?;
     assert!(words.contains("127.0.0.1:1/demo/task/there-is-none:1"), "{words}");
@@ -270,7 +270,7 @@ async fn an_unknown_model_type_is_named() -> Result<()> {
         ("tokenizer_config.json", read("tokenizer_config.json")?),
     ];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    scene.shelf("model", &files).await?;
+    scene.volume_with_files("model", &files).await?;
     let manifest = small_run("bad-type")?
         .with("/model", json!({"persistentVolumeClaim": {"claimName": "model"}}))
         .with("/failurePolicy", json!({"maxConsecutiveFailures": 2}));

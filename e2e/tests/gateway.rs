@@ -4,54 +4,42 @@
 //!
 //! Needs the programs that `make setup` builds, the gateway's binary and sandboxd's: `make test-operator`.
 
+use crate::support::bars::judge;
 use grpo_bench::sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart};
-use grpo_bench_report::Row;
 
-/// Writes and memory mean the same on a busy machine; time does not, so of that the bench alone has bars.
-fn judge(rows: Result<Vec<Row>, SandboxBenchError>) -> Result<(), SandboxBenchError> {
-    let rows = rows?;
-    for row in &rows {
-        let (bar, value) = (row.bar.as_deref().unwrap_or(""), row.value.unwrap_or(f64::NAN));
-        eprintln!("{:<110} {value:>9.2} {} {bar}", row.figure, row.unit);
-    }
-    let is_counted = |row: &&Row| matches!(row.unit.as_str(), "writes" | "MiB" | "pods" | "sandboxes" | "leases");
-    let missed: Vec<&Row> = rows
-        .iter()
-        .filter(is_counted)
-        .filter(|row| !row.meets_its_bar())
-        .collect();
-    assert!(missed.is_empty(), "{missed:?}");
-    Ok(())
+/// Writes and memory mean the same on a busy machine.
+fn counts(unit: &str) -> bool {
+    matches!(unit, "writes" | "MiB" | "pods" | "sandboxes" | "leases")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane; run by make test-operator"]
 async fn leases_that_come_together_share_their_writes_and_one_alone_takes_three_at_most()
 -> Result<(), SandboxBenchError> {
-    judge(leases::measure(leases::Scale::SHORT).await)
+    judge(leases::measure(leases::Scale::SHORT).await, counts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane; run by make test-operator"]
 async fn a_pool_fills_beside_a_client_that_does_nothing_else() -> Result<(), SandboxBenchError> {
-    judge(refill::measure(refill::Scale::SHORT).await)
+    judge(refill::measure(refill::Scale::SHORT).await, counts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane; run by make test-operator"]
 async fn a_gateway_that_was_killed_has_every_lease_and_gives_out_the_next() -> Result<(), SandboxBenchError> {
-    judge(restart::measure(restart::Scale::SHORT).await)
+    judge(restart::measure(restart::Scale::SHORT).await, counts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane; run by make test-operator"]
 async fn commands_run_straight_and_through_a_gateway_that_leased_a_real_sandboxd() -> Result<(), SandboxBenchError> {
-    judge(exec::measure(exec::Scale::SHORT).await)
+    judge(exec::measure(exec::Scale::SHORT).await, counts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts a control plane; run by make test-operator"]
 async fn gateways_that_are_killed_and_misled_give_no_sandbox_twice_and_make_no_pod_too_many()
 -> Result<(), SandboxBenchError> {
-    judge(chaos::measure(chaos::Scale::SHORT).await)
+    judge(chaos::measure(chaos::Scale::SHORT).await, counts)
 }

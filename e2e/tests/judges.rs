@@ -4,14 +4,13 @@
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-api`. Without them these tests do not run.
 
 use crate::manifests::{Case, bases, bounds, judge::Judge, rules};
+use crate::support::Result;
 use futures::{StreamExt, stream};
 use grpo_testing::ask::{Refusal, Verb, ask};
 use grpo_testing::chart;
 use grpo_testing::control_plane::{ControlPlane, Options};
 use kube::Client;
 use serde_json::{Value, json};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Requests that are under way at a time.
 const AT_ONCE: usize = 16;

@@ -11,6 +11,7 @@ mod cluster;
 mod examples;
 mod faults;
 mod gateway;
+mod isolation;
 mod judges;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
@@ -20,4 +21,3 @@ mod sandbox_faults;
 mod sandboxes;
 mod support;
 mod tools;
-mod walls;

@@ -1,4 +1,4 @@
-//! The plugin's client and the driver's door, over a real socket.
+//! The plugin's client and the API of the driver.s records, over a real socket.
 
 use axum::Router;
 use axum::routing::get;
@@ -8,30 +8,30 @@ use grpo_records::{fixture, paths};
 use kubectl_grpo::arguments::Part;
 use kubectl_grpo::episodes;
 use kubectl_grpo::error::Error;
-use kubectl_grpo::records::{Door, Source};
+use kubectl_grpo::records::{PodConnection, Source};
 use std::path::Path;
 use tokio::net::{TcpListener, TcpStream};
 
-async fn connected(router: Router) -> Door {
+async fn connected(router: Router) -> PodConnection {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    Door::over("demo-driver-1-0", TcpStream::connect(address).await.unwrap())
+    PodConnection::over("demo-driver-1-0", TcpStream::connect(address).await.unwrap())
         .await
         .unwrap()
 }
 
 async fn opened(dir: &Path) -> Source {
-    Source::Door(connected(records_door::router(Records::below(dir))).await)
+    Source::Pod(connected(records_door::router(Records::below(dir))).await)
 }
 
 #[tokio::test]
 async fn the_driver_and_a_copied_folder_give_the_same_answers() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let (mut door, mut folder) = (opened(dir.path()).await, Source::Folder(Records::below(dir.path())));
+    let (mut remote, mut folder) = (opened(dir.path()).await, Source::Folder(Records::below(dir.path())));
     let contents = folder.contents().await.unwrap();
-    assert_eq!(door.contents().await.unwrap(), contents);
+    assert_eq!(remote.contents().await.unwrap(), contents);
     for home in &contents.homes {
         let wanted = EpisodesOf {
             home: paths::home(home),
@@ -39,14 +39,14 @@ async fn the_driver_and_a_copied_folder_give_the_same_answers() {
             ..EpisodesOf::default()
         };
         let page = folder.episodes(&wanted).await.unwrap();
-        assert_eq!(door.episodes(&wanted).await.unwrap(), page);
+        assert_eq!(remote.episodes(&wanted).await.unwrap(), page);
         for episode in &page.episodes {
             assert_eq!(
-                door.episode(&episode.path).await.unwrap(),
+                remote.episode(&episode.path).await.unwrap(),
                 folder.episode(&episode.path).await.unwrap()
             );
             assert_eq!(
-                door.turns(&episode.path).await.unwrap(),
+                remote.turns(&episode.path).await.unwrap(),
                 folder.turns(&episode.path).await.unwrap()
             );
         }
@@ -72,12 +72,12 @@ async fn turns_of_many_pages_come_complete_and_in_order() {
 #[tokio::test]
 async fn a_refusal_comes_back_as_one_with_its_words() {
     let dir = tempfile::tempdir().unwrap();
-    let mut door = opened(dir.path()).await;
-    match door.episode("../secret").await {
+    let mut remote = opened(dir.path()).await;
+    match remote.episode("../secret").await {
         Err(Error::Records(refusal)) => assert_eq!(refusal.code, RefusalCode::BadPath),
         other => panic!("{other:?}"),
     }
-    let error = episodes::list(&mut door, &Part::default(), &[], 10)
+    let error = episodes::list(&mut remote, &Part::default(), &[], 10)
         .await
         .unwrap_err()
         .to_string();
@@ -87,7 +87,7 @@ async fn a_refusal_comes_back_as_one_with_its_words() {
 #[tokio::test]
 async fn an_answer_that_is_none_is_told_with_the_pods_name() {
     let router = Router::new().route(routes::CONTENTS, get(|| async { "<html>" }));
-    let error = Source::Door(connected(router).await)
+    let error = Source::Pod(connected(router).await)
         .contents()
         .await
         .unwrap_err()
@@ -96,7 +96,7 @@ async fn an_answer_that_is_none_is_told_with_the_pods_name() {
         error.contains("demo-driver-1-0") && error.contains("another version"),
         "{error}"
     );
-    let error = Source::Door(connected(Router::new()).await)
+    let error = Source::Pod(connected(Router::new()).await)
         .contents()
         .await
         .unwrap_err()

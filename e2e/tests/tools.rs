@@ -15,7 +15,9 @@ use serde_json::json;
 async fn a_store_is_copied_out_of_the_cluster_whole() -> Result<()> {
     let scene = Scene::new("copy").await?;
     let long = "0123456789\n".repeat(50_000);
-    scene.shelf("mine", &[("one", "1"), ("long", &long)]).await?;
+    scene
+        .volume_with_files("mine", &[("one", "1"), ("long", &long)])
+        .await?;
     let manifest = small_run("copied")?.with(
         "/store",
         json!({"persistentVolumeClaim": {"claimName": "mine"}, "path": "."}),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cel,
-    common::{ClaimSource, ConfigMapKeyRef, ImageSource},
-    sources::{HubDataset, ObjectStoreSource},
+    common::ConfigMapKeyRef,
+    sources::{ClaimSource, HubDataset, ImageSource, ObjectStoreSource},
 };
 
 /// What the agent works on.

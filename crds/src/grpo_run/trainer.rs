@@ -17,7 +17,6 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = cel::rule("self.sequenceParallel == 1 || (self.gpusPerNode > 0 && self.gpusPerNode % self.sequenceParallel == 0)", "trainer.sequenceParallel is {self.sequenceParallel}, which does not divide gpusPerNode {self.gpusPerNode}: the ranks that share a sequence are GPUs of one node"),
-    validation = cel::rule("self.expertParallel == 1 || (self.gpusPerNode > 0 && (self.nodes * self.gpusPerNode) % self.expertParallel == 0)", "trainer.expertParallel is {self.expertParallel}, which does not divide the {self.nodes * self.gpusPerNode} GPUs of nodes x gpusPerNode: choose a divisor of it"),
     validation = cel::rule("!self.colocate || self.gpusPerNode > 0", "trainer.colocate shares GPUs with the engines, but trainer.gpusPerNode is 0: set it, or leave colocate out"),
     validation = cel::rule("!(self.offload.optimizer || self.offload.parameters || self.offload.activations) || self.gpusPerNode > 0", "trainer.offload is for GPUs, but trainer.gpusPerNode is 0: set it, or leave offload out"),
     validation = cel::rule("!has(self.network) || !has(self.network.rdma) || self.gpusPerNode > 0", "trainer.network.rdma is for GPUs, but trainer.gpusPerNode is 0: set it, or leave rdma out")
@@ -38,10 +37,6 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16))]
     pub sequence_parallel: u32,
-    /// Ranks that the experts of a mixture of experts are divided over.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 4096))]
-    pub expert_parallel: u32,
     /// Tokens that a rank computes at a time; rows are packed up to it. Default: what the memory estimate leaves room
     /// for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,8 @@ pub use engines::{
     Device, EmbeddedEngine, Engine, ExternalEngine, ExternalProbe, ExternalWeights, SglangEngine, VllmEngine,
 };
 
-use crate::common::{EnvVariable, ModelSource, Period, PodOverlay};
+use crate::common::{EnvVariable, Period, PodOverlay};
+use crate::sources::ModelSource;
 
 /// Engines that serve one model and follow the weights of the run that has claimed them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]

@@ -6,7 +6,7 @@
     dead_code,
     unused_imports,
     clippy::unwrap_used,
-    reason = "each test binary uses a part of it"
+    reason = "other crates' tests use a part of it"
 )]
 
 pub mod bases;

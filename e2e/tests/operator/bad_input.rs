@@ -11,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Operator, Result, get, namespace, until};
+use super::{Operator, get, namespace, until};
+use crate::support::Result;
 use grpo_testing::ask::{Refusal, Verb, ask, ask_raw};
 use grpo_testing::chart;
 use grpo_testing::control_plane::{ControlPlane, OPERATORS, Options};

@@ -7,6 +7,7 @@ mod rest;
 
 use std::time::{Duration, Instant};
 
+use crate::support::Result;
 use grpo_testing::ask::{Refusal, Verb, ask};
 use grpo_testing::chart;
 use grpo_testing::control_plane::{ControlPlane, OPERATORS, Part, free_port};
@@ -16,8 +17,6 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-
-pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const START: Duration = Duration::from_secs(60);
 

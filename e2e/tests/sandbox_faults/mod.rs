@@ -13,6 +13,7 @@ mod played;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::support::Result;
 use futures::{StreamExt, stream};
 use grpo_gateway::begin::Beginning;
 use grpo_gateway::index::Bounds;
@@ -24,8 +25,6 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use played::{CUT, MISSING, Node, REJECTED};
 use serde_json::{Value, json};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const NAMESPACE: &str = "faults";
 const MAX: usize = 24;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::Result;
+use crate::support::Result;
 
 /// Images that begin so cannot be pulled.
 pub const MISSING: &str = "missing/";

@@ -39,10 +39,10 @@ enum Verdict {
     NotHere,
 }
 
-/// How the command ends; exit code 0 if nothing is said.
+/// How the command must end; exit code 0 if the row names nothing else.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Ends {
+struct ExpectedEnd {
     exit_code: Option<i32>,
     #[serde(default)]
     timed_out: bool,
@@ -72,7 +72,7 @@ struct Row {
     #[serde(default)]
     alone: bool,
     #[serde(default)]
-    ends: Ends,
+    ends: ExpectedEnd,
     then: Option<String>,
     #[serde(default)]
     then_shows: String,

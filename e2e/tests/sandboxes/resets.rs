@@ -61,7 +61,7 @@ fn cycles() -> usize {
 }
 
 #[derive(Default)]
-struct Seen {
+struct ResetTally {
     leases: usize,
     pods: BTreeSet<String>,
     /// From giving a sandbox back to having it again, where it was the same caller's.
@@ -76,9 +76,9 @@ fn differences(clean: &str, seen: &str) -> String {
     format!("{all:?}")
 }
 
-async fn one_after_another(pool: &Pool, worker: usize, count: usize, clean: &str) -> Result<Seen> {
+async fn one_after_another(pool: &Pool, worker: usize, count: usize, clean: &str) -> Result<ResetTally> {
     let image = task()?["image"].as_str().unwrap_or_default().to_owned();
-    let (mut seen, mut before, mut since) = (Seen::default(), None, Instant::now());
+    let (mut seen, mut before, mut since) = (ResetTally::default(), None, Instant::now());
     for cycle in 0..=count {
         let id = format!("worker-{worker}-{cycle}");
         let sandbox = pool.gateway()?.lease(&id, &image, Priority::Agent, SOON).await?;
@@ -114,7 +114,7 @@ async fn after_a_reset_nothing_of_a_hostile_workload_is_left() -> Result<()> {
     let began = Instant::now();
     let each = cycles().div_ceil(AT_ONCE);
     let workers = (0..AT_ONCE).map(|worker| one_after_another(&pool, worker, each, &clean));
-    let mut all = Seen::default();
+    let mut all = ResetTally::default();
     for seen in futures::future::join_all(workers).await {
         let seen = seen?;
         all.resets.extend(seen.resets);

@@ -4,11 +4,12 @@
 //! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test
 //! that fails leaves its namespace to be looked at; the next run of the same test clears it away.
 
+pub mod bars;
 pub mod gateway;
 pub mod kill;
 pub mod plugin;
 pub mod recorder;
-pub mod shelf;
+pub mod volume;
 
 use grpo_crds::GrpoRun;
 use grpo_demo::follow::{self, Ended, FollowError};

@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::JoinHandle;
 
-/// What was seen, oldest first.
-type Seen = Arc<Mutex<Vec<(f64, GrpoRun)>>>;
+/// Every version of the run that the watch showed and the time of each, oldest first.
+type RecordedStatuses = Arc<Mutex<Vec<(f64, GrpoRun)>>>;
 
 pub struct Recorder {
-    seen: Seen,
+    seen: RecordedStatuses,
     task: JoinHandle<()>,
 }
 
 impl Scene {
     /// Begins to record a run's status.
     pub fn record(&self, name: &str) -> Recorder {
-        let seen = Seen::default();
+        let seen = RecordedStatuses::default();
         let (runs, into, config) = (self.runs(), seen.clone(), wait::named(name));
         let task = tokio::spawn(async move {
             let events = watcher(runs, config);

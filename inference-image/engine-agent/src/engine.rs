@@ -1,6 +1,6 @@
 //! What the agent needs from an engine, whichever it guards.
 //!
-//! The rest of the agent (orders, pulling, status, the door) is the same for every engine. What differs is here, a
+//! The rest of the agent (orders, pulling, status, HTTP) is the same for every engine. What differs is here, a
 //! module each: how an engine is asked what it serves, how it is given a version, and how a request to sample is put to
 //! it.
 //!
@@ -13,6 +13,7 @@
 //! | [`remote`] | orders, passed on | what the other agent says |
 
 pub mod adapters;
+pub mod completion;
 pub mod embedded;
 pub mod experts;
 pub mod openai;
@@ -127,9 +128,9 @@ impl Page {
     }
 }
 
-/// The engine that an agent guards.
+/// The engine behind an agent.
 #[derive(Clone, Debug)]
-pub enum Guarded {
+pub enum EngineBackend {
     Embedded(embedded::Embedded),
     Vllm(vllm::Vllm),
     Sglang(sglang::Sglang),
@@ -139,18 +140,18 @@ pub enum Guarded {
 
 /// The same call on whichever engine it is.
 macro_rules! on_each {
-    ($guarded:expr, $engine:ident => $call:expr) => {
-        match $guarded {
-            Guarded::Embedded($engine) => $call,
-            Guarded::Vllm($engine) => $call,
-            Guarded::Sglang($engine) => $call,
-            Guarded::OpenAi($engine) => $call,
-            Guarded::Remote($engine) => $call,
+    ($backend:expr, $engine:ident => $call:expr) => {
+        match $backend {
+            EngineBackend::Embedded($engine) => $call,
+            EngineBackend::Vllm($engine) => $call,
+            EngineBackend::Sglang($engine) => $call,
+            EngineBackend::OpenAi($engine) => $call,
+            EngineBackend::Remote($engine) => $call,
         }
     };
 }
 
-impl Engine for Guarded {
+impl Engine for EngineBackend {
     fn reads_folders(&self) -> bool {
         on_each!(self, engine => engine.reads_folders())
     }

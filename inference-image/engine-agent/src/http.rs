@@ -1,4 +1,4 @@
-//! The door of an engine pod: orders and status for the driver, sampling for whoever asks, health for the kubelet.
+//! The HTTP API of an engine pod: orders and status for the driver, sampling for clients, health for the kubelet.
 //!
 //! Sampling passes through, in whichever words the engine understands. A request that names a version gets an answer
 //! sampled from that version or a 409, checked before the engine is asked and again on what it answered.
@@ -7,7 +7,7 @@
 //! engine's process answers (`/engine/healthz`), and, before it ends a replica, that requests in progress come to their
 //! end first (`/agent/v1/drain`).
 
-use crate::engine::{Engine, Guarded, Page};
+use crate::engine::{Engine, EngineBackend, Page};
 use crate::metrics::Metrics;
 use crate::worker::Orders;
 use axum::body::Bytes;
@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Semaphore, watch};
 
-/// What the handlers share.
-pub struct Door {
-    pub engine: Guarded,
+/// State that the HTTP handlers share.
+pub struct HttpState {
+    pub engine: EngineBackend,
     pub orders: watch::Sender<Orders>,
     pub status: watch::Receiver<AgentStatus>,
     /// Requests at the engine at one time.
@@ -46,8 +46,8 @@ pub struct Limits {
     pub answer_bytes: usize,
 }
 
-pub fn router(door: Arc<Door>) -> Router {
-    let request_bytes = door.limits.request_bytes;
+pub fn router(state: Arc<HttpState>) -> Router {
+    let request_bytes = state.limits.request_bytes;
     Router::new()
         .route("/v1/completions", post(complete))
         .route("/v1/models", get(models))
@@ -61,7 +61,7 @@ pub fn router(door: Arc<Door>) -> Router {
         .route("/metrics", get(metrics))
         .fallback(|| async { refusal(ErrorBody::new(ErrorCode::NotFound, "the engine agent has no such path")) })
         .layer(DefaultBodyLimit::max(request_bytes))
-        .with_state(door)
+        .with_state(state)
 }
 
 fn refusal(error: ErrorBody) -> Response {
@@ -81,26 +81,30 @@ struct ChoiceFrom {
     weights_version: String,
 }
 
-async fn complete(State(door): State<Arc<Door>>, headers: HeaderMap, body: Result<Bytes, BytesRejection>) -> Response {
-    let answer = door.complete(&headers, body).await;
-    door.metrics.count(answer.as_ref().err());
+async fn complete(
+    State(state): State<Arc<HttpState>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let answer = state.complete(&headers, body).await;
+    state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
 
-async fn models(State(door): State<Arc<Door>>) -> Response {
-    page(&door, Page::Models).await
+async fn models(State(state): State<Arc<HttpState>>) -> Response {
+    page(&state, Page::Models).await
 }
 
-async fn engine_metrics(State(door): State<Arc<Door>>) -> Response {
-    page(&door, Page::Metrics).await
+async fn engine_metrics(State(state): State<Arc<HttpState>>) -> Response {
+    page(&state, Page::Metrics).await
 }
 
-async fn engine_health(State(door): State<Arc<Door>>) -> Response {
-    page(&door, Page::Health).await
+async fn engine_health(State(state): State<Arc<HttpState>>) -> Response {
+    page(&state, Page::Health).await
 }
 
-async fn page(door: &Door, page: Page) -> Response {
-    match door.engine.page(page).await {
+async fn page(state: &HttpState, page: Page) -> Response {
+    match state.engine.page(page).await {
         Ok(answer) => answer.into_response(),
         Err(fault) => refusal(fault.refusal()),
     }
@@ -108,15 +112,15 @@ async fn page(door: &Door, page: Page) -> Response {
 
 /// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its
 /// successor lets in again.
-async fn drain(State(door): State<Arc<Door>>) -> Response {
-    door.draining.store(true, Ordering::Relaxed);
+async fn drain(State(state): State<Arc<HttpState>>) -> Response {
+    state.draining.store(true, Ordering::Relaxed);
     tracing::info!("no new requests; those in progress come to their end");
-    let everybody = door.places.acquire_many(door.max_inflight).await;
+    let everybody = state.places.acquire_many(state.max_inflight).await;
     drop(everybody);
     "drained".into_response()
 }
 
-async fn order(State(door): State<Arc<Door>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
+async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
     let order = match body {
         Ok(Json(order)) => order,
         Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
@@ -124,7 +128,7 @@ async fn order(State(door): State<Arc<Door>>, body: Result<Json<WeightsOrder>, J
     if let Err(error) = check(&order) {
         return refusal(error);
     }
-    door.orders.send_if_modified(|orders| {
+    state.orders.send_if_modified(|orders| {
         orders.received += 1;
         let another = orders.wanted.as_ref() != Some(&order);
         if another {
@@ -150,15 +154,15 @@ fn check(order: &WeightsOrder) -> Result<(), ErrorBody> {
     Ok(())
 }
 
-async fn status(State(door): State<Arc<Door>>) -> Json<AgentStatus> {
-    Json(door.status.borrow().clone())
+async fn status(State(state): State<Arc<HttpState>>) -> Json<AgentStatus> {
+    Json(state.status.borrow().clone())
 }
 
-async fn ready(State(door): State<Arc<Door>>) -> Response {
-    if door.draining.load(Ordering::Relaxed) {
+async fn ready(State(state): State<Arc<HttpState>>) -> Response {
+    if state.draining.load(Ordering::Relaxed) {
         return refusal(ends());
     }
-    let status = door.status.borrow().clone();
+    let status = state.status.borrow().clone();
     match status.serving {
         Some(serving) => format!("serves {serving}").into_response(),
         None => refusal(ErrorBody::new(
@@ -170,8 +174,8 @@ async fn ready(State(door): State<Arc<Door>>) -> Response {
     }
 }
 
-async fn metrics(State(door): State<Arc<Door>>) -> Response {
-    match door.metrics.text(&door.status.borrow()) {
+async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
+    match state.metrics.text(&state.status.borrow()) {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,
@@ -191,7 +195,7 @@ fn ends() -> ErrorBody {
     )
 }
 
-impl Door {
+impl HttpState {
     async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
         let body = body.map_err(|rejection| {
             let code = match rejection.status() {
@@ -238,7 +242,7 @@ impl Door {
     /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they
     /// begin with it.
     fn names_versions(&self, wanted: &Option<String>) -> bool {
-        wanted.is_some() || !matches!(self.engine, Guarded::Embedded(_) | Guarded::Remote(_))
+        wanted.is_some() || !matches!(self.engine, EngineBackend::Embedded(_) | EngineBackend::Remote(_))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The engine agent: the only door of every engine pod.
+//! The engine agent: every engine pod is reached only through it.
 //!
 //! Two flows. Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the
 //! [`engine`]'s admin API → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the
@@ -13,7 +13,7 @@ pub mod pull;
 pub mod worker;
 
 use cache::Cache;
-use engine::Guarded;
+use engine::EngineBackend;
 use engine::embedded::Embedded;
 use engine::openai::{OpenAi, Probe};
 use engine::remote::Remote;
@@ -21,7 +21,7 @@ use engine::sglang::Sglang;
 use engine::vllm::Vllm;
 use engine::wire::Server;
 use grpo_engine_protocol::{AgentState, AgentStatus};
-use http::{Door, Limits};
+use http::{HttpState, Limits};
 use metrics::Metrics;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
 use reqwest::{Client, Url};
@@ -104,7 +104,7 @@ pub async fn serve(
         path: options.cache_dir.display().to_string(),
         cause,
     })?;
-    let engine = guarded(&options)?;
+    let engine = backend(&options)?;
     let (orders, ordered) = watch::channel(Orders::default());
     let (status, seen) = watch::channel(AgentStatus {
         instance: options.instance,
@@ -125,7 +125,7 @@ pub async fn serve(
         draining: draining.clone(),
         pace: options.pace,
     };
-    let door = Door {
+    let state = HttpState {
         engine,
         orders,
         status: seen,
@@ -137,7 +137,7 @@ pub async fn serve(
     };
     let work = tokio::spawn(worker.run());
     let stop = work.abort_handle();
-    let server = axum::serve(listener, http::router(Arc::new(door))).with_graceful_shutdown(shutdown);
+    let server = axum::serve(listener, http::router(Arc::new(state))).with_graceful_shutdown(shutdown);
     let outcome = tokio::select! {
         served = server => served.map_err(AgentError::Http),
         _ = work => Err(AgentError::WorkerEnded),
@@ -147,7 +147,7 @@ pub async fn serve(
 }
 
 /// The engine with a client of its own, which alone carries the key.
-fn guarded(options: &Options) -> Result<Guarded, AgentError> {
+fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &options.api_key {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.trim()))?;
@@ -166,10 +166,10 @@ fn guarded(options: &Options) -> Result<Guarded, AgentError> {
         answer_bytes: options.limits.answer_bytes,
     };
     Ok(match options.kind.clone() {
-        Kind::Embedded => Guarded::Embedded(Embedded(server)),
-        Kind::Vllm { no_folders, cpu } => Guarded::Vllm(Vllm::new(server, no_folders, cpu)),
-        Kind::Sglang { no_folders } => Guarded::Sglang(Sglang::new(server, no_folders)),
-        Kind::OpenAi { model, probe } => Guarded::OpenAi(OpenAi::new(server, model, probe)),
-        Kind::Agent => Guarded::Remote(Remote(server)),
+        Kind::Embedded => EngineBackend::Embedded(Embedded(server)),
+        Kind::Vllm { no_folders, cpu } => EngineBackend::Vllm(Vllm::new(server, no_folders, cpu)),
+        Kind::Sglang { no_folders } => EngineBackend::Sglang(Sglang::new(server, no_folders)),
+        Kind::OpenAi { model, probe } => EngineBackend::OpenAi(OpenAi::new(server, model, probe)),
+        Kind::Agent => EngineBackend::Remote(Remote(server)),
     })
 }

@@ -1,4 +1,4 @@
-//! `grpo-engine-agent`: the door of an engine pod as a process.
+//! `grpo-engine-agent`: the agent of an engine pod as a process.
 
 use clap::{Parser, ValueEnum};
 use grpo_engine_agent::engine::openai::Probe;

@@ -1,12 +1,8 @@
 //! The agent between a real engine and a source of weights, over real sockets.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Agent, Source, engine, model_of};
 use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorBody, ErrorCode, FinishReason};
 use std::sync::Arc;
-use support::{Agent, Source, engine, model_of};
 
 const SAMPLE: u32 = 8;
 
@@ -264,7 +260,7 @@ async fn what_is_too_large_too_much_or_no_order_is_refused() {
     let answer = agent
         .client
         .post(&url)
-        .body(vec![b' '; support::MAX_REQUEST_BYTES + 1])
+        .body(vec![b' '; crate::support::MAX_REQUEST_BYTES + 1])
         .send()
         .await
         .unwrap();

@@ -4,10 +4,7 @@
 //! of that version's weights transformers decides afterwards (`e2e/engines/tiny_qwen3.py compare`), from the rows that
 //! are written down here.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Agent, Source};
 use grpo_engine_agent::Kind;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_protocol::completion::Prompt;
@@ -18,7 +15,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use support::{Agent, Source};
 use tokio::task::JoinHandle;
 
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];

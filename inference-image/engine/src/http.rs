@@ -4,8 +4,8 @@
 
 use crate::inbox::{Inbox, Install};
 use crate::metrics::Metrics;
-use crate::model::Model;
-use crate::request::{self, Bounds};
+use crate::model::{Bounds, Model};
+use crate::request;
 use crate::scheduler::Report;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, State};
@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 /// Largest body taken: a few thousand prompts of a few thousand ids.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// What the handlers share with the loop.
-pub struct Door {
+/// State that the HTTP handlers share with the engine loop.
+pub struct HttpState {
     pub inbox: Arc<Inbox>,
     pub report: Arc<Mutex<Report>>,
     pub metrics: Arc<Metrics>,
@@ -41,17 +41,17 @@ pub struct Door {
     pub answers: AtomicU64,
 }
 
-pub fn router(door: Arc<Door>) -> Router {
+pub fn router(state: Arc<HttpState>) -> Router {
     Router::new()
         .route("/v1/completions", post(complete))
         .route("/v1/models", get(models))
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
         .route("/admin/load", post(load))
-        .route("/admin/state", get(state))
+        .route("/admin/state", get(engine_state))
         .fallback(|| async { Refusal(ErrorBody::new(ErrorCode::NotFound, "the engine has no such path")) })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(door)
+        .with_state(state)
 }
 
 /// Seconds since the epoch.
@@ -82,28 +82,28 @@ impl From<JsonRejection> for Refusal {
 }
 
 async fn complete(
-    State(door): State<Arc<Door>>,
+    State(state): State<Arc<HttpState>>,
     headers: HeaderMap,
     body: Result<Json<CompletionRequest>, JsonRejection>,
 ) -> Result<Json<CompletionResponse>, Refusal> {
-    let answer = door.complete(headers, body).await;
+    let answer = state.complete(headers, body).await;
     let counter = if answer.is_ok() {
-        &door.metrics.requests
+        &state.metrics.requests
     } else {
-        &door.metrics.refused
+        &state.metrics.refused
     };
     counter.inc();
     answer.map(Json)
 }
 
-async fn models(State(door): State<Arc<Door>>) -> Json<ModelList> {
+async fn models(State(state): State<Arc<HttpState>>) -> Json<ModelList> {
     let card = ModelCard {
-        id: door.model_name.clone(),
+        id: state.model_name.clone(),
         object: "model".to_owned(),
-        created: door.started,
+        created: state.started,
         owned_by: "grpo.dev".to_owned(),
-        max_model_len: door.bounds.max_context as u32,
-        weights_version: Some(door.report().version),
+        max_model_len: state.bounds.max_context as u32,
+        weights_version: Some(state.report().version),
     };
     Json(ModelList {
         object: "list".to_owned(),
@@ -111,9 +111,9 @@ async fn models(State(door): State<Arc<Door>>) -> Json<ModelList> {
     })
 }
 
-async fn metrics(State(door): State<Arc<Door>>) -> Response {
-    door.metrics.waiting.set(door.inbox.waiting() as i64);
-    match door.metrics.text() {
+async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
+    state.metrics.waiting.set(state.inbox.waiting() as i64);
+    match state.metrics.text() {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,
@@ -126,26 +126,26 @@ async fn metrics(State(door): State<Arc<Door>>) -> Response {
     }
 }
 
-async fn state(State(door): State<Arc<Door>>) -> Json<EngineState> {
-    let report = door.report();
+async fn engine_state(State(state): State<Arc<HttpState>>) -> Json<EngineState> {
+    let report = state.report();
     Json(EngineState {
         version: report.version,
         sha256: report.sha256,
         draining: report.draining,
         running: report.running as u64,
-        waiting: (report.waiting + door.inbox.waiting()) as u64,
-        max_rows: door.max_rows as u32,
-        max_context: door.bounds.max_context as u32,
+        waiting: (report.waiting + state.inbox.waiting()) as u64,
+        max_rows: state.max_rows as u32,
+        max_context: state.bounds.max_context as u32,
     })
 }
 
 async fn load(
-    State(door): State<Arc<Door>>,
+    State(state): State<Arc<HttpState>>,
     body: Result<Json<LoadRequest>, JsonRejection>,
 ) -> Result<Json<LoadResponse>, Refusal> {
     let Json(request) = body?;
     // In a task of its own: a caller that hangs up must not leave a version half installed.
-    let loaded = tokio::spawn(async move { door.load(request).await }).await;
+    let loaded = tokio::spawn(async move { state.load(request).await }).await;
     match loaded {
         Ok(loaded) => loaded.map(Json).map_err(Refusal),
         Err(error) => Err(Refusal(ErrorBody::new(
@@ -155,7 +155,7 @@ async fn load(
     }
 }
 
-impl Door {
+impl HttpState {
     async fn complete(
         &self,
         headers: HeaderMap,

@@ -1,38 +1,11 @@
 //! What the HTTP side hands to the engine loop: jobs, as many as are allowed to wait, and models to switch to.
 
+use crate::job::Job;
 use crate::model::Model;
-use crate::sampling::Sampling;
-use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
+use grpo_engine_protocol::{ErrorBody, ErrorCode};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
-
-/// A checked request: `samples` continuations of each prompt.
-pub struct Job {
-    pub prompts: Vec<Vec<u32>>,
-    pub samples: u32,
-    pub max_tokens: usize,
-    pub sampling: Sampling,
-    pub stop_tokens: Vec<u32>,
-    pub ignore_eos: bool,
-    /// The version the answer must come from.
-    pub wanted: Option<String>,
-    pub reply: oneshot::Sender<Result<Answer, ErrorBody>>,
-}
-
-/// Every row of a job, in order.
-pub struct Answer {
-    pub version: String,
-    pub rows: Vec<AnswerRow>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct AnswerRow {
-    pub tokens: Vec<u32>,
-    pub logprobs: Vec<f32>,
-    pub finish: FinishReason,
-    pub stop_token: Option<u32>,
-}
 
 /// A model to serve from now on, and whom to tell that it is so.
 pub struct Install {

@@ -5,12 +5,13 @@
 //! those do not: an answer is a function of the request, its seed and the weights, bit for bit, whatever else runs at
 //! the same time.
 //!
-//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] (bounded) → [`scheduler`] (the loop; [`prefix`] reuse,
+//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop; [`prefix`] reuse,
 //! [`sampling`]) → answer. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
 //! inbox → loop.
 
 pub mod http;
 pub mod inbox;
+pub mod job;
 pub mod metrics;
 pub mod model;
 pub mod prefix;
@@ -19,11 +20,10 @@ pub mod sampling;
 pub mod scheduler;
 
 use grpo_engine_protocol::BASE_VERSION;
-use http::Door;
+use http::HttpState;
 use inbox::Inbox;
 use metrics::Metrics;
-use model::{LoadError, Model};
-use request::Bounds;
+use model::{Bounds, LoadError, Model};
 use scheduler::{Report, Scheduler, SchedulerLimits};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -100,7 +100,7 @@ pub async fn serve(
         })
         .map_err(EngineError::Thread)?;
 
-    let door = Door {
+    let state = HttpState {
         inbox: inbox.clone(),
         report,
         metrics,
@@ -111,7 +111,7 @@ pub async fn serve(
         started: http::now(),
         answers: AtomicU64::new(0),
     };
-    let server = axum::serve(listener, http::router(Arc::new(door))).with_graceful_shutdown(shutdown);
+    let server = axum::serve(listener, http::router(Arc::new(state))).with_graceful_shutdown(shutdown);
     let outcome = tokio::select! {
         served = server => served.map_err(EngineError::Http),
         _ = ended => Err(EngineError::LoopEnded),

@@ -16,7 +16,7 @@ struct Flags {
     /// Folder of config.json and model.safetensors.
     #[arg(long, default_value = "/model")]
     model_dir: PathBuf,
-    /// Loopback: the agent beside it is the door. The admin API is on this port too.
+    /// Loopback: the agent beside it forwards requests. The admin API is on this port too.
     #[arg(long, default_value = "127.0.0.1:8001")]
     listen: SocketAddr,
     /// The name that /v1/models lists.

@@ -1,10 +1,16 @@
 //! One weights version in memory: read from a folder, checked, and packed for decoding.
 
-use crate::request::Bounds;
 use grpo_model::decode::{Chunk, Decoder, Scratch, Sequence};
 use grpo_model::{Config, ModelError, weights};
 use serde::Deserialize;
 use std::path::Path;
+
+/// The vocabulary and context that requests are checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub vocabulary: usize,
+    pub max_context: usize,
+}
 
 pub struct Model {
     pub version: String,
@@ -48,9 +54,9 @@ pub enum LoadError {
     NonFinite { version: String },
 }
 
-/// What only an engine reads of config.json.
+/// The fields of config.json that only an engine reads.
 #[derive(Deserialize)]
-struct Ends {
+struct EndTokenConfig {
     #[serde(default)]
     eos_token_id: EndTokens,
 }
@@ -139,8 +145,8 @@ fn end_tokens(dir: &Path) -> Result<Vec<u32>, LoadError> {
         cause,
     };
     let bytes = std::fs::read(&path).map_err(|error| wrong(error.to_string()))?;
-    let ends: Ends = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-    Ok(match ends.eos_token_id {
+    let config: EndTokenConfig = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    Ok(match config.eos_token_id {
         EndTokens::None => Vec::new(),
         EndTokens::One(token) => vec![token],
         EndTokens::Many(tokens) => tokens,

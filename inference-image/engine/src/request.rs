@@ -1,6 +1,7 @@
 //! From a completion request to a job: every bound is checked here, and every refusal says which field and why.
 
-use crate::inbox::{Answer, Job};
+use crate::job::{Job, Reply};
+use crate::model::Bounds;
 use crate::sampling::Sampling;
 use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,16 +9,6 @@ use tokio::sync::oneshot;
 
 /// Most rows one request may ask for: prompts times samples.
 const MAX_ROWS_PER_REQUEST: usize = 1024;
-
-/// What a job's answer arrives on.
-pub type Reply = oneshot::Receiver<Result<Answer, ErrorBody>>;
-
-/// What the engine can take.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    pub vocabulary: usize,
-    pub max_context: usize,
-}
 
 /// Checks a request and makes it a job.
 pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -> Result<(Job, Reply), ErrorBody> {

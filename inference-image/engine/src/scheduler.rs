@@ -8,7 +8,8 @@
 //! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with
 //! the last of them.
 
-use crate::inbox::{Answer, AnswerRow, Arrivals, Inbox, Install, Job};
+use crate::inbox::{Arrivals, Inbox, Install};
+use crate::job::{Answer, AnswerRow, Job};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::prefix::{BlockNumber, PrefixCache, piece};

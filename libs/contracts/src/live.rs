@@ -11,18 +11,18 @@ use crate::RunConfig;
 /// Changes of these are executed by others, or by nobody before the next start.
 const OF_OTHERS: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "inference.pool", "sandboxes.pool"];
 
-/// A `run.json` with what may change in it taken over.
+/// The configuration after the live changes of a newer `run.json`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
+pub struct LiveUpdate {
     pub config: RunConfig,
     /// Paths below `spec` that differ too, and stay as they were.
     pub ignored: Vec<String>,
 }
 
-/// A `run.json` that is not this run's.
+/// The `run.json` belongs to another run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is the configuration of a run with uid {found}, and this run's uid is {own}")]
-pub struct Foreign {
+pub struct OtherRunError {
     pub own: String,
     pub found: String,
 }
@@ -30,9 +30,9 @@ pub struct Foreign {
 impl RunConfig {
     /// This configuration with what may change while a run runs as it is in `newer`: the number of iterations,
     /// sampling, checkpoints, and when sets are evaluated.
-    pub fn with_live_changes_of(&self, newer: &Self) -> Result<Taken, Foreign> {
+    pub fn with_live_changes_of(&self, newer: &Self) -> Result<LiveUpdate, OtherRunError> {
         if newer.uid != self.uid {
-            return Err(Foreign {
+            return Err(OtherRunError {
                 own: self.uid.clone(),
                 found: newer.uid.clone(),
             });
@@ -59,7 +59,7 @@ impl RunConfig {
                 .iter()
                 .any(|other| path == other || path.starts_with(&format!("{other}.")))
         });
-        Ok(Taken { config, ignored })
+        Ok(LiveUpdate { config, ignored })
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
              algorithm: {learningRate: 0.5}, trainer: {nodes: 7}, suspend: true, sandboxes: {pool: {max: 3}}, \
              ttlSecondsAfterFinished: 9}",
         );
-        let Taken { config: taken, ignored } = old.with_live_changes_of(&newer).unwrap();
+        let LiveUpdate { config: taken, ignored } = old.with_live_changes_of(&newer).unwrap();
         assert_eq!(taken.spec.rollout.iterations, 99);
         assert_eq!(taken.spec.rollout.sampling, newer.spec.rollout.sampling);
         assert_eq!(taken.spec.checkpoint, newer.spec.checkpoint);

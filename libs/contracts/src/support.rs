@@ -9,10 +9,9 @@ use serde::Serialize;
 use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
-    common::ClaimSource,
     grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, OnSync, RowFormat, Sampling, Select, Trainer},
     sandbox_pool::SandboxPoolSpec,
-    sources::ImageSource,
+    sources::{ClaimSource, ImageSource},
 };
 
 /// A field that nobody executes.
@@ -232,12 +231,6 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
 }
 
 fn trainer(found: &mut Found, trainer: &Trainer) {
-    found.unless(
-        trainer.expert_parallel == 1,
-        "trainer.expertParallel",
-        &trainer.expert_parallel,
-        "use 1: experts are sharded over all ranks with every other parameter",
-    );
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 

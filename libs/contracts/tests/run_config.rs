@@ -1,7 +1,5 @@
 //! `run.json`: where processes find model, datasets, store and endpoints.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 
 use grpo_contracts::RunConfig;

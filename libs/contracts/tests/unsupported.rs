@@ -1,15 +1,9 @@
 //! What no process executes yet is named with field, value and remedy; what the demo asks for is executed.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../../crds/tests/support/bases.rs"]
-#[allow(dead_code, reason = "the API's tests use all of it")]
-mod support;
-
+use crate::support::{bases, merged};
 use grpo_contracts::support::{in_words, unsupported};
 use grpo_crds::GrpoRun;
 use serde_json::Value;
-use support::{bases, merged};
 
 fn found(manifest: Value) -> Vec<(String, String)> {
     let run: GrpoRun = serde_json::from_value(manifest).unwrap();
@@ -121,8 +115,8 @@ const CASES: [(&str, &[(&str, &str)]); 21] = [
         &[("algorithm.allowFrozenSampler", "true")],
     ),
     (
-        "{trainer: {gpusPerNode: 8, expertParallel: 2, colocate: true}}",
-        &[("trainer.expertParallel", "2"), ("trainer.colocate", "true")],
+        "{trainer: {gpusPerNode: 8, colocate: true}}",
+        &[("trainer.colocate", "true")],
     ),
     (
         "{resumeFrom: {path: a}, sandboxes: {pool: {warm: {ahead: 2}, allowedNamespaces: [n]}}}",
@@ -151,12 +145,12 @@ fn what_is_not_executed_is_named_with_its_value() {
 fn the_words_name_path_value_and_remedy() {
     let run: GrpoRun = serde_json::from_value(merged(
         &bases()["train"],
-        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "expertParallel": 8}, "reward": {"process": {"poolRef": {"name": "judge"}}}}}),
+        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "reward": {"process": {"poolRef": {"name": "judge"}}}}}),
     ))
     .unwrap();
     let words = in_words(&unsupported(&run.spec));
     assert!(
-        words.contains("spec.trainer.expertParallel: 8 is not executed by this version: use 1"),
+        words.contains("spec.trainer.colocate: true is not executed by this version: leave it out"),
         "{words}"
     );
     assert!(words.contains("spec.reward.process: "), "{words}");

@@ -1,10 +1,10 @@
-//! The body of every refusal: a code for programs, a message for people, and whose fault it is.
+//! The body of every refusal: a code for programs, a message for people, and where the error comes from.
 
 use serde::{Deserialize, Serialize};
 
-/// Who has to do something about an error. Decides whether an episode is void or unresolved, so it is never guessed.
+/// Where an error comes from. Decides whether an episode is void or unresolved, so it is never guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fault {
+pub enum ErrorOrigin {
     /// The cluster, the network or one of our processes: retry, and never hold it against the policy.
     Infrastructure,
     /// What the policy or the model did, such as weights that produce no finite number.
@@ -24,7 +24,7 @@ pub enum ErrorCode {
     ContextTooLong,
     /// Experts were asked for, and the engine reports none.
     ExpertsNotReported,
-    /// The body is larger than the door lets in.
+    /// The body is larger than the limit.
     BodyTooLarge,
     /// As many requests wait as are allowed to; come back later.
     QueueFull,
@@ -52,7 +52,7 @@ pub enum ErrorCode {
 pub struct ErrorBody {
     pub code: ErrorCode,
     pub message: String,
-    pub fault: Fault,
+    pub fault: ErrorOrigin,
     /// The version that serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,
@@ -66,7 +66,7 @@ impl ErrorBody {
         Self {
             code,
             message: message.into(),
-            fault: code.fault(),
+            fault: code.origin(),
             serving: None,
             wanted: None,
         }
@@ -107,21 +107,21 @@ impl ErrorBody {
 }
 
 impl ErrorCode {
-    fn fault(self) -> Fault {
+    fn origin(self) -> ErrorOrigin {
         match self {
             Self::InvalidRequest
             | Self::TextPromptUnsupported
             | Self::ContextTooLong
             | Self::ExpertsNotReported
             | Self::BodyTooLarge
-            | Self::NotFound => Fault::Client,
-            Self::NonFiniteLogits => Fault::Workload,
+            | Self::NotFound => ErrorOrigin::Client,
+            Self::NonFiniteLogits => ErrorOrigin::Workload,
             Self::QueueFull
             | Self::WrongWeights
             | Self::EngineUnavailable
             | Self::EngineMisbehaved
             | Self::LoadFailed
-            | Self::Unknown => Fault::Infrastructure,
+            | Self::Unknown => ErrorOrigin::Infrastructure,
         }
     }
 }

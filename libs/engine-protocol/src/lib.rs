@@ -22,7 +22,7 @@ pub use completion::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,
     Prompt, Usage,
 };
-pub use error::{ErrorBody, ErrorCode, Fault};
+pub use error::{ErrorBody, ErrorCode, ErrorOrigin};
 pub use experts::{ExpertsFault, RoutedExperts};
 
 /// The request header that names the weights version an answer must be sampled from.

@@ -1,7 +1,8 @@
 //! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may
 //! lay over them.
 
-use grpo_crds::common::{EnvVariable, ModelSource, PodOverlay};
+use grpo_crds::common::{EnvVariable, PodOverlay};
+use grpo_crds::sources::ModelSource;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::{Map, Value, json};
 

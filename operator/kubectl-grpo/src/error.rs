@@ -50,7 +50,7 @@ pub enum Error {
     #[error("pod {pod}, which reads the store of GrpoRun {run}, does not run: {why}")]
     Reader { run: String, pod: String, why: String },
     #[error("asking pod {pod} for records: {why}")]
-    Door { pod: String, why: String },
+    PodConnection { pod: String, why: String },
     #[error("{0}")]
     NoEpisode(String),
     #[error("GrpoRun {run} has no pods yet; `kubectl grpo status {run}` says what it waits for")]

@@ -315,7 +315,7 @@ mod tests {
             "spec": {
                 "model": {"image": {"reference": "example.com/model:1"}},
                 "agent": {"bash": {}},
-                "trainer": {"gpusPerNode": 8, "expertParallel": 8},
+                "trainer": {"gpusPerNode": 8, "colocate": true},
                 "inference": {"pool": {"engine": {"embedded": {}}}},
                 "sandboxes": {"pool": {"max": 4}},
                 "store": {"persistentVolumeClaim": {"claimName": "runs"}}
@@ -324,6 +324,6 @@ mod tests {
         .unwrap();
         let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
         assert_eq!(fault.reason, support::REASON);
-        assert!(fault.message.contains("spec.trainer.expertParallel: 8"), "{fault}");
+        assert!(fault.message.contains("spec.trainer.colocate: true"), "{fault}");
     }
 }

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, Fault as Whose, Prompt, WEIGHTS_HEADER,
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Prompt, WEIGHTS_HEADER,
     WeightsOrder,
 };
 use std::collections::BTreeMap;
@@ -232,7 +232,7 @@ impl Engines {
             self.with(replica, |r| r.serving.clone_from(&error.serving));
         }
         match (error.fault, error.code) {
-            (Whose::Workload, _) => Refused::Terminal(Fault::new(
+            (ErrorOrigin::Workload, _) => Refused::Terminal(Fault::new(
                 "ModelDiverged",
                 format!(
                     "engine {replica} says: {}; lower the learning rate or start from an earlier checkpoint",
@@ -248,15 +248,17 @@ impl Engines {
                     error.message
                 ),
             )),
-            (Whose::Client, _) => Refused::Terminal(Fault::new(
+            (ErrorOrigin::Client, _) => Refused::Terminal(Fault::new(
                 "EngineRefuses",
                 format!(
                     "engine {replica} refuses what this run samples with: {}; compare the agent's contextTokens with the engine's length",
                     error.message
                 ),
             )),
-            (Whose::Infrastructure, ErrorCode::WrongWeights | ErrorCode::QueueFull) => Refused::Again(error.message),
-            (Whose::Infrastructure, _) => self.rest(replica, error.message),
+            (ErrorOrigin::Infrastructure, ErrorCode::WrongWeights | ErrorCode::QueueFull) => {
+                Refused::Again(error.message)
+            }
+            (ErrorOrigin::Infrastructure, _) => self.rest(replica, error.message),
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::config::Settings;
 use crate::fault::{DriverError, Fault};
 use grpo_contracts::RunConfig;
-use grpo_contracts::live::Foreign;
+use grpo_contracts::live::OtherRunError;
 use grpo_records::settings::LiveSettings;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub enum LiveError {
     #[error("{path} is no run.json: {source}")]
     NotJson { path: PathBuf, source: serde_json::Error },
     #[error("{path} is not this run's: {source}")]
-    Foreign { path: PathBuf, source: Foreign },
+    Foreign { path: PathBuf, source: OtherRunError },
     #[error("{path} asks for what is not executed: {source}")]
     Unsupported { path: PathBuf, source: Fault },
 }

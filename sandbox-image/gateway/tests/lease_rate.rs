@@ -1,23 +1,19 @@
 //! How many leases a second the gateway itself gives out: everything that it talks to is played, over loopback. Pods
 //! run at once, and sandboxd believes everybody. Prints figures;
-//! `cargo test -p grpo-gateway --release --test lease_rate -- --ignored --nocapture`.
-
-#![allow(clippy::unwrap_used)]
-
-mod played;
+//! `cargo test -p grpo-gateway --release --test gateway -- --ignored --nocapture lease_rate::`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::played::{Gateway, Nodes, Server, bounds};
 use axum::Router;
 use axum::routing::{get, post};
 use grpo_gateway::core::{Core, now};
 use grpo_gateway::index::{Bounds, Index};
 use grpo_gateway::ledger::Counters;
 use grpo_sandbox_protocol::{LeaseRequest, Priority, SANDBOXD_PORT};
-use played::{Gateway, Nodes, Server, bounds};
 
 /// Addresses of sandboxds; many pods share one.
 const SANDBOXDS: usize = 64;

@@ -1,7 +1,5 @@
 //! The ledger against an API server that compares resource versions, as the real one does.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

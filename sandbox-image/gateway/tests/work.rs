@@ -1,7 +1,5 @@
 //! What a holder does in its sandbox, through the gateway's door and a real sandboxd.
 
-#![allow(clippy::unwrap_used)]
-
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

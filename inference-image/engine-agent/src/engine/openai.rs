@@ -14,8 +14,8 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::completion::{Completion, Proof, answered, completion};
 use super::experts::not_reported;
-use super::vllm::{Completion, Proof, answered, completion};
 use super::wire::{Answered, Server, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
 

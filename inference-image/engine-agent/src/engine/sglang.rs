@@ -15,8 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::adapters::{Adapters, version_of_label};
+use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
-use super::vllm::{Span, finish_reason, sampled_from};
 use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
 

@@ -5,8 +5,6 @@
 //! of a row is `100 + j`, with the logprob `-0.5 - j`. Of a mixture, the token at position p goes through the experts
 //! 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};

@@ -1,8 +1,5 @@
 //! An agent on a port of its own, and a source of weights that can be told to misbehave.
 
-// Each test uses a part of it.
-#![allow(dead_code)]
-
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine;
 pub mod fake;

@@ -1,6 +1,6 @@
 //! A tiny random model, an engine in front of it, and a client. Used by the agent's tests as well.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+#![allow(dead_code, clippy::unwrap_used, reason = "the agent's tests use a part of it")]
 
 use grpo_engine::{Options, serve};
 use grpo_engine_protocol::{CompletionRequest, CompletionResponse, EngineState, ErrorBody};

@@ -4,11 +4,7 @@
 //! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the
 //! spec.
 
-use grpo_crds::{
-    InferencePoolSpec,
-    common::{ModelSource, SecretKeyRef},
-    inference_pool::LoraLimits,
-};
+use grpo_crds::{InferencePoolSpec, common::SecretKeyRef, inference_pool::LoraLimits, sources::ModelSource};
 
 /// The engine listens here, on loopback: the agent beside it is the only door.
 pub const ENGINE_PORT: u16 = 8001;

@@ -1,10 +1,10 @@
-//! Where a run's records are read: in a copied folder, through the door of its driver, or through that of a reader pod
+//! Where a run's records are read: in a copied folder, over a connection to its driver, or over one to a reader pod
 //! that is made for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
 
-mod door;
+mod pod_connection;
 mod reader;
 
-pub use door::Door;
+pub use pod_connection::PodConnection;
 pub use reader::pod as reader_pod;
 
 use crate::arguments::RecordsOptions;
@@ -23,21 +23,21 @@ use std::path::Path;
 /// An open source of records.
 pub enum Source {
     Folder(Records),
-    Door(Door),
+    Pod(PodConnection),
 }
 
 impl Source {
     pub async fn contents(&mut self) -> Result<Contents, Error> {
         match self {
             Self::Folder(records) => Ok(records.contents()?),
-            Self::Door(door) => door.ask(routes::CONTENTS, &()).await,
+            Self::Pod(connection) => connection.ask(routes::CONTENTS, &()).await,
         }
     }
 
     pub async fn episodes(&mut self, wanted: &EpisodesOf) -> Result<EpisodePage, Error> {
         match self {
             Self::Folder(records) => Ok(records.episodes(wanted)?),
-            Self::Door(door) => door.ask(routes::EPISODES, wanted).await,
+            Self::Pod(connection) => connection.ask(routes::EPISODES, wanted).await,
         }
     }
 
@@ -45,7 +45,7 @@ impl Source {
         let wanted = EpisodeAt { path: path.to_owned() };
         match self {
             Self::Folder(records) => Ok(records.episode(path)?),
-            Self::Door(door) => door.ask(routes::EPISODE, &wanted).await,
+            Self::Pod(connection) => connection.ask(routes::EPISODE, &wanted).await,
         }
     }
 
@@ -60,7 +60,7 @@ impl Source {
             };
             let page = match self {
                 Self::Folder(records) => records.turns(&wanted)?,
-                Self::Door(door) => door.ask(routes::TURNS, &wanted).await?,
+                Self::Pod(connection) => connection.ask(routes::TURNS, &wanted).await?,
             };
             turns.extend(page.turns);
             from = page.next;
@@ -101,15 +101,16 @@ pub async fn of_run(cluster: &Cluster, name: &str, options: &RecordsOptions) -> 
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let drivers = drivers(cluster, &pods, &run).await?;
     if let Some(driver) = drivers.iter().find(|pod| is_running(pod)) {
-        let door = Door::of_pod(&pods, &cluster.namespace, &driver.name_any(), RunConfig::RECORDS_PORT).await?;
+        let connection =
+            PodConnection::of_pod(&pods, &cluster.namespace, &driver.name_any(), RunConfig::RECORDS_PORT).await?;
         return Ok(Opened {
-            source: Source::Door(door),
+            source: Source::Pod(connection),
             reader: None,
         });
     }
-    let (reader, door) = reader::Reader::start(cluster, &pods, &run, drivers.first(), options).await?;
+    let (reader, connection) = reader::Reader::start(cluster, &pods, &run, drivers.first(), options).await?;
     Ok(Opened {
-        source: Source::Door(door),
+        source: Source::Pod(connection),
         reader: Some(reader),
     })
 }

@@ -5,7 +5,7 @@
 //! account's token. If this program dies before it deletes the pod, the pod's deadline ends it, and it goes with the
 //! run.
 
-use super::Door;
+use super::PodConnection;
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error, refused};
@@ -36,14 +36,14 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes the pod and opens its door. Whatever fails on the way, the pod is deleted.
+    /// Makes the pod and connects to it. After a failure the pod is deleted.
     pub async fn start(
         cluster: &Cluster,
         pods: &Api<Pod>,
         run: &GrpoRun,
         last_driver: Option<&Pod>,
         options: &RecordsOptions,
-    ) -> Result<(Self, Door), Error> {
+    ) -> Result<(Self, PodConnection), Error> {
         let name = run.name_any();
         let claim = store_claim_of(run).ok_or_else(|| Error::NoVolume { run: name.clone() })?;
         let image = match &options.reader_image {
@@ -78,7 +78,7 @@ impl Reader {
             _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
         };
         match opened {
-            Ok(door) => Ok((reader, door)),
+            Ok(connection) => Ok((reader, connection)),
             Err(error) => {
                 reader.remove().await?;
                 Err(error)
@@ -86,7 +86,7 @@ impl Reader {
         }
     }
 
-    async fn open(&self, run: &str) -> Result<Door, Error> {
+    async fn open(&self, run: &str) -> Result<PodConnection, Error> {
         let failed = |why: String| Error::Reader {
             run: run.to_owned(),
             pod: self.name.clone(),
@@ -114,12 +114,14 @@ impl Reader {
     }
 
     /// The process may not listen yet; one that has ended never will.
-    async fn knock(&self, run: &str) -> Result<Door, Error> {
+    async fn knock(&self, run: &str) -> Result<PodConnection, Error> {
         let began = std::time::Instant::now();
         loop {
-            match Door::of_pod(&self.pods, &self.namespace, &self.name, RunConfig::RECORDS_PORT).await {
-                Err(Error::Door { .. }) if began.elapsed() < LISTENS_WITHIN => tokio::time::sleep(KNOCK_EVERY).await,
-                Err(Error::Door { why, .. }) => {
+            match PodConnection::of_pod(&self.pods, &self.namespace, &self.name, RunConfig::RECORDS_PORT).await {
+                Err(Error::PodConnection { .. }) if began.elapsed() < LISTENS_WITHIN => {
+                    tokio::time::sleep(KNOCK_EVERY).await
+                }
+                Err(Error::PodConnection { why, .. }) => {
                     let seen = self.pods.get(&self.name).await.ok();
                     return Err(Error::Reader {
                         run: run.to_owned(),

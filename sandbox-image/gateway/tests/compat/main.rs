@@ -1,4 +1,5 @@
-//! Other systems' contracts over real sockets, with real sandboxds; only the cluster is played.
+//! Other systems' contracts over real sockets, with real sandboxds; only the cluster is played. A binary apart from the
+//! crate's other tests, because `garbage` measures the memory of its own process.
 
 #![allow(clippy::unwrap_used)]
 

@@ -24,38 +24,38 @@ fn condition<'a>(pool: &'a SandboxPool, type_: &str) -> Option<&'a Condition> {
 
 async fn until_shown(scene: &Scene, type_: &str, status: &str, limit: Duration) -> Result<Condition> {
     let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
-    let what = format!("condition {type_} of SandboxPool walls to be {status}");
+    let what = format!("condition {type_} of SandboxPool isolation to be {status}");
     let found = |there: &wait::Objects<SandboxPool>| {
-        let found = condition(there.get("walls")?, type_)?;
+        let found = condition(there.get("isolation")?, type_)?;
         (found.status == status).then(|| found.clone())
     };
-    Ok(wait::until(pools, wait::named("walls"), limit, &what, found).await?)
+    Ok(wait::until(pools, wait::named("isolation"), limit, &what, found).await?)
 }
 
 /// Lets nothing out of pods that come from now on, as a network plugin would that enforces the pool's NetworkPolicy.
-/// Taken away when dropped.
-struct Walls;
+/// Removed on drop.
+struct Firewall;
 
-const TABLE: &str = "grpo_e2e_walls";
+const TABLE: &str = "grpo_e2e_isolation";
 /// Of this cluster's pods.
 const PODS: &str = "10.112.0.0/16";
 
-impl Walls {
+impl Firewall {
     async fn around_new_pods(scene: &Scene) -> Result<Self> {
         let pods: Api<Pod> = Api::all(scene.client.clone());
         let pods = pods.list(&ListParams::default()).await?;
         let known = pods.items.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone());
         let known = known.collect::<Vec<_>>().join(", ");
-        let walls = Self;
+        let firewall = Self;
         let drop = format!("ct state new ip saddr {PODS} ip saddr != {{ {known} }} drop;");
         let chain = |name: &str| format!("chain {name} {{ type filter hook {name} priority -10; {drop} }}");
         let table = format!("table ip {TABLE} {{\n{}\n{}\n}}", chain("forward"), chain("input"));
         enter(&["nft", &table])?;
-        Ok(walls)
+        Ok(firewall)
     }
 }
 
-impl Drop for Walls {
+impl Drop for Firewall {
     fn drop(&mut self) {
         let _ = enter(&["nft", "delete", "table", "ip", TABLE]);
     }
@@ -74,9 +74,9 @@ fn enter(command: &[&str]) -> Result<()> {
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]
 async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() -> Result<()> {
-    let scene = Scene::new("walls").await?;
+    let scene = Scene::new("isolation").await?;
     let pool = json!({
-        "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "walls"},
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "isolation"},
         "spec": {"max": 4, "resources": {"limits": {"memory": "256Mi", "cpu": "500m"}}},
     });
     let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
@@ -88,28 +88,28 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
     for part in ["memory 256 MiB", "CPU 500m", "root inside is nobody outside"] {
         assert!(limits.message.contains(part), "{part} in {}", limits.message);
     }
-    let gateway = Gateway::of(&scene, "walls");
+    let gateway = Gateway::of(&scene, "isolation");
     // A demo task's: the one image with a shell that every such cluster has.
     let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
     let task: serde_json::Value = serde_json::from_str(text.lines().next().ok_or("the demo has no tasks")?)?;
     let lease = json!({"id": "l", "run": "r", "image": task["image"], "ttlSeconds": 60, "waitSeconds": 60, "priority": "Agent"});
-    let found = pools.get("walls").await?;
+    let found = pools.get("isolation").await?;
     let egress = condition(&found, "EgressBlocked")
         .ok_or("no condition EgressBlocked")?
         .clone();
     scene.say(&egress.message);
     // A cluster whose network plugin enforces policies shows it at once; elsewhere one is played.
-    let _walls = match egress.status.as_str() {
+    let _firewall = match egress.status.as_str() {
         "True" => None,
         _ => {
             assert!(egress.message.contains("reached the API server"), "{}", egress.message);
             assert!(egress.message.contains("another sandbox"), "{}", egress.message);
             let (status, refusal) = gateway.post("leases", &lease).await?;
             assert_eq!((status, &refusal["code"]), (403, &json!("EgressUnproven")), "{refusal}");
-            let walls = Walls::around_new_pods(&scene).await?;
+            let firewall = Firewall::around_new_pods(&scene).await?;
             let shown = until_shown(&scene, "EgressBlocked", "True", PROBED_AGAIN).await?;
             scene.say(&shown.message);
-            Some(walls)
+            Some(firewall)
         }
     };
     let (status, leased) = gateway.post("leases", &lease).await?;
@@ -125,6 +125,6 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
         (&json!(0), &json!("0\n")),
         "{done}"
     );
-    pools.delete("walls", &DeleteParams::default()).await?;
+    pools.delete("isolation", &DeleteParams::default()).await?;
     scene.clear().await
 }

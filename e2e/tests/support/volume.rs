@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 impl Scene {
     /// Makes a PersistentVolumeClaim that holds these files in its root.
-    pub async fn shelf(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
+    pub async fn volume_with_files(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
         let data: BTreeMap<&str, &str> = files.iter().copied().collect();
         let metadata = json!({"name": name});
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
@@ -16,8 +16,8 @@ impl Scene {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "50Mi"}}}});
         self.make::<ConfigMap>(map).await?;
         self.make::<PersistentVolumeClaim>(claim).await?;
-        self.make::<Pod>(librarian(name)).await?;
-        let pod = format!("{name}-librarian");
+        self.make::<Pod>(writer(name)).await?;
+        let pod = format!("{name}-writer");
         let what = format!("pod {pod} to have written the volume");
         let written = |there: &grpo_testing::cluster::wait::Objects<Pod>| {
             let phase = there.get(&pod)?.status.as_ref()?.phase.clone()?;
@@ -44,20 +44,20 @@ impl Scene {
     }
 }
 
-fn librarian(name: &str) -> Value {
+fn writer(name: &str) -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("{name}-librarian")},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("{name}-writer")},
         "spec": {
             "restartPolicy": "Never",
             "containers": [{
-                "name": "librarian", "image": "grpo.dev/driver:dev", "imagePullPolicy": "IfNotPresent",
-                "command": ["sh", "-c", "cp -L /files/* /shelf/ && chmod -R a+rX /shelf"],
+                "name": "writer", "image": "grpo.dev/driver:dev", "imagePullPolicy": "IfNotPresent",
+                "command": ["sh", "-c", "cp -L /files/* /volume/ && chmod -R a+rX /volume"],
                 "securityContext": {"runAsUser": 0},
-                "volumeMounts": [{"name": "files", "mountPath": "/files"}, {"name": "shelf", "mountPath": "/shelf"}],
+                "volumeMounts": [{"name": "files", "mountPath": "/files"}, {"name": "volume", "mountPath": "/volume"}],
             }],
             "volumes": [
                 {"name": "files", "configMap": {"name": name}},
-                {"name": "shelf", "persistentVolumeClaim": {"claimName": name}},
+                {"name": "volume", "persistentVolumeClaim": {"claimName": name}},
             ],
         },
     })

@@ -1,4 +1,4 @@
-//! The client's side of a records door: HTTP over one connection that the API server forwards into a pod.
+//! The client's side of the records API: HTTP over one connection that the API server forwards into a pod.
 
 use crate::error::{Asking, Error};
 use bytes::Bytes;
@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A broken connection is explained within this time, or not at all.
 const REASON_WITHIN: Duration = Duration::from_secs(1);
 
-/// An open connection to a pod's door.
-pub struct Door {
+/// An open HTTP connection to a pod of a run.
+pub struct PodConnection {
     pod: String,
     sender: SendRequest<Empty<Bytes>>,
 }
 
-impl Door {
+impl PodConnection {
     /// Through the API server's port-forward.
     pub async fn of_pod(pods: &Api<Pod>, namespace: &str, pod: &str, port: u16) -> Result<Self, Error> {
         let asking = Asking {
@@ -37,22 +37,22 @@ impl Door {
             namespace: Some(namespace),
             name: pod,
         };
-        let no_stream = || door_error(pod, "the API server forwarded no port".to_owned());
+        let no_stream = || connection_error(pod, "the API server forwarded no port".to_owned());
         let mut forwarded = pods
             .portforward(pod, &[port])
             .await
             .map_err(|error| asking.failed(error))?;
         let stream = forwarded.take_stream(port).ok_or_else(no_stream)?;
         let broken = forwarded.take_error(port).ok_or_else(no_stream)?;
-        let mut door = Self::over(pod, stream).await?;
+        let mut connection = Self::over(pod, stream).await?;
         let mut broken = std::pin::pin!(broken.fuse());
         let refused = |why: String| {
-            let advice = "a driver of an older version has no such door: copy the store and give --from DIR";
-            Err(door_error(pod, format!("{why}; {advice}")))
+            let advice = "a driver of an older version does not serve its records: copy the store and give --from DIR";
+            Err(connection_error(pod, format!("{why}; {advice}")))
         };
         let error = tokio::select! {
-            there = door.healthy() => match there {
-                Ok(()) => return Ok(door),
+            there = connection.healthy() => match there {
+                Ok(()) => return Ok(connection),
                 Err(error) => error,
             },
             Some(why) = &mut broken => return refused(why),
@@ -68,7 +68,7 @@ impl Door {
     pub async fn over(pod: &str, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, Error> {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| door_error(pod, error.to_string()))?;
+            .map_err(|error| connection_error(pod, error.to_string()))?;
         tokio::spawn(connection);
         Ok(Self {
             pod: pod.to_owned(),
@@ -114,18 +114,21 @@ impl Door {
             Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
         };
         match tokio::time::timeout(PATIENCE, fetched).await {
-            Ok(answer) => answer.map_err(|why: String| door_error(&pod, why)),
-            Err(_) => Err(door_error(&pod, format!("no answer within {} s", PATIENCE.as_secs()))),
+            Ok(answer) => answer.map_err(|why: String| connection_error(&pod, why)),
+            Err(_) => Err(connection_error(
+                &pod,
+                format!("no answer within {} s", PATIENCE.as_secs()),
+            )),
         }
     }
 
     fn error(&self, why: String) -> Error {
-        door_error(&self.pod, why)
+        connection_error(&self.pod, why)
     }
 }
 
-fn door_error(pod: &str, why: String) -> Error {
-    Error::Door {
+fn connection_error(pod: &str, why: String) -> Error {
+    Error::PodConnection {
         pod: pod.to_owned(),
         why,
     }

@@ -1,0 +1,11 @@
+//! Every integration test of this crate, in one binary: linking dominates the time of a build.
+
+#![allow(clippy::unwrap_used)]
+
+mod book;
+mod chart;
+mod inference_pools;
+mod manifests;
+mod refusals;
+mod support;
+mod values;

@@ -1,0 +1,188 @@
+//! The agent before engines that are not ours, over real sockets: servers that speak as vLLM and SGLang do.
+
+mod sglang;
+mod vllm;
+
+use crate::support::fake::{Fake, experts};
+use crate::support::{Agent, Source, engine, model_of};
+use grpo_engine_agent::Kind;
+use grpo_engine_agent::engine::openai::Probe;
+use grpo_engine_protocol::completion::Prompt;
+use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+fn request() -> CompletionRequest {
+    CompletionRequest::of_tokens("policy", vec![5, 6, 7], 3, u64::MAX)
+}
+
+fn vllm() -> Kind {
+    Kind::Vllm {
+        no_folders: None,
+        cpu: false,
+    }
+}
+
+fn sglang() -> Kind {
+    Kind::Sglang { no_folders: None }
+}
+
+fn openai() -> Kind {
+    Kind::OpenAi {
+        model: None,
+        probe: Probe {
+            tokens: vec![1, 2, 3],
+            period: Duration::from_millis(50),
+            timeout: Duration::from_secs(5),
+        },
+    }
+}
+
+async fn before(kind: Kind, fake: &Fake) -> Agent {
+    Agent::guarding(kind, &fake.url, None, 16).await
+}
+
+/// A row of the base model that is on its way until the engine is let go.
+async fn held_row(fake: &Fake, agent: &Agent) -> JoinHandle<Result<CompletionResponse, ErrorBody>> {
+    fake.hold();
+    let agent = agent.clone();
+    let running = tokio::spawn(async move { agent.complete(&request(), Some("base")).await });
+    while fake.running() == 0 {
+        tokio::task::yield_now().await;
+    }
+    running
+}
+
+fn body_of<'a>(calls: &'a [(String, Value)], path: &str) -> &'a Value {
+    let found = calls.iter().find(|(called, _)| called == path);
+    &found.unwrap_or_else(|| panic!("{path} is not among {calls:?}")).1
+}
+
+#[tokio::test]
+async fn a_row_sampled_from_two_versions_is_of_none() {
+    let spans = json!([{"version": "a-v1", "start": 0, "end": 1}, {"version": "a-v2", "start": 1, "end": 3}]);
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let agent = before(kind, &fake).await;
+        agent.wait_until_serving("base").await;
+        fake.say_spans(spans.clone());
+        let error = agent.complete(&request(), Some("base")).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::WrongWeights);
+    }
+}
+
+#[tokio::test]
+async fn experts_are_of_every_computed_token_from_where_they_are_asked_for_whoever_reports_them() {
+    let two = CompletionRequest {
+        prompt: Prompt::Batch(vec![vec![1, 2], vec![3, 4, 5]]),
+        routed_experts_from: Some(1),
+        ..request()
+    };
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let agent = before(kind, &fake).await;
+        agent.wait_until_serving("base").await;
+        let error = agent.complete(&two, Some("base")).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::ExpertsNotReported);
+        fake.report_experts();
+        let answer = agent.complete(&two, Some("base")).await.unwrap();
+        for (row, computed) in answer.choices.iter().zip([4, 5]) {
+            let said = row.routed_experts.as_ref().unwrap();
+            assert_eq!((said.from, said.tokens, said.per_token), (1, computed - 1, 4));
+            let wanted: Vec<u16> = experts(1..computed).into_iter().map(u16::from).collect();
+            assert_eq!(said.numbers().unwrap(), wanted);
+        }
+        let answer = agent.complete(&request(), Some("base")).await.unwrap();
+        assert_eq!(answer.choices[0].routed_experts, None, "nobody asked for them");
+    }
+}
+
+#[tokio::test]
+async fn orders_for_another_agent_are_passed_on_to_it() {
+    let base = model_of(1);
+    let engine = engine::start(engine::options(base.path())).await;
+    let far = Agent::before(&engine.url).await;
+    let near = Agent::guarding(Kind::Agent, &far.url, None, 16).await;
+    near.wait_until_serving("base").await;
+    let source = Source::start().await;
+    let (order, tensors) = source.publish("a-v1", 2);
+    near.order(&order).await;
+    assert_eq!(near.wait_until_serving("a-v1").await.loaded_sha256, Some(tensors));
+    assert_eq!(far.status().await.serving.as_deref(), Some("a-v1"));
+    let near_request = CompletionRequest {
+        ignore_eos: true,
+        ..CompletionRequest::of_tokens("policy", vec![5, 6, 7], 4, 1)
+    };
+    assert_eq!(
+        near.complete(&near_request, Some("a-v1"))
+            .await
+            .unwrap()
+            .weights_version,
+        "a-v1"
+    );
+    assert!(near.versions_on_disk().is_empty(), "the far agent pulls");
+}
+
+#[tokio::test]
+async fn an_external_server_serves_when_it_has_passed_the_probe_and_says_what_it_lacks() {
+    let fake = Fake::vllm().await;
+    fake.keep_token_ids(true);
+    let agent = Agent::guarding(openai(), &fake.url, Some("secret\n"), 16).await;
+    let unfit = |said: &str| said.contains("not fit for training") && said.contains("return_token_ids");
+    agent
+        .wait_for(|status| status.message.as_deref().is_some_and(unfit))
+        .await;
+    assert_eq!(agent.get("/readyz").await.status(), 503);
+    fake.keep_token_ids(false);
+    agent.wait_until_serving("base").await;
+    assert_eq!(agent.get("/readyz").await.status(), 200);
+    assert_eq!(
+        agent.complete(&request(), Some("base")).await.unwrap().weights_version,
+        "base"
+    );
+    assert!(fake.keys().iter().all(|key| key == "Bearer secret") && !fake.keys().is_empty());
+    let with_experts = CompletionRequest {
+        routed_experts_from: Some(0),
+        ..request()
+    };
+    let refused = agent.complete(&with_experts, Some("base")).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::ExpertsNotReported);
+    agent.order(&Source::start().await.publish("a-v1", 2).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert!(status.message.unwrap().contains("Frozen"));
+}
+
+#[tokio::test]
+async fn draining_waits_for_what_runs_and_lets_nobody_in() {
+    let fake = Fake::vllm().await;
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    let running = held_row(&fake, &agent).await;
+    let drain = {
+        let agent = agent.clone();
+        tokio::spawn(async move { agent.get("/agent/v1/drain").await.status() })
+    };
+    while agent.get("/readyz").await.status() != 503 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        agent.complete(&request(), None).await.unwrap_err().code,
+        ErrorCode::EngineUnavailable
+    );
+    assert!(!drain.is_finished(), "drained while a request ran");
+    fake.let_go();
+    assert!(running.await.unwrap().is_ok());
+    assert_eq!(drain.await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn the_kubelet_asks_the_agent_whether_the_engine_answers() {
+    let fake = Fake::sglang().await;
+    let agent = before(sglang(), &fake).await;
+    assert_eq!(agent.get("/engine/healthz").await.status(), 200);
+    assert_eq!(
+        agent.get("/engine/metrics").await.text().await.unwrap(),
+        "engine_metric 1\n"
+    );
+    let nobody = Agent::guarding(sglang(), "http://127.0.0.1:1", None, 16).await;
+    assert_eq!(nobody.get("/engine/healthz").await.status(), 503);
+}

@@ -1,0 +1,82 @@
+//! The agent before a server that speaks as SGLang does.
+
+use super::{before, body_of, request, sglang};
+use crate::support::Source;
+use crate::support::fake::Fake;
+use grpo_engine_protocol::completion::Prompt;
+use grpo_engine_protocol::{AgentState, CompletionRequest};
+use serde_json::json;
+
+#[tokio::test]
+async fn sglang_is_asked_for_rows_with_seeds_of_their_own() {
+    let fake = Fake::sglang().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    let many = CompletionRequest {
+        prompt: Prompt::Batch(vec![vec![1], vec![2, 3]]),
+        n: 2,
+        seed: Some(10),
+        ..request()
+    };
+    let answer = agent.complete(&many, Some("base")).await.unwrap();
+    assert_eq!(
+        answer.choices.iter().map(|row| row.index).collect::<Vec<_>>(),
+        [0, 1, 2, 3]
+    );
+    let row = &answer.choices[3];
+    assert_eq!((&row.token_ids[..], row.stop_reason), (&[100, 101, 102][..], Some(102)));
+    assert_eq!(row.logprobs.as_ref().unwrap().token_logprobs, [-0.5, -1.5, -2.5]);
+    let calls = fake.calls();
+    let asked = body_of(&calls, "/generate");
+    assert_eq!(asked["input_ids"], json!([[1], [1], [2, 3], [2, 3]]));
+    let seeds: Vec<_> = asked["sampling_params"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["sampling_seed"].clone())
+        .collect();
+    assert_eq!(seeds, [10, 11, 12, 13]);
+}
+
+#[tokio::test]
+async fn sglang_takes_full_weights_from_a_folder_and_adapters_by_name() {
+    let fake = Fake::sglang().await;
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    agent.order(&source.publish("a-v1", 2).0).await;
+    agent.wait_until_serving("a-v1").await;
+    let calls = fake.calls();
+    let update = body_of(&calls, "/update_weights_from_disk");
+    assert_eq!(
+        (&update["weight_version"], &update["flush_cache"]),
+        (&json!("a-v1"), &json!(true))
+    );
+    assert_eq!(
+        agent.complete(&request(), Some("a-v1")).await.unwrap().weights_version,
+        "a-v1"
+    );
+    agent.order(&source.publish_adapter("a-v2")).await;
+    agent.wait_until_serving("a-v2").await;
+    assert!(
+        !fake.paths().contains(&"/unload_lora_adapter".to_owned()),
+        "the model's new name was taken for an adapter's"
+    );
+    assert_eq!(
+        agent.complete(&request(), Some("a-v2")).await.unwrap().weights_version,
+        "a-v2"
+    );
+    assert_eq!(body_of(&fake.calls(), "/generate")["lora_path"], json!(["a-v2"]));
+}
+
+#[tokio::test]
+async fn what_sglang_refuses_to_load_leaves_the_old_version_serving_and_is_told_in_its_words() {
+    let fake = Fake::sglang().await;
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    fake.lie();
+    agent.order(&source.publish("a-v1", 2).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("base"));
+    assert!(status.message.unwrap().contains("Failed to update weights"));
+}

@@ -1,0 +1,8 @@
+//! Every integration test of this crate, in one binary: linking dominates the time of a build.
+
+#![allow(clippy::unwrap_used)]
+
+mod agent;
+mod engines;
+mod real_vllm;
+mod support;

@@ -1,0 +1,9 @@
+//! Every integration test of this crate, in one binary: linking dominates the time of a build.
+
+#![allow(clippy::unwrap_used)]
+
+mod run_config;
+#[path = "../../../crds/tests/support/bases.rs"]
+#[allow(dead_code, reason = "the API's tests use all of it")]
+mod support;
+mod unsupported;

@@ -1,0 +1,9 @@
+//! Integration tests of this crate in one binary: linking dominates the time of a build. `compat` is a binary of its
+//! own: it measures the memory of its own process.
+
+#![allow(clippy::unwrap_used)]
+
+mod lease_rate;
+mod ledger;
+mod played;
+mod work;
