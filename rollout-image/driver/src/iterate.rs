@@ -14,12 +14,12 @@ use crate::batches::{self, Heading};
 use crate::config::Settings;
 use crate::episode::Plan;
 use crate::fault::{DriverError, Fault};
-use crate::ledger::Ledger;
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
 use crate::promote::{Target, View};
 use crate::rollout::{Rollouts, Tally};
+use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task};
 use crate::trainer::TrainerClient;
 use grpo_contracts::support;
@@ -46,7 +46,7 @@ pub struct Run {
     pub settings: Settings,
     pub store: RunStore,
     pub writer: Writer,
-    pub ledger: Arc<Ledger>,
+    pub journal: Arc<SharedJournal>,
     pub live: Live,
     pub rollouts: Rollouts,
     pub trainer: TrainerClient,
@@ -75,7 +75,7 @@ impl Run {
                 return Err(Fault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
             }
         }
-        self.ledger
+        self.journal
             .record_if(|state| {
                 let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
                 (!done).then_some(Event::RunFinished {
@@ -97,13 +97,13 @@ impl Run {
     }
 
     async fn iterations(&self) -> Result<(), DriverError> {
-        let finished = self.ledger.read(|state| state.finished_iterations()).await;
+        let finished = self.journal.read(|state| state.finished_iterations()).await;
         if finished == 0 {
             self.evaluations(Moment::Start).await?;
         }
         let mut pending: Option<(u32, StepRequest)> = None;
         for k in finished + 1.. {
-            if !self.ledger.read(|state| state.iterations.contains_key(&k)).await {
+            if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
                 self.take_changes().await?;
             }
             if k > self.live.now().iterations {
@@ -132,7 +132,7 @@ impl Run {
 
     /// The stored batch of an iteration; rolls out what is missing of it first.
     async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
-        let begun = self.ledger.read(|state| state.iterations.get(&k).cloned()).await;
+        let begun = self.journal.read(|state| state.iterations.get(&k).cloned()).await;
         if let Some(sha256) = begun.as_ref().and_then(|one| one.batch_sha256.clone()) {
             return Ok(StepRequest {
                 batch: paths::batch(k),
@@ -146,7 +146,7 @@ impl Run {
         };
         let home = EpisodeHome::Iteration { iteration: k };
         let sampling = self
-            .ledger
+            .journal
             .read(|state| state.iterations.get(&k).and_then(|one| one.sampling))
             .await;
         let draw = Draw {
@@ -176,7 +176,7 @@ impl Run {
             weights: self.wanted.borrow().clone(),
             tasks: tasks.clone(),
         };
-        self.ledger.record(event).await?;
+        self.journal.record(event).await?;
         Ok(tasks)
     }
 
@@ -228,7 +228,7 @@ impl Run {
         loop {
             let now = *tally.borrow_and_update();
             let is_grading = *grading.borrow_and_update() > 0;
-            let void = self.ledger.read(|state| state.voids.values().sum::<u64>()).await;
+            let void = self.journal.read(|state| state.voids.values().sum::<u64>()).await;
             self.board.change(|progress| {
                 progress.episodes_done = Some(now.done);
                 progress.episodes_total = Some(now.total);
@@ -258,7 +258,7 @@ impl Run {
             .await
             .map_err(|error| DriverError::Other(format!("making the batch of step {k}: {error}")))?;
         let weights = self
-            .ledger
+            .journal
             .read(|s| s.iterations.get(&k).map(|one| one.weights.clone()))
             .await;
         let record = IterationRecord {
@@ -280,7 +280,7 @@ impl Run {
             // Written before a crash that came before its entry.
             Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
         };
-        self.ledger
+        self.journal
             .record(Event::BatchWritten {
                 iteration: k,
                 step: k,
@@ -311,7 +311,7 @@ impl Run {
         let Event::GroupDropped { iteration, group, .. } = event else {
             return Ok(());
         };
-        let noted = self.ledger.record_if(|state| {
+        let noted = self.journal.record_if(|state| {
             let known = state
                 .iterations
                 .get(&iteration)
@@ -334,7 +334,7 @@ impl Run {
         };
         let done = self.noting(|note| self.trainer.step(k, &request, note)).await?;
         let (weights, manifest_sha256) = self.published(k, &done).await?;
-        self.ledger
+        self.journal
             .record(Event::StepDone {
                 step: k,
                 weights: weights.clone(),

@@ -154,7 +154,7 @@ impl crate::iterate::Run {
     /// Between two pieces of work: takes over what has changed. In the journal first, then in force.
     pub(crate) async fn take_changes(&self) -> Result<(), DriverError> {
         if let Some(settings) = self.live.look().await {
-            self.ledger
+            self.journal
                 .record(grpo_records::Event::SettingsTaken {
                     settings: settings.clone(),
                 })

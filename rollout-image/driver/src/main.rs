@@ -177,7 +177,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
             reason: Some(fault.reason.clone()),
             message: Some(fault.message.clone()),
         };
-        if let Err(error) = run.ledger.record(event).await {
+        if let Err(error) = run.journal.record(event).await {
             tracing::warn!(%error, "recording the fault");
         }
     }

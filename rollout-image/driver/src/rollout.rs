@@ -4,8 +4,8 @@
 
 use crate::episode::{Episodes, Plan};
 use crate::fault::DriverError;
-use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::shared_journal::SharedJournal;
 use futures::StreamExt;
 use grpo_records::{EpisodeHome, EpisodeMeta, Event, Outcome, StoreError, VoidReason, paths};
 use grpo_sandbox_protocol::ImageDemand;
@@ -33,7 +33,7 @@ pub struct Tally {
 /// Runs episodes for one run.
 pub struct Rollouts {
     pub episodes: Arc<Episodes>,
-    pub ledger: Arc<Ledger>,
+    pub journal: Arc<SharedJournal>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -165,7 +165,7 @@ impl Rollouts {
     /// One entry per verdict, also when the driver died between `meta.json` and the journal.
     async fn note_verdict(&self, dir: &str, meta: &EpisodeMeta, outcome: Outcome) -> Result<(), DriverError> {
         let noted = self
-            .ledger
+            .journal
             .record_if(|state| {
                 (!state.verdicts.contains_key(dir)).then(|| Event::Verdict {
                     episode: dir.to_owned(),
@@ -185,7 +185,7 @@ impl Rollouts {
         let message = meta.message.clone().unwrap_or_default();
         tracing::warn!(episode = dir, ?reason, %message, "void");
         self.metrics.void(reason);
-        self.ledger
+        self.journal
             .record(Event::EpisodeVoided {
                 episode: dir.to_owned(),
                 reason,

@@ -49,7 +49,7 @@ impl Run {
                 weights: key.1.clone(),
             };
             let (_, begun) = self.store.names_in(&paths::home(&home)).await?;
-            let done = self.ledger.read(|state| state.evaluations.contains_key(&key)).await;
+            let done = self.journal.read(|state| state.evaluations.contains_key(&key)).await;
             if !begun.is_empty() && !done {
                 return Ok(());
             }
@@ -61,7 +61,7 @@ impl Run {
     pub(super) async fn evaluate(&self, at: usize, version: &str) -> Result<(), DriverError> {
         let set = &self.settings.evaluate[at];
         let key = (set.name.clone(), version.to_owned());
-        let known = self.ledger.read(|state| state.evaluations.get(&key).cloned()).await;
+        let known = self.journal.read(|state| state.evaluations.get(&key).cloned()).await;
         let known = match known {
             Some(known) => known,
             None => {
@@ -84,7 +84,7 @@ impl Run {
                     episodes: count(Outcome::is_verdict),
                     voids: count(|outcome| !outcome.is_verdict()),
                 };
-                self.ledger
+                self.journal
                     .record(Event::EvaluationDone {
                         set: key.0.clone(),
                         weights: key.1.clone(),

@@ -18,14 +18,14 @@ impl Run {
     /// Promotes the weights the trainer stands at, unless they are promoted already; then has the engines follow.
     pub(super) async fn take_up_trainer(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Starting);
-        let known = self.ledger.read(|state| state.promoted.clone()).await;
+        let known = self.journal.read(|state| state.promoted.clone()).await;
         // With promoted weights in the journal engines can follow while the trainer still comes up.
         if let Some(promoted) = &known {
             self.follow(&promoted.weights, &promoted.manifest_sha256).await?;
         }
         let state = self.noting(|note| self.trainer.ready(note)).await?;
         let last_step = self
-            .ledger
+            .journal
             .read(|s| s.steps.keys().next_back().copied().unwrap_or(0))
             .await;
         if known.is_none() && state.step > 0 {
@@ -62,7 +62,7 @@ impl Run {
 
     /// The entry is the promotion; engines and episodes follow.
     pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str, step: u32) -> Result<(), DriverError> {
-        self.ledger
+        self.journal
             .record(Event::Promoted {
                 weights: weights.to_owned(),
                 manifest_sha256: manifest_sha256.to_owned(),
@@ -139,7 +139,7 @@ impl Run {
             let Ok(state) = self.trainer.state().await else {
                 continue;
             };
-            let promoted = self.ledger.read(|s| s.promoted.clone()).await;
+            let promoted = self.journal.read(|s| s.promoted.clone()).await;
             let moved = promoted.is_some_and(|p| p.step == state.step && p.weights != state.weights);
             if state.phase == TrainerPhase::Idle && moved {
                 tracing::warn!(weights = %state.weights, "the trainer came back with another lineage");
