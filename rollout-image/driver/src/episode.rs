@@ -16,7 +16,7 @@ use crate::patch;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::tasks::Task;
 use crate::template::{ChatTemplate, TemplateError};
-use crate::transcript::{Transcript, TranscriptFault};
+use crate::trajectory::{Trajectory, TrajectoryError};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
@@ -101,8 +101,8 @@ impl From<minijinja::Error> for Stop {
     }
 }
 
-impl From<TranscriptFault> for Stop {
-    fn from(fault: TranscriptFault) -> Self {
+impl From<TrajectoryError> for Stop {
+    fn from(fault: TrajectoryError) -> Self {
         Self::Driver(DriverError::Other(fault.to_string()))
     }
 }
@@ -136,7 +136,7 @@ impl From<SandboxError> for Stop {
 /// What the agent left behind: the patch, or nothing where none could be taken.
 struct Left {
     patch: Option<Bytes>,
-    transcript: Transcript,
+    trajectory: Trajectory,
 }
 
 impl Episodes {
@@ -144,9 +144,9 @@ impl Episodes {
     /// cannot go on and another try is due.
     pub async fn attempt(&self, plan: &Plan, number: u32, resume: bool) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(number);
-        let mut transcript = Transcript::opening(&self.opening(plan)?);
+        let mut trajectory = Trajectory::opening(&self.opening(plan)?);
         let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
-        let acted = tokio::time::timeout(limit, self.act(plan, &dir, number, resume, &mut transcript)).await;
+        let acted = tokio::time::timeout(limit, self.act(plan, &dir, number, resume, &mut trajectory)).await;
         let stopped = match acted {
             Err(_) => Stop::Void {
                 reason: VoidReason::DeadlineInfrastructure,
@@ -159,7 +159,7 @@ impl Episodes {
             Stop::Driver(error) => Err(error),
             Stop::Abandoned => Ok(None),
             Stop::Void { reason, message } => {
-                transcript.end = Some(EpisodeEnd::Aborted);
+                trajectory.end = Some(EpisodeEnd::Aborted);
                 let graded = Graded {
                     outcome: Outcome::void(reason),
                     record: None,
@@ -167,8 +167,8 @@ impl Episodes {
                     message: Some(message),
                     took: Duration::ZERO,
                 };
-                self.write_trajectory(plan, &dir, number, &transcript).await?;
-                self.write_meta(plan, &dir, number, &transcript, None, graded)
+                self.write_trajectory(plan, &dir, number, &trajectory).await?;
+                self.write_meta(plan, &dir, number, &trajectory, None, graded)
                     .await
                     .map(Some)
             }
@@ -189,22 +189,22 @@ impl Episodes {
         dir: &str,
         number: u32,
         resume: bool,
-        transcript: &mut Transcript,
+        trajectory: &mut Trajectory,
     ) -> Result<Left, Stop> {
         let lease = self.lease_id(dir);
         if resume {
-            self.read_turns(dir, transcript).await?;
+            self.read_turns(dir, trajectory).await?;
             if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.left(plan, dir, number, patch, transcript).await?);
+                return Ok(self.left(plan, dir, number, patch, trajectory).await?);
             }
         }
         let sandbox = match resume {
             true => self.gateway.take_up(&lease).await?.ok_or(Stop::Abandoned)?,
-            false => self.lease(plan, &lease, transcript).await?,
+            false => self.lease(plan, &lease, trajectory).await?,
         };
         // What was sampled by other weights belongs to another try.
         if resume
-            && transcript
+            && trajectory
                 .weights
                 .last()
                 .is_some_and(|span| span.version != *self.wanted.borrow())
@@ -212,9 +212,9 @@ impl Episodes {
             sandbox.release().await;
             return Err(Stop::Abandoned);
         }
-        match self.work(plan, dir, &sandbox, transcript).await {
+        match self.work(plan, dir, &sandbox, trajectory).await {
             Ok(patch) => {
-                let left = self.left(plan, dir, number, patch, transcript).await?;
+                let left = self.left(plan, dir, number, patch, trajectory).await?;
                 sandbox.release().await;
                 Ok(left)
             }
@@ -232,13 +232,13 @@ impl Episodes {
         plan: &Plan,
         dir: &str,
         sandbox: &Sandbox,
-        transcript: &mut Transcript,
+        trajectory: &mut Trajectory,
     ) -> Result<Option<Bytes>, Stop> {
         let base = self.base_commit(sandbox, &plan.task).await?;
-        while transcript.end.is_none() {
-            self.turn(plan, dir, sandbox, transcript).await?;
+        while trajectory.end.is_none() {
+            self.turn(plan, dir, sandbox, trajectory).await?;
         }
-        match transcript.end {
+        match trajectory.end {
             Some(EpisodeEnd::SandboxExhausted) => Ok(None),
             _ => self.take_patch(sandbox, &base).await,
         }
@@ -251,26 +251,26 @@ impl Episodes {
         dir: &str,
         number: u32,
         patch: Option<Bytes>,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
     ) -> Result<Left, DriverError> {
         if let Some(patch) = &patch {
             self.store.create_bytes(&paths::patch(dir), patch.clone()).await?;
         }
-        self.write_trajectory(plan, dir, number, transcript).await?;
+        self.write_trajectory(plan, dir, number, trajectory).await?;
         Ok(Left {
             patch,
-            transcript: transcript.clone(),
+            trajectory: trajectory.clone(),
         })
     }
 
-    async fn lease(&self, plan: &Plan, id: &str, transcript: &mut Transcript) -> Result<Sandbox, Stop> {
+    async fn lease(&self, plan: &Plan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Stop> {
         let began = Instant::now();
         let image = &plan.task.image;
         let leased = self
             .gateway
             .lease(id, image, Priority::Agent, self.settings.patience.gateway)
             .await;
-        transcript.waited_millis += millis(began.elapsed());
+        trajectory.waited_millis += millis(began.elapsed());
         Ok(leased?)
     }
 
@@ -346,8 +346,8 @@ impl Episodes {
     }
 
     async fn conclude(&self, plan: &Plan, dir: &str, number: u32, left: Left) -> Result<EpisodeMeta, DriverError> {
-        let Left { patch, transcript } = left;
-        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+        let Left { patch, trajectory } = left;
+        let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
         let graded = self.graded(plan, dir, end, patch.as_ref()).await;
         self.grading.send_modify(|grading| *grading -= 1);
@@ -355,7 +355,7 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        self.write_meta(plan, dir, number, &transcript, patch.as_ref(), graded)
+        self.write_meta(plan, dir, number, &trajectory, patch.as_ref(), graded)
             .await
     }
 

@@ -36,5 +36,5 @@ pub mod start;
 pub mod tasks;
 pub mod template;
 pub mod trainer;
-pub mod transcript;
+pub mod trajectory;
 pub mod verify;

@@ -4,7 +4,7 @@
 //! from their logs again, rates counted again; whatever does not agree is reported with its path.
 
 use crate::grader_worker::GraderWorker;
-use crate::transcript::Transcript;
+use crate::trajectory::Trajectory;
 use grpo_records::store::sha256_hex;
 use grpo_records::{Batch, EpisodeMeta, EpisodeRecord, Outcome, Row, RunStore, StoreError, TurnRecord, paths};
 use serde::Serialize;
@@ -145,32 +145,32 @@ async fn sequence(
     report: &mut Report,
 ) -> Result<(Row, u32), StoreError> {
     let record: EpisodeRecord = store.read(&paths::trajectory(dir)).await?;
-    let mut transcript = Transcript::default();
+    let mut trajectory = Trajectory::default();
     let mut edits = 0;
     for number in 0..record.turns {
         let turn: TurnRecord = store.read(&paths::turn(dir, number)).await?;
         if let grpo_records::TurnAction::Command { command } = &turn.action {
             edits += u32::from(command.contains("sed -i"));
         }
-        if let Err(fault) = transcript.push(&turn) {
+        if let Err(fault) = trajectory.push(&turn) {
             report.disagreements.push(format!("{dir}: {fault}"));
         }
     }
     let row = record.row(meta.outcome.clone(), meta.reward.unwrap_or_default());
-    let same = transcript.tokens == row.tokens
-        && transcript.mask == row.mask
-        && transcript.logprobs == row.logprobs
-        && transcript.weights == row.weights
-        && transcript.experts == row.experts;
+    let same = trajectory.tokens == row.tokens
+        && trajectory.mask == row.mask
+        && trajectory.logprobs == row.logprobs
+        && trajectory.weights == row.weights
+        && trajectory.experts == row.experts;
     if !same {
         report
             .disagreements
             .push(format!("{dir}: traj.json is not what its turns add up to"));
     }
-    if transcript.end != Some(meta.end) && record.turns > 0 {
+    if trajectory.end != Some(meta.end) && record.turns > 0 {
         report.disagreements.push(format!(
             "{dir}: ended with {:?} by its turns, {:?} by meta.json",
-            transcript.end, meta.end
+            trajectory.end, meta.end
         ));
     }
     if let Err(fault) = row.check() {

@@ -5,7 +5,7 @@ use crate::agent_bash;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::seeds;
-use crate::transcript::Transcript;
+use crate::trajectory::Trajectory;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeHome, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
@@ -19,15 +19,15 @@ impl Episodes {
         plan: &Plan,
         dir: &str,
         sandbox: &Sandbox,
-        transcript: &mut Transcript,
+        trajectory: &mut Trajectory,
     ) -> Result<(), Stop> {
-        let number = transcript.turns;
+        let number = trajectory.turns;
         let prompt = if number == 0 {
             self.template.prompt(&self.opening(plan)?)?
         } else {
             Vec::new()
         };
-        let given: Vec<u32> = [&transcript.tokens[..], &prompt[..]].concat();
+        let given: Vec<u32> = [&trajectory.tokens[..], &prompt[..]].concat();
         let agent = &self.settings.agent;
         if given.len() >= agent.context_tokens {
             return Err(Stop::Void {
@@ -48,7 +48,7 @@ impl Episodes {
             number,
         );
         let prompt_length = given.len();
-        let sampled = self.sample(plan, given, seed, transcript.experts_to()).await?;
+        let sampled = self.sample(plan, given, seed, trajectory.experts_to()).await?;
         let answer = sampled.answer;
         let experts = match answer.experts {
             Some(experts) => Some(self.keep_experts(dir, number, experts).await?),
@@ -82,8 +82,8 @@ impl Episodes {
         if answer.finish == FinishReason::Stop {
             record.action = agent_bash::action_of(&record.text);
         }
-        self.respond(plan, sandbox, transcript, &mut record).await?;
-        transcript.push(&record)?;
+        self.respond(plan, sandbox, trajectory, &mut record).await?;
+        trajectory.push(&record)?;
         self.store.create(&paths::turn(dir, number), &record).await?;
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Episodes {
         &self,
         plan: &Plan,
         sandbox: &Sandbox,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
         record: &mut TurnRecord,
     ) -> Result<(), Stop> {
         let agent = &self.settings.agent;
@@ -126,7 +126,7 @@ impl Episodes {
             return Ok(());
         }
         let text = match record.action.clone() {
-            TurnAction::Command { command } => match self.run(plan, sandbox, transcript, record, &command).await? {
+            TurnAction::Command { command } => match self.run(plan, sandbox, trajectory, record, &command).await? {
                 None => {
                     record.end = Some(EpisodeEnd::SandboxExhausted);
                     return Ok(());
@@ -153,7 +153,7 @@ impl Episodes {
         let observation = self.template.observation(stop, &text)?;
         record.end = if turns_left == 0 {
             Some(EpisodeEnd::TurnLimit)
-        } else if self.spent(transcript, record) >= agent.episode_timeout {
+        } else if self.spent(trajectory, record) >= agent.episode_timeout {
             Some(EpisodeEnd::EpisodeTimeout)
         } else if used + observation.len() >= agent.context_tokens {
             Some(EpisodeEnd::ContextFull)
@@ -168,8 +168,8 @@ impl Episodes {
     }
 
     /// The policy's own time so far; waiting for the infrastructure is not in it.
-    pub(super) fn spent(&self, transcript: &Transcript, record: &TurnRecord) -> Duration {
-        let before = transcript.sample_millis + transcript.exec_millis;
+    pub(super) fn spent(&self, trajectory: &Trajectory, record: &TurnRecord) -> Duration {
+        let before = trajectory.sample_millis + trajectory.exec_millis;
         Duration::from_millis(before + record.sample_millis + record.exec_millis)
     }
 
@@ -178,12 +178,12 @@ impl Episodes {
         &self,
         plan: &Plan,
         sandbox: &Sandbox,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
         record: &mut TurnRecord,
         command: &str,
     ) -> Result<Option<(String, ExecSummary)>, Stop> {
         let agent = &self.settings.agent;
-        let left = agent.episode_timeout.saturating_sub(self.spent(transcript, record));
+        let left = agent.episode_timeout.saturating_sub(self.spent(trajectory, record));
         let timeout = agent.command_timeout.min(left + Duration::from_secs(1));
         let request = ExecRequest {
             // Another command of the same turn is another command: what an earlier driver left unrecorded is not
