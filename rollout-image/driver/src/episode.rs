@@ -61,7 +61,7 @@ pub struct Episodes {
 }
 
 /// Why a try stopped short of a verdict.
-enum Stop {
+enum Abort {
     Void {
         reason: VoidReason,
         message: String,
@@ -71,25 +71,25 @@ enum Stop {
     Driver(DriverError),
 }
 
-impl From<DriverError> for Stop {
+impl From<DriverError> for Abort {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
     }
 }
 
-impl From<grpo_records::StoreError> for Stop {
+impl From<grpo_records::StoreError> for Abort {
     fn from(error: grpo_records::StoreError) -> Self {
         Self::Driver(error.into())
     }
 }
 
-impl From<TemplateError> for Stop {
+impl From<TemplateError> for Abort {
     fn from(error: TemplateError) -> Self {
         Self::Driver(Fault::new("TemplateUnusable", error.to_string()).into())
     }
 }
 
-impl From<minijinja::Error> for Stop {
+impl From<minijinja::Error> for Abort {
     fn from(error: minijinja::Error) -> Self {
         Self::Driver(
             Fault::new(
@@ -101,13 +101,13 @@ impl From<minijinja::Error> for Stop {
     }
 }
 
-impl From<TrajectoryError> for Stop {
+impl From<TrajectoryError> for Abort {
     fn from(fault: TrajectoryError) -> Self {
         Self::Driver(DriverError::Other(fault.to_string()))
     }
 }
 
-impl From<EngineError> for Stop {
+impl From<EngineError> for Abort {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Terminal(fault) => Self::Driver(fault.into()),
@@ -119,7 +119,7 @@ impl From<EngineError> for Stop {
     }
 }
 
-impl From<SandboxError> for Stop {
+impl From<SandboxError> for Abort {
     fn from(error: SandboxError) -> Self {
         let reason = match &error {
             SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
@@ -134,7 +134,7 @@ impl From<SandboxError> for Stop {
 }
 
 /// What the agent left behind: the patch, or nothing where none could be taken.
-struct Left {
+struct AgentResult {
     patch: Option<Bytes>,
     trajectory: Trajectory,
 }
@@ -146,19 +146,19 @@ impl Episodes {
         let dir = plan.key.dir(number);
         let mut trajectory = Trajectory::opening(&self.opening(plan)?);
         let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
-        let acted = tokio::time::timeout(limit, self.act(plan, &dir, number, resume, &mut trajectory)).await;
-        let stopped = match acted {
-            Err(_) => Stop::Void {
+        let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, number, resume, &mut trajectory)).await;
+        let stopped = match ended {
+            Err(_) => Abort::Void {
                 reason: VoidReason::DeadlineInfrastructure,
                 message: format!("the episode took more than {limit:?}, waiting included"),
             },
             Ok(Err(stop)) => stop,
-            Ok(Ok(left)) => return self.conclude(plan, &dir, number, left).await.map(Some),
+            Ok(Ok(result)) => return self.conclude(plan, &dir, number, result).await.map(Some),
         };
         match stopped {
-            Stop::Driver(error) => Err(error),
-            Stop::Abandoned => Ok(None),
-            Stop::Void { reason, message } => {
+            Abort::Driver(error) => Err(error),
+            Abort::Abandoned => Ok(None),
+            Abort::Void { reason, message } => {
                 trajectory.end = Some(EpisodeEnd::Aborted);
                 let graded = Graded {
                     outcome: Outcome::void(reason),
@@ -183,23 +183,23 @@ impl Episodes {
     }
 
     /// From wherever the try stands to the durable patch; the sandbox is given back on the way.
-    async fn act(
+    async fn run_attempt(
         &self,
         plan: &Plan,
         dir: &str,
         number: u32,
         resume: bool,
         trajectory: &mut Trajectory,
-    ) -> Result<Left, Stop> {
+    ) -> Result<AgentResult, Abort> {
         let lease = self.lease_id(dir);
         if resume {
             self.read_turns(dir, trajectory).await?;
             if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.left(plan, dir, number, patch, trajectory).await?);
+                return Ok(self.persist(plan, dir, number, patch, trajectory).await?);
             }
         }
         let sandbox = match resume {
-            true => self.gateway.take_up(&lease).await?.ok_or(Stop::Abandoned)?,
+            true => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
             false => self.lease(plan, &lease, trajectory).await?,
         };
         // What was sampled by other weights belongs to another try.
@@ -210,15 +210,15 @@ impl Episodes {
                 .is_some_and(|span| span.version != *self.wanted.borrow())
         {
             sandbox.release().await;
-            return Err(Stop::Abandoned);
+            return Err(Abort::Abandoned);
         }
-        match self.work(plan, dir, &sandbox, trajectory).await {
+        match self.run_turns(plan, dir, &sandbox, trajectory).await {
             Ok(patch) => {
-                let left = self.left(plan, dir, number, patch, trajectory).await?;
+                let result = self.persist(plan, dir, number, patch, trajectory).await?;
                 sandbox.release().await;
-                Ok(left)
+                Ok(result)
             }
-            Err(Stop::Driver(error)) => Err(Stop::Driver(error)),
+            Err(Abort::Driver(error)) => Err(Abort::Driver(error)),
             Err(stop) => {
                 sandbox.release().await;
                 Err(stop)
@@ -227,13 +227,13 @@ impl Episodes {
     }
 
     /// Turns until the episode ends, then the patch.
-    async fn work(
+    async fn run_turns(
         &self,
         plan: &Plan,
         dir: &str,
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
-    ) -> Result<Option<Bytes>, Stop> {
+    ) -> Result<Option<Bytes>, Abort> {
         let base = self.base_commit(sandbox, &plan.task).await?;
         while trajectory.end.is_none() {
             self.turn(plan, dir, sandbox, trajectory).await?;
@@ -245,25 +245,25 @@ impl Episodes {
     }
 
     /// Makes patch and trajectory durable.
-    async fn left(
+    async fn persist(
         &self,
         plan: &Plan,
         dir: &str,
         number: u32,
         patch: Option<Bytes>,
         trajectory: &Trajectory,
-    ) -> Result<Left, DriverError> {
+    ) -> Result<AgentResult, DriverError> {
         if let Some(patch) = &patch {
             self.store.create_bytes(&paths::patch(dir), patch.clone()).await?;
         }
         self.write_trajectory(plan, dir, number, trajectory).await?;
-        Ok(Left {
+        Ok(AgentResult {
             patch,
             trajectory: trajectory.clone(),
         })
     }
 
-    async fn lease(&self, plan: &Plan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Stop> {
+    async fn lease(&self, plan: &Plan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Abort> {
         let began = Instant::now();
         let image = &plan.task.image;
         let leased = self
@@ -275,7 +275,7 @@ impl Episodes {
     }
 
     /// The commit patches are taken against, seen to exist before the policy could have touched it.
-    async fn base_commit(&self, sandbox: &Sandbox, task: &Task) -> Result<String, Stop> {
+    async fn base_commit(&self, sandbox: &Sandbox, task: &Task) -> Result<String, Abort> {
         let cell = self
             .bases
             .lock()
@@ -296,7 +296,7 @@ impl Episodes {
                 (Some(0), None) if printed.len() >= 40 && printed.bytes().all(|b| b.is_ascii_hexdigit()) => {
                     Ok(printed.to_owned())
                 }
-                _ => Err(Stop::Void {
+                _ => Err(Abort::Void {
                     reason: VoidReason::TaskBroken,
                     message: format!(
                         "{} of image {} has no commit {}: {printed}",
@@ -311,7 +311,7 @@ impl Episodes {
     }
 
     /// The patch; nothing where the policy left no repository that one could be taken from.
-    async fn take_patch(&self, sandbox: &Sandbox, base: &str) -> Result<Option<Bytes>, Stop> {
+    async fn take_patch(&self, sandbox: &Sandbox, base: &str) -> Result<Option<Bytes>, Abort> {
         let argv = patch::take(&self.settings.agent.repository, base);
         let taken = match sandbox.exec(&self.own_command("patch", argv, PATCH_TIMEOUT)).await {
             Ok(result) if result.exit_code == Some(0) => sandbox.get_file(patch::PATCH_FILE).await,
@@ -345,8 +345,14 @@ impl Episodes {
         }
     }
 
-    async fn conclude(&self, plan: &Plan, dir: &str, number: u32, left: Left) -> Result<EpisodeMeta, DriverError> {
-        let Left { patch, trajectory } = left;
+    async fn conclude(
+        &self,
+        plan: &Plan,
+        dir: &str,
+        number: u32,
+        result: AgentResult,
+    ) -> Result<EpisodeMeta, DriverError> {
+        let AgentResult { patch, trajectory } = result;
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
         let graded = self.graded(plan, dir, end, patch.as_ref()).await;

@@ -1,6 +1,6 @@
 //! What an episode leaves in the store, and reading it again.
 
-use super::{Episodes, Plan, Stop, millis, now};
+use super::{Abort, Episodes, Plan, millis, now};
 use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
@@ -10,7 +10,7 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, Outcome, SCHEMA, TurnRecord, paths};
 
 impl Episodes {
-    pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Stop> {
+    pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
         let (files, _) = self.store.names_in(&paths::turns(dir)).await?;
         for number in 0..files.len() as u32 {
             let record: TurnRecord = self.store.read(&paths::turn(dir, number)).await?;
@@ -21,7 +21,7 @@ impl Episodes {
 
     /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
     /// content: an earlier driver that did not come to the record may have been answered otherwise.
-    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Stop> {
+    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Abort> {
         let Experts { from, to, bytes } = experts;
         let sha256 = sha256_hex(&bytes);
         let file = paths::experts(dir, turn, &sha256);
@@ -29,7 +29,7 @@ impl Episodes {
         Ok(ExpertsSpan { from, to, file, sha256 })
     }
 
-    /// The patch an earlier driver stored; the inner option as [`Left`] has it.
+    /// The patch an earlier driver stored; the inner option as [`AgentResult`] has it.
     pub(super) async fn stored_patch(&self, dir: &str) -> Result<Option<Option<Bytes>>, DriverError> {
         let there = self.store.exists(&paths::patch(dir)).await?;
         if there {

@@ -1,6 +1,6 @@
 //! One turn: sample, act, observe, record.
 
-use super::{Episodes, Plan, Stop, millis, now};
+use super::{Abort, Episodes, Plan, millis, now};
 use crate::agent_bash;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
@@ -20,7 +20,7 @@ impl Episodes {
         dir: &str,
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Abort> {
         let number = trajectory.turns;
         let prompt = if number == 0 {
             self.template.prompt(&self.opening(plan)?)?
@@ -30,7 +30,7 @@ impl Episodes {
         let given: Vec<u32> = [&trajectory.tokens[..], &prompt[..]].concat();
         let agent = &self.settings.agent;
         if given.len() >= agent.context_tokens {
-            return Err(Stop::Void {
+            return Err(Abort::Void {
                 reason: VoidReason::TaskBroken,
                 message: format!(
                     "the prompt has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
@@ -89,7 +89,7 @@ impl Episodes {
     }
 
     /// `known`: up to where it is recorded which experts the episode's tokens went through.
-    async fn sample(&self, plan: &Plan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Stop> {
+    async fn sample(&self, plan: &Plan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Abort> {
         let sampling = &plan.sampling;
         // Nobody trains on an evaluation.
         let trained_on = matches!(plan.key.home, EpisodeHome::Iteration { .. });
@@ -117,7 +117,7 @@ impl Episodes {
         sandbox: &Sandbox,
         trajectory: &Trajectory,
         record: &mut TurnRecord,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Abort> {
         let agent = &self.settings.agent;
         let turns_left = agent.turns.saturating_sub(record.turn + 1);
         let used = record.prompt_length + record.sampled.len();
@@ -181,7 +181,7 @@ impl Episodes {
         trajectory: &Trajectory,
         record: &mut TurnRecord,
         command: &str,
-    ) -> Result<Option<(String, ExecSummary)>, Stop> {
+    ) -> Result<Option<(String, ExecSummary)>, Abort> {
         let agent = &self.settings.agent;
         let left = agent.episode_timeout.saturating_sub(self.spent(trajectory, record));
         let timeout = agent.command_timeout.min(left + Duration::from_secs(1));
