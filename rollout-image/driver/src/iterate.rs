@@ -332,7 +332,7 @@ impl Run {
             }),
             ..request
         };
-        let done = self.noting(|note| self.trainer.step(k, &request, note)).await?;
+        let done = self.report_waiting(|note| self.trainer.step(k, &request, note)).await?;
         let (weights, manifest_sha256) = self.published(k, &done).await?;
         self.journal
             .record(Event::StepDone {
@@ -348,8 +348,8 @@ impl Run {
             });
         }
         self.board.end(Stage::Training);
-        self.promote(&weights, &manifest_sha256, k).await?;
-        self.synced(&weights).await?;
+        self.record_and_promote(&weights, &manifest_sha256, k).await?;
+        self.wait_synced(&weights).await?;
         self.evaluations(Moment::After(k)).await
     }
 }

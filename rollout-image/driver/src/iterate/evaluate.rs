@@ -17,8 +17,8 @@ pub(super) enum Moment {
 
 impl Run {
     pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
-        self.aim(BASE_VERSION, None, None).await?;
-        self.synced(BASE_VERSION).await?;
+        self.set_target(BASE_VERSION, None, None).await?;
+        self.wait_synced(BASE_VERSION).await?;
         self.before_evaluating(BASE_VERSION).await?;
         for set in 0..self.settings.evaluate.len() {
             self.evaluate(set, BASE_VERSION).await?;
