@@ -10,7 +10,7 @@ mod turn;
 use crate::agent_bash::BashAgent;
 use crate::config::{Sampling, Settings};
 use crate::engine::{EngineError, Engines};
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::grade::{Graded, Grader};
 use crate::patch;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
@@ -85,14 +85,14 @@ impl From<grpo_records::StoreError> for Abort {
 
 impl From<TemplateError> for Abort {
     fn from(error: TemplateError) -> Self {
-        Self::Driver(Fault::new("TemplateUnusable", error.to_string()).into())
+        Self::Driver(TerminalFault::new("TemplateUnusable", error.to_string()).into())
     }
 }
 
 impl From<minijinja::Error> for Abort {
     fn from(error: minijinja::Error) -> Self {
         Self::Driver(
-            Fault::new(
+            TerminalFault::new(
                 "PromptUnusable",
                 format!("rendering a template of spec.agent.bash: {error:#}"),
             )
@@ -178,7 +178,7 @@ impl Episodes {
     fn opening(&self, plan: &Plan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
         self.agent.opening(&plan.task.variables()).map_err(|error| {
             let message = format!("rendering the prompt of {}: {error:#}", plan.key.instance);
-            Fault::new("PromptUnusable", message).into()
+            TerminalFault::new("PromptUnusable", message).into()
         })
     }
 

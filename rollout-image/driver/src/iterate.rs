@@ -13,7 +13,7 @@ use self::evaluate::Moment;
 use crate::batches::{self, Heading};
 use crate::config::Settings;
 use crate::episode::Plan;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
@@ -72,7 +72,7 @@ impl Run {
             Mode::Evaluate => self.evaluate_only().await?,
             // Refused where the settings are read.
             mode @ (Mode::Validate | Mode::Finetune) => {
-                return Err(Fault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
+                return Err(TerminalFault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
             }
         }
         self.journal
@@ -162,7 +162,7 @@ impl Run {
 
     async fn begin_iteration(&self, k: u32) -> Result<Vec<u32>, DriverError> {
         let Some(training) = &self.settings.train else {
-            return Err(Fault::new("NoTasks", "mode Train needs tasks.train").into());
+            return Err(TerminalFault::new("NoTasks", "mode Train needs tasks.train").into());
         };
         let tasks = tasks::for_iteration(
             training.order,
@@ -354,12 +354,12 @@ impl Run {
     }
 }
 
-fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> Fault {
+fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
     let example = metas.iter().find_map(|meta| match &meta.outcome {
         Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
         _ => None,
     });
-    Fault::new(
+    TerminalFault::new(
         "NoValidEpisodes",
         format!(
             "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",

@@ -5,7 +5,7 @@
 //! whoever finishes it.
 
 use crate::config::Settings;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use grpo_contracts::RunConfig;
 use grpo_contracts::live::Foreign;
 use grpo_records::settings::LiveSettings;
@@ -34,7 +34,7 @@ pub enum LiveError {
     #[error("{path} is not this run's: {source}")]
     Foreign { path: PathBuf, source: Foreign },
     #[error("{path} asks for what is not executed: {source}")]
-    Unsupported { path: PathBuf, source: Fault },
+    Unsupported { path: PathBuf, source: TerminalFault },
 }
 
 /// What a look at the file showed.

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use grpo_contracts::RunConfig;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_driver::config::Settings;
-use grpo_driver::fault::{DriverError, Fault};
+use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
 use grpo_driver::{live, records_door, serve, start};
@@ -171,7 +171,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         result = run.go() => result,
         served = serving => Err(DriverError::Other(format!("the weights server ended: {served:?}"))),
     };
-    if let Err(DriverError::Fault(fault)) = &result {
+    if let Err(DriverError::Terminal(fault)) = &result {
         let event = Event::RunFinished {
             succeeded: false,
             reason: Some(fault.reason.clone()),
@@ -192,7 +192,7 @@ fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError
             board.begin(Stage::Finished);
             ExitCode::SUCCESS
         }
-        Err(DriverError::Fault(fault)) => {
+        Err(DriverError::Terminal(fault)) => {
             tracing::error!(%fault, "the run cannot go on");
             last_word(&arguments.termination_log, &fault);
             board.change(|progress| {
@@ -217,7 +217,7 @@ fn read_config(file: &PathBuf) -> Result<RunConfig, DriverError> {
 }
 
 /// The kubelet shows at most 4 KiB of it.
-fn last_word(file: &PathBuf, fault: &Fault) {
+fn last_word(file: &PathBuf, fault: &TerminalFault) {
     let message: String = fault.message.chars().take(1000).collect();
     let word = serde_json::json!({"reason": fault.reason, "message": message});
     if let Err(error) = std::fs::write(file, word.to_string()) {

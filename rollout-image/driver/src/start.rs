@@ -5,7 +5,7 @@ use crate::agent_bash::BashAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::grade::Grader;
 use crate::grader_worker::GraderWorker;
 use crate::iterate::{self, Run};
@@ -57,7 +57,7 @@ pub async fn run(
         None => Vec::new(),
     };
     let evaluation_tasks = settings.evaluate.iter().map(|set| tasks::load(&set.tasks));
-    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, Fault>>()?;
+    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, TerminalFault>>()?;
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = train_tasks
         .iter()
@@ -86,10 +86,10 @@ pub async fn run(
     }
     remember_verdicts(&store, &journal, &grader).await?;
 
-    let template =
-        ChatTemplate::load(&settings.model).map_err(|error| Fault::new("TemplateUnusable", error.to_string()))?;
+    let template = ChatTemplate::load(&settings.model)
+        .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
     let agent = BashAgent::new(&settings.agent.prompts, settings.agent.limits())
-        .map_err(|error| Fault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
+        .map_err(|error| TerminalFault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
     check_prompts(&template, &agent, &settings, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
@@ -146,14 +146,14 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
             settings.store.1,
             owner.unwrap_or_default()
         );
-        return Err(Fault::new("StoreNotEmpty", message).into());
+        return Err(TerminalFault::new("StoreNotEmpty", message).into());
     }
     if began_with.is_some_and(|before| before != checksum) {
         let message = format!(
             "the store at {} was begun with other tasks than tasks.train and tasks.evaluate select now; give this run another store.path",
             settings.store.1
         );
-        return Err(Fault::new("TasksChanged", message).into());
+        return Err(TerminalFault::new("TasksChanged", message).into());
     }
     if !ours {
         journal
@@ -212,19 +212,24 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
 
 /// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only
 /// some commands would make fail.
-fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings, tasks: &[Task]) -> Result<(), Fault> {
+fn check_prompts(
+    template: &ChatTemplate,
+    agent: &BashAgent,
+    settings: &Settings,
+    tasks: &[Task],
+) -> Result<(), TerminalFault> {
     for task in tasks {
         let opening = agent.opening(&task.variables()).map_err(|error| {
-            Fault::new(
+            TerminalFault::new(
                 "PromptUnusable",
                 format!("rendering the prompt of {}: {error:#}", task.instance),
             )
         })?;
-        let ids = template
-            .prompt(&opening)
-            .map_err(|error| Fault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance)))?;
+        let ids = template.prompt(&opening).map_err(|error| {
+            TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+        })?;
         if ids.len() >= settings.agent.context_tokens {
-            return Err(Fault::new(
+            return Err(TerminalFault::new(
                 "PromptTooLong",
                 format!(
                     "the prompt of {} has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",

@@ -276,7 +276,7 @@ async fn an_engine_that_never_answers_is_a_void_and_says_so() {
     });
     let ended = run.go().await.unwrap_err();
     assert!(
-        matches!(&ended, DriverError::Fault(fault) if fault.reason == "NoValidEpisodes"),
+        matches!(&ended, DriverError::Terminal(fault) if fault.reason == "NoValidEpisodes"),
         "{ended}"
     );
     let metas = world.metas().await;
@@ -369,7 +369,7 @@ async fn another_runs_store_is_refused_when_the_run_says_never() {
     settings.resume = grpo_crds::grpo_run::Resume::Never;
     let refused = world.go(settings, 1).await.unwrap_err();
     assert!(
-        matches!(&refused, DriverError::Fault(fault) if fault.reason == "StoreNotEmpty"),
+        matches!(&refused, DriverError::Terminal(fault) if fault.reason == "StoreNotEmpty"),
         "{refused}"
     );
 }
@@ -384,7 +384,7 @@ async fn other_tasks_under_the_same_path_are_noticed() {
     settings.train.as_mut().unwrap().tasks.limit = Some(1);
     let refused = world.go(settings, 2).await.unwrap_err();
     assert!(
-        matches!(&refused, DriverError::Fault(fault) if fault.reason == "TasksChanged"),
+        matches!(&refused, DriverError::Terminal(fault) if fault.reason == "TasksChanged"),
         "{refused}"
     );
 }
@@ -418,7 +418,7 @@ async fn an_engine_that_reports_no_experts_ends_a_run_that_wants_them_and_says_w
     let mut settings = world.settings();
     settings.replay = Some(world::experts::mixture());
     let refused = world.go(settings, 1).await.unwrap_err();
-    let DriverError::Fault(fault) = refused else {
+    let DriverError::Terminal(fault) = refused else {
         panic!("{refused}");
     };
     assert_eq!(fault.reason, "ExpertsNotReported");

@@ -1,7 +1,7 @@
 //! Fixed sets: measured when they are due, once for each version of the weights.
 
 use super::{Draw, Run};
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
@@ -100,7 +100,7 @@ impl Run {
         };
         if known.episodes == 0 {
             let message = format!("no episode of the set {} under {version} came to a verdict", set.name);
-            return Err(Fault::new("NoValidEpisodes", message).into());
+            return Err(TerminalFault::new("NoValidEpisodes", message).into());
         }
         Ok(())
     }

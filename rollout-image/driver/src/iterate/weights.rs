@@ -1,7 +1,7 @@
 //! Which weights are sampled from: what the trainer published, the entry that promotes it, the engines that follow.
 
 use super::Run;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::promote::{self, Target};
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::WeightsOrder;
@@ -33,7 +33,7 @@ impl Run {
                 "the trainer stands at step {} of lineage {}, but the journal knows of none; the store lost its journal/",
                 state.step, state.lineage
             );
-            return Err(Fault::new("TrainerAhead", message).into());
+            return Err(TerminalFault::new("TrainerAhead", message).into());
         }
         // A step that is done and not in the journal is found again when it is asked for.
         if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
@@ -85,7 +85,7 @@ impl Run {
         let bytes = self.store.bytes(&path).await?;
         if sha256_hex(&bytes) != manifest_sha256 {
             let message = format!("{path} is not what the trainer said it published; the store was changed by hand");
-            return Err(Fault::new("WeightsCorrupt", message).into());
+            return Err(TerminalFault::new("WeightsCorrupt", message).into());
         }
         let manifest: WeightsManifest = self.store.read_json(&path).await?;
         let order = WeightsOrder {
