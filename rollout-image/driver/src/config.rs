@@ -5,11 +5,11 @@ use crate::agent_bash::Prompts;
 use crate::engine::Endpoints;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
-use crate::tasks::{Order, Selection};
+use crate::tasks::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, Mode, Resume};
+use grpo_crds::grpo_run::{self, Mode, Order, Resume};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use serde_json::json;
@@ -133,10 +133,7 @@ impl Settings {
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, TerminalFault>(Training {
                 tasks: selection(config, &set.dataset, &set.select)?,
-                order: match set.order {
-                    grpo_run::Order::Shuffled => Order::Shuffled,
-                    grpo_run::Order::InOrder => Order::Given,
-                },
+                order: set.order,
                 seed: set.seed.unwrap_or(spec.seed),
             })
         });

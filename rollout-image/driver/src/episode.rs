@@ -33,7 +33,7 @@ const PATCH_TIMEOUT: u64 = 300;
 
 /// What an episode is to be.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct EpisodePlan {
     pub key: EpisodeKey,
     pub task: Arc<Task>,
     /// The run's seed, or the evaluated set's.
@@ -142,7 +142,12 @@ struct AgentResult {
 impl Episodes {
     /// One try, up to its `meta.json`. `resume` when an earlier driver began this very try; nothing comes back if it
     /// cannot go on and another try is due.
-    pub async fn attempt(&self, plan: &Plan, number: u32, resume: bool) -> Result<Option<EpisodeMeta>, DriverError> {
+    pub async fn attempt(
+        &self,
+        plan: &EpisodePlan,
+        number: u32,
+        resume: bool,
+    ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(number);
         let mut trajectory = Trajectory::opening(&self.opening(plan)?);
         let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
@@ -175,7 +180,7 @@ impl Episodes {
         }
     }
 
-    fn opening(&self, plan: &Plan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
+    fn opening(&self, plan: &EpisodePlan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
         self.agent.opening(&plan.task.variables()).map_err(|error| {
             let message = format!("rendering the prompt of {}: {error:#}", plan.key.instance);
             TerminalFault::new("PromptUnusable", message).into()
@@ -185,7 +190,7 @@ impl Episodes {
     /// From wherever the try stands to the durable patch; the sandbox is given back on the way.
     async fn run_attempt(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         resume: bool,
@@ -229,7 +234,7 @@ impl Episodes {
     /// Turns until the episode ends, then the patch.
     async fn run_turns(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
@@ -247,7 +252,7 @@ impl Episodes {
     /// Makes patch and trajectory durable.
     async fn persist(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         patch: Option<Bytes>,
@@ -263,7 +268,7 @@ impl Episodes {
         })
     }
 
-    async fn lease(&self, plan: &Plan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Abort> {
+    async fn lease(&self, plan: &EpisodePlan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Abort> {
         let began = Instant::now();
         let image = &plan.task.image;
         let leased = self
@@ -347,7 +352,7 @@ impl Episodes {
 
     async fn conclude(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         result: AgentResult,
@@ -367,7 +372,7 @@ impl Episodes {
 
     async fn graded(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         end: EpisodeEnd,
         patch: Option<&Bytes>,

@@ -12,7 +12,7 @@ pub use evaluate::evaluations_shown;
 use self::evaluate::Moment;
 use crate::batches::{self, Heading};
 use crate::config::Settings;
-use crate::episode::Plan;
+use crate::episode::EpisodePlan;
 use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
@@ -180,12 +180,12 @@ impl Run {
         Ok(tasks)
     }
 
-    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<Plan> {
+    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<EpisodePlan> {
         let groups = positions.iter().enumerate();
         let planned = groups.flat_map(|(group, position)| {
             let task = tasks.get(*position as usize).cloned();
             task.into_iter().flat_map(move |task| {
-                (0..draw.samples).map(move |sample| Plan {
+                (0..draw.samples).map(move |sample| EpisodePlan {
                     key: EpisodeKey {
                         home: home.clone(),
                         instance: task.instance.clone(),
@@ -206,7 +206,7 @@ impl Run {
         &self,
         stage: Stage,
         home: &EpisodeHome,
-        plans: Vec<Plan>,
+        plans: Vec<EpisodePlan>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         self.board.begin(stage);
         let (tally, seen) = watch::channel(Tally::default());

@@ -2,7 +2,7 @@
 //!
 //! What was finished before a restart is found in the store and not done again.
 
-use crate::episode::{Episodes, Plan};
+use crate::episode::{EpisodePlan, Episodes};
 use crate::fault::DriverError;
 use crate::metrics::Metrics;
 use crate::shared_journal::SharedJournal;
@@ -42,7 +42,7 @@ impl Rollouts {
     pub async fn run(
         &self,
         home: &EpisodeHome,
-        plans: Vec<Plan>,
+        plans: Vec<EpisodePlan>,
         tally: &watch::Sender<Tally>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         let (_, there) = self.episodes.store.names_in(&paths::home(home)).await?;
@@ -115,7 +115,7 @@ impl Rollouts {
     }
 
     /// One episode, over as many tries as it takes and the budget allows.
-    async fn finish(&self, plan: &Plan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
+    async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
         let mut voids = 0;
         for number in 1..=MOST_TRIES {
             let dir = plan.key.dir(number);

@@ -5,6 +5,7 @@
 //! never the gold patch or the names of the tests.
 
 use crate::fault::TerminalFault;
+use grpo_crds::grpo_run::Order;
 use grpo_records::paths::is_plain_name;
 use grpo_records::store::sha256_hex;
 use rand::SeedableRng;
@@ -198,13 +199,6 @@ fn image_of(file: &Path, line: usize, row: &Map<String, Value>, instance: &str) 
     Ok(format!("docker.io/swebench/sweb.eval.x86_64.{id}:latest"))
 }
 
-/// In which order tasks are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    Given,
-    Shuffled,
-}
-
 /// The positions of the tasks of iteration `k` (from 1): the next `prompts` of an endless sequence of passes over the
 /// dataset, each pass shuffled by itself. A pure function, so a restarted driver takes the same ones.
 pub fn for_iteration(order: Order, seed: u64, tasks: usize, prompts: usize, k: u32) -> Vec<u32> {
@@ -329,6 +323,6 @@ mod tests {
         second.sort_unstable();
         assert_eq!(first, (0..10).collect::<Vec<u32>>());
         assert_eq!(first, second);
-        assert_eq!(for_iteration(Order::Given, 7, 3, 2, 2), [2, 0]);
+        assert_eq!(for_iteration(Order::InOrder, 7, 3, 2, 2), [2, 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! What an episode leaves in the store, and reading it again.
 
-use super::{Abort, Episodes, Plan, millis, now};
+use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
@@ -41,7 +41,7 @@ impl Episodes {
 
     pub(super) async fn write_trajectory(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         trajectory: &Trajectory,
@@ -78,7 +78,7 @@ impl Episodes {
 
     pub(super) async fn write_meta(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         trajectory: &Trajectory,

@@ -1,6 +1,6 @@
 //! One turn: sample, act, observe, record.
 
-use super::{Abort, Episodes, Plan, millis, now};
+use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::agent_bash;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
@@ -16,7 +16,7 @@ impl Episodes {
     /// One turn: sample, act, observe, record.
     pub(super) async fn turn(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
@@ -89,7 +89,7 @@ impl Episodes {
     }
 
     /// `known`: up to where it is recorded which experts the episode's tokens went through.
-    async fn sample(&self, plan: &Plan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Abort> {
+    async fn sample(&self, plan: &EpisodePlan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Abort> {
         let sampling = &plan.sampling;
         // Nobody trains on an evaluation.
         let trained_on = matches!(plan.key.home, EpisodeHome::Iteration { .. });
@@ -113,7 +113,7 @@ impl Episodes {
     /// Runs what was asked for, and fills in what comes back or why this was the last turn.
     pub(super) async fn respond(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         sandbox: &Sandbox,
         trajectory: &Trajectory,
         record: &mut TurnRecord,
@@ -176,7 +176,7 @@ impl Episodes {
     /// Runs a command of the policy; nothing if its sandbox did not survive it, by its own fault.
     pub(super) async fn run(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         sandbox: &Sandbox,
         trajectory: &Trajectory,
         record: &mut TurnRecord,
