@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::routing::get;
-use grpo_driver::records_door;
+use grpo_driver::records_server;
 use grpo_records::look::{EpisodesOf, Records, RefusalCode, routes};
 use grpo_records::{fixture, paths};
 use kubectl_grpo::arguments::Part;
@@ -22,7 +22,7 @@ async fn connected(router: Router) -> Door {
 }
 
 async fn opened(dir: &Path) -> Source {
-    Source::Door(connected(records_door::router(Records::below(dir))).await)
+    Source::Door(connected(records_server::router(Records::below(dir))).await)
 }
 
 #[tokio::test]

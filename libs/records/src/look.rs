@@ -159,7 +159,7 @@ pub struct TurnPage {
 pub struct Refusal {
     pub code: RefusalCode,
     pub message: String,
-    pub fault: Fault,
+    pub fault: RefusalCause,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +175,7 @@ pub enum RefusalCode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fault {
+pub enum RefusalCause {
     Client,
     Infrastructure,
 }
@@ -183,8 +183,8 @@ pub enum Fault {
 impl Refusal {
     fn new(code: RefusalCode, message: String) -> Self {
         let fault = match code {
-            RefusalCode::Unreadable => Fault::Infrastructure,
-            _ => Fault::Client,
+            RefusalCode::Unreadable => RefusalCause::Infrastructure,
+            _ => RefusalCause::Client,
         };
         Self { code, message, fault }
     }

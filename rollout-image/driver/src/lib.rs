@@ -8,7 +8,7 @@
 //! journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
 //! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster
-//! weights, progress and numbers; [`records_door`] shows people the records.
+//! weights, progress and numbers; [`records_server`] shows people the records.
 
 pub mod agent_bash;
 pub mod batches;
@@ -26,7 +26,7 @@ pub mod outcome;
 pub mod patch;
 pub mod progress;
 pub mod promote;
-pub mod records_door;
+pub mod records_server;
 pub mod rollout;
 pub mod sandbox;
 pub mod seeds;

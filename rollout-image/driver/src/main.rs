@@ -10,7 +10,7 @@ use grpo_driver::config::Settings;
 use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
-use grpo_driver::{live, records_door, serve, start};
+use grpo_driver::{live, records_server, serve, start};
 use grpo_records::Event;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ async fn main() -> ExitCode {
 }
 
 async fn show_records(mount: &Path, path: &str, listen: SocketAddr) -> ExitCode {
-    match records_door::serve(mount, path, listen).await {
+    match records_server::serve(mount, path, listen).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "no records to be shown");
@@ -154,7 +154,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
-    records_door::open_beside(&store, arguments.listen_records).await;
+    records_server::open_beside(&store, arguments.listen_records).await;
     let router = serve::router(&store, board.clone(), metrics.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let process = start::Process {
