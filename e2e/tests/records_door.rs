@@ -32,9 +32,9 @@ async fn the_driver_and_a_copied_folder_give_the_same_answers() {
     let (mut door, mut folder) = (opened(dir.path()).await, Source::Folder(Records::below(dir.path())));
     let contents = folder.contents().await.unwrap();
     assert_eq!(door.contents().await.unwrap(), contents);
-    for home in &contents.homes {
+    for scope in &contents.scopes {
         let wanted = EpisodesOf {
-            home: paths::home(home),
+            scope: paths::scope(scope),
             limit: Some(2),
             ..EpisodesOf::default()
         };

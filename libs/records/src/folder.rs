@@ -5,7 +5,7 @@
 //! that the driver and the trainer wrote. Nothing here judges what it reads.
 
 use crate::journal::{Event, JournalEntry};
-use crate::{Batch, EpisodeHome, EpisodeMeta, EpisodeRecord, RunState, TurnRecord, paths};
+use crate::{Batch, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -115,8 +115,8 @@ impl RunFolder {
     }
 
     /// Every finished try (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
-    pub fn episodes(&self, home: &EpisodeHome) -> Result<Vec<EpisodeFolder>, FolderError> {
-        let root = paths::home(home);
+    pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
+        let root = paths::scope(scope);
         let at = self.dir.join(&root);
         if !at.is_dir() {
             return Ok(Vec::new());
@@ -134,25 +134,25 @@ impl RunFolder {
     }
 
     /// Iterations and evaluations that have a folder.
-    pub fn homes(&self) -> Result<Vec<EpisodeHome>, FolderError> {
-        let mut homes: Vec<EpisodeHome> = self
+    pub fn scopes(&self) -> Result<Vec<EpisodeScope>, FolderError> {
+        let mut scopes: Vec<EpisodeScope> = self
             .state
             .iterations
             .keys()
-            .map(|iteration| EpisodeHome::Iteration { iteration: *iteration })
+            .map(|iteration| EpisodeScope::Iteration { iteration: *iteration })
             .collect();
         let sets = self.dir.join(paths::EVALUATIONS);
         if sets.is_dir() {
             for set in names_in(&sets)? {
                 for weights in names_in(&sets.join(&set))? {
-                    homes.push(EpisodeHome::Evaluation {
+                    scopes.push(EpisodeScope::Evaluation {
                         set: set.clone(),
                         weights,
                     });
                 }
             }
         }
-        Ok(homes)
+        Ok(scopes)
     }
 
     pub fn trajectory(&self, episode: &str) -> Result<EpisodeRecord, FolderError> {

@@ -32,7 +32,7 @@ pub mod turn;
 pub mod weights;
 
 pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
-pub use episode::{EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
+pub use episode::{EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, GradeRecord, Message};
 pub use journal::{Event, Journal, JournalEntry, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use state::{IterationState, Promotion, RunState};

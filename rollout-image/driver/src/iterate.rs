@@ -28,7 +28,7 @@ use grpo_crds::progress::Stage;
 use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{CheckpointOrder, StepRequest};
-use grpo_records::{Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths};
+use grpo_records::{Created, EpisodeKey, EpisodeMeta, EpisodeScope, Event, Outcome, RunStore, Writer, paths};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -144,7 +144,7 @@ impl Run {
             Some(one) => one.tasks,
             None => self.begin_iteration(k).await?,
         };
-        let home = EpisodeHome::Iteration { iteration: k };
+        let scope = EpisodeScope::Iteration { iteration: k };
         let sampling = self
             .journal
             .read(|state| state.iterations.get(&k).and_then(|one| one.sampling))
@@ -154,9 +154,9 @@ impl Run {
             seed: self.settings.seed,
             sampling: sampling.unwrap_or_else(|| self.live.now().sampling),
         };
-        let plans = self.plans(&home, &positions, &self.train_tasks, draw);
+        let plans = self.plans(&scope, &positions, &self.train_tasks, draw);
         self.board.change(|progress| progress.iteration = Some(k));
-        let metas = self.rolled_out(Stage::Rollout, &home, plans).await?;
+        let metas = self.rolled_out(Stage::Rollout, &scope, plans).await?;
         self.write_batch(k, &metas).await
     }
 
@@ -180,14 +180,14 @@ impl Run {
         Ok(tasks)
     }
 
-    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<EpisodePlan> {
+    fn plans(&self, scope: &EpisodeScope, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<EpisodePlan> {
         let groups = positions.iter().enumerate();
         let planned = groups.flat_map(|(group, position)| {
             let task = tasks.get(*position as usize).cloned();
             task.into_iter().flat_map(move |task| {
                 (0..draw.samples).map(move |sample| EpisodePlan {
                     key: EpisodeKey {
-                        home: home.clone(),
+                        scope: scope.clone(),
                         instance: task.instance.clone(),
                         group: group as u32,
                         sample,
@@ -205,13 +205,13 @@ impl Run {
     async fn rolled_out(
         &self,
         stage: Stage,
-        home: &EpisodeHome,
+        scope: &EpisodeScope,
         plans: Vec<EpisodePlan>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         self.board.begin(stage);
         let (tally, seen) = watch::channel(Tally::default());
         let metas = tokio::select! {
-            metas = self.rollouts.run(home, plans, &tally) => metas,
+            metas = self.rollouts.run(scope, plans, &tally) => metas,
             () = self.show(seen) => return Err(DriverError::Other("the board stopped".into())),
         };
         // The last ones may have finished after the last look.

@@ -152,8 +152,8 @@ mod tests {
         let (_dir, url) = opened().await;
         let (_, contents) = asked(&url, routes::CONTENTS).await;
         let contents: Contents = serde_json::from_value(contents).unwrap();
-        assert_eq!(contents.homes.len(), 2);
-        let (_, page) = asked(&url, "/v1/records/episodes?home=rollouts/iter-000001&limit=2").await;
+        assert_eq!(contents.scopes.len(), 2);
+        let (_, page) = asked(&url, "/v1/records/episodes?scope=rollouts/iter-000001&limit=2").await;
         let page: EpisodePage = serde_json::from_value(page).unwrap();
         assert_eq!((page.episodes.len(), page.next.is_some()), (2, true));
         let (_, view) = asked(&url, &format!("/v1/records/episode?path={EPISODE}")).await;
@@ -173,7 +173,7 @@ mod tests {
             ("/v1/records/episode?path=rollouts/iter-000001/%2e%2e", 400, "BadPath"),
             ("/v1/records/turns?path=rollouts/iter-000001/none", 404, "NotThere"),
             (
-                "/v1/records/episodes?home=rollouts/iter-000001&limit=many",
+                "/v1/records/episodes?scope=rollouts/iter-000001&limit=many",
                 400,
                 "BadPath",
             ),

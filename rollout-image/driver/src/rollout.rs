@@ -7,7 +7,7 @@ use crate::fault::DriverError;
 use crate::metrics::Metrics;
 use crate::shared_journal::SharedJournal;
 use futures::StreamExt;
-use grpo_records::{EpisodeHome, EpisodeMeta, Event, Outcome, StoreError, VoidReason, paths};
+use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
 use grpo_sandbox_protocol::ImageDemand;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -41,11 +41,11 @@ impl Rollouts {
     /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans.
     pub async fn run(
         &self,
-        home: &EpisodeHome,
+        scope: &EpisodeScope,
         plans: Vec<EpisodePlan>,
         tally: &watch::Sender<Tally>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
-        let (_, there) = self.episodes.store.names_in(&paths::home(home)).await?;
+        let (_, there) = self.episodes.store.names_in(&paths::scope(scope)).await?;
         let there: HashSet<String> = there.into_iter().collect();
         tally.send_replace(Tally {
             total: plans.len() as u32,

@@ -59,7 +59,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
     for name in iterations {
         let number = name.trim_start_matches("iter-").parse().unwrap_or(0);
         let folder = format!("{}/{name}", paths::ROLLOUTS);
-        let (rates, rows) = home(store, &folder, judge, &mut report).await?;
+        let (rates, rows) = scope(store, &folder, judge, &mut report).await?;
         check_batch(store, number, &rows, &mut report).await?;
         report.iterations.insert(number, rates);
     }
@@ -68,7 +68,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
         let (_, versions) = store.names_in(&format!("{}/{set}", paths::EVALUATIONS)).await?;
         for version in versions {
             let folder = format!("{}/{set}/{version}", paths::EVALUATIONS);
-            let (rates, _) = home(store, &folder, judge, &mut report).await?;
+            let (rates, _) = scope(store, &folder, judge, &mut report).await?;
             report
                 .evaluations
                 .entry(set.clone())
@@ -80,7 +80,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
 }
 
 /// The rates of one folder of episodes, and the training row of each valid episode by its name.
-async fn home(
+async fn scope(
     store: &RunStore,
     folder: &str,
     judge: Option<&Judge<'_>>,

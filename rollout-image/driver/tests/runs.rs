@@ -43,7 +43,7 @@ async fn a_run_learns_from_every_episode_and_everything_it_claims_can_be_recompu
     assert_eq!(ordered, ["a-v0", "a-v1", "a-v2"]);
     // Strictly on-policy: the tokens of iteration k are from the weights of step k - 1.
     for meta in world.metas().await {
-        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+        if let grpo_records::EpisodeScope::Iteration { iteration } = meta.key.scope {
             assert_eq!(meta.weights, [format!("a-v{}", iteration - 1)]);
         }
     }
@@ -332,7 +332,7 @@ async fn a_trainer_that_comes_back_with_another_lineage_is_followed() {
         .metas()
         .await
         .into_iter()
-        .filter(|m| m.key.home == grpo_records::EpisodeHome::Iteration { iteration: 2 })
+        .filter(|m| m.key.scope == grpo_records::EpisodeScope::Iteration { iteration: 2 })
         .collect();
     assert!(second.iter().all(|meta| meta.weights == ["b-v1"]));
     assert_eq!(world.state().await.promoted.unwrap().weights, "b-v2");
@@ -349,7 +349,7 @@ async fn with_staleness_one_the_next_rollout_overlaps_the_step_and_no_token_is_o
     let report = world.verified().await;
     assert_eq!(report.batches, 3);
     for meta in world.metas().await {
-        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+        if let grpo_records::EpisodeScope::Iteration { iteration } = meta.key.scope {
             for version in &meta.weights {
                 let sampled = grpo_driver::batches::step_of(version).unwrap();
                 assert!(iteration - 1 - sampled <= 1, "{version} in iteration {iteration}");

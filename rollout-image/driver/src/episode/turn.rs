@@ -8,7 +8,7 @@ use crate::seeds;
 use crate::trajectory::Trajectory;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeHome, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
+use grpo_records::{EpisodeEnd, EpisodeScope, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Fault as Whose};
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ impl Episodes {
         }
         let seed = seeds::of_turn(
             plan.seed,
-            &plan.key.home,
+            &plan.key.scope,
             &plan.key.instance,
             plan.key.group,
             plan.key.sample,
@@ -92,7 +92,7 @@ impl Episodes {
     async fn sample(&self, plan: &EpisodePlan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Abort> {
         let sampling = &plan.sampling;
         // Nobody trains on an evaluation.
-        let trained_on = matches!(plan.key.home, EpisodeHome::Iteration { .. });
+        let trained_on = matches!(plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.settings.replay.as_ref().filter(|_| trained_on);
         let room = self.settings.agent.context_tokens - prompt.len();
         let ask = Ask {

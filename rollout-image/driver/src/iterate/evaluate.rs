@@ -6,7 +6,7 @@ use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
 use grpo_records::state::EvaluationState;
-use grpo_records::{EpisodeHome, Event, Outcome, RunState, paths};
+use grpo_records::{EpisodeScope, Event, Outcome, RunState, paths};
 
 /// When a set is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl Run {
     async fn before_evaluating(&self, version: &str) -> Result<(), DriverError> {
         for set in &self.settings.evaluate {
             let key = (set.name.clone(), version.to_owned());
-            let home = EpisodeHome::Evaluation {
+            let scope = EpisodeScope::Evaluation {
                 set: key.0.clone(),
                 weights: key.1.clone(),
             };
-            let (_, begun) = self.store.names_in(&paths::home(&home)).await?;
+            let (_, begun) = self.store.names_in(&paths::scope(&scope)).await?;
             let done = self.journal.read(|state| state.evaluations.contains_key(&key)).await;
             if !begun.is_empty() && !done {
                 return Ok(());
@@ -65,7 +65,7 @@ impl Run {
         let known = match known {
             Some(known) => known,
             None => {
-                let home = EpisodeHome::Evaluation {
+                let scope = EpisodeScope::Evaluation {
                     set: set.name.clone(),
                     weights: version.to_owned(),
                 };
@@ -76,8 +76,8 @@ impl Run {
                     seed: set.seed,
                     sampling: self.live.now().sampling,
                 };
-                let plans = self.plans(&home, &positions, tasks, draw);
-                let metas = self.rolled_out(Stage::Evaluating, &home, plans).await?;
+                let plans = self.plans(&scope, &positions, tasks, draw);
+                let metas = self.rolled_out(Stage::Evaluating, &scope, plans).await?;
                 let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
                 let result = EvaluationState {
                     resolved: count(|outcome| *outcome == Outcome::Resolved),
