@@ -2,8 +2,8 @@
 
 use crate::batch::{ExpertsSpan, Row, WeightsSpan};
 use crate::outcome::Outcome;
-use crate::store::Record;
-use crate::{Writer, paths};
+use crate::paths;
+use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -117,11 +117,7 @@ pub struct EpisodeRecord {
     pub finished_at: i64,
 }
 
-impl Record for EpisodeRecord {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for EpisodeRecord {}
 
 impl EpisodeRecord {
     /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and
@@ -184,11 +180,7 @@ pub struct EpisodeMeta {
     pub at: i64,
 }
 
-impl Record for EpisodeMeta {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for EpisodeMeta {}
 
 /// How the verdict came about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,8 @@
 //! be read. A path that
 //! [`paths`] would not write is refused before any file is touched.
 
-use crate::folder::{FolderError, names_in, read_json};
+use crate::folder::{FolderError, names_in, read_record};
+use crate::record::Record;
 use crate::{EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, paths};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
@@ -323,7 +324,7 @@ impl Records {
         }
     }
 
-    fn record_if_there<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refusal> {
+    fn record_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, Refusal> {
         match self.length(path)? {
             None => Ok(None),
             Some(bytes) if bytes > LARGEST_RECORD => {
@@ -332,7 +333,7 @@ impl Records {
                 );
                 Err(Refusal::new(RefusalCode::TooLarge, message))
             }
-            Some(_) => Ok(Some(read_json(&self.dir.join(path))?)),
+            Some(_) => Ok(Some(read_record(&self.dir.join(path))?)),
         }
     }
 

@@ -338,7 +338,7 @@ impl Episodes {
 
     fn own_command(&self, id: &str, argv: Vec<String>, timeout_seconds: u64) -> ExecRequest {
         ExecRequest {
-            id: format!("{id}-{}", self.writer.attempt),
+            id: format!("{id}-{}", self.writer.epoch),
             argv,
             cwd: None,
             env: Default::default(),
