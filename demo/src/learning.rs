@@ -9,7 +9,7 @@ use crate::report::{SetReport, first_and_last, set_report};
 use crate::statistics::Estimate;
 use crate::tasks::Tasks;
 use grpo_bench_report::Row;
-use grpo_records::EpisodeHome;
+use grpo_records::EpisodeScope;
 use grpo_records::folder::{FolderError, RunFolder, counting};
 use std::collections::BTreeMap;
 
@@ -68,12 +68,12 @@ pub fn differing_episodes(
     set: &str,
 ) -> Result<(u32, u32), FolderError> {
     let read = |(folder, weights): (&RunFolder, &str)| {
-        let home = EpisodeHome::Evaluation {
+        let scope = EpisodeScope::Evaluation {
             set: set.to_owned(),
             weights: weights.to_owned(),
         };
         let mut sequences = BTreeMap::new();
-        for episode in counting(folder.episodes(&home)?) {
+        for episode in counting(folder.episodes(&scope)?) {
             let record = folder.trajectory(&episode.path)?;
             sequences.insert(episode.meta.key.name(), (record.tokens, episode.meta.outcome));
         }

@@ -107,7 +107,7 @@ pub struct Evaluation {
 impl Evaluation {
     /// Reads every episode that counts: of several tries, the one with a verdict, or else the last.
     pub fn read(folder: &RunFolder, set: &str, weights: &str) -> Result<Self, FolderError> {
-        let home = grpo_records::EpisodeHome::Evaluation {
+        let scope = grpo_records::EpisodeScope::Evaluation {
             set: set.to_owned(),
             weights: weights.to_owned(),
         };
@@ -116,7 +116,7 @@ impl Evaluation {
             weights: weights.to_owned(),
             ..Self::default()
         };
-        for episode in counting(folder.episodes(&home)?) {
+        for episode in counting(folder.episodes(&scope)?) {
             let turns = folder.turns(&episode.path)?;
             evaluation.learnt.take(&episode, &turns);
             let tally = evaluation.tasks.entry(episode.meta.key.instance.clone()).or_default();

@@ -8,7 +8,7 @@ use crate::learnt::{Evaluation, Learnt};
 use crate::statistics::{Clustered, Estimate, estimate};
 use crate::tasks::Tasks;
 use grpo_records::folder::{FolderError, RunFolder, counting};
-use grpo_records::{EpisodeHome, Event, Outcome, paths};
+use grpo_records::{EpisodeScope, Event, Outcome, paths};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -192,7 +192,7 @@ fn iterations(folder: &RunFolder) -> Result<Vec<Iteration>, FolderError> {
     let times = step_times(folder);
     let mut all = Vec::new();
     for (number, state) in &folder.state.iterations {
-        let home = EpisodeHome::Iteration { iteration: *number };
+        let scope = EpisodeScope::Iteration { iteration: *number };
         let mut one = Iteration {
             iteration: *number,
             weights: state.weights.clone(),
@@ -201,7 +201,7 @@ fn iterations(folder: &RunFolder) -> Result<Vec<Iteration>, FolderError> {
             seconds: times.get(number).and_then(|(from, to)| to.map(|to| to - from)),
             ..Iteration::default()
         };
-        for episode in counting(folder.episodes(&home)?) {
+        for episode in counting(folder.episodes(&scope)?) {
             match episode.meta.outcome {
                 Outcome::Void { .. } => one.void += 1,
                 outcome => {

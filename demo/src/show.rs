@@ -19,8 +19,8 @@ pub enum ShowError {
 /// Folders of all finished episodes with their outcome, a line each.
 pub fn list(folder: &RunFolder) -> Result<String, FolderError> {
     let mut out = String::new();
-    for home in folder.homes()? {
-        for episode in folder.episodes(&home)? {
+    for scope in folder.scopes()? {
+        for episode in folder.episodes(&scope)? {
             let _ = writeln!(
                 out,
                 "{:<12} {:>2} turns  {}",
@@ -35,8 +35,8 @@ pub fn list(folder: &RunFolder) -> Result<String, FolderError> {
 
 /// The first episode whose folder contains these words.
 pub fn find(folder: &RunFolder, wanted: &str) -> Result<EpisodeFolder, ShowError> {
-    for home in folder.homes()? {
-        if let Some(episode) = folder.episodes(&home)?.into_iter().find(|e| e.path.contains(wanted)) {
+    for scope in folder.scopes()? {
+        if let Some(episode) = folder.episodes(&scope)?.into_iter().find(|e| e.path.contains(wanted)) {
             return Ok(episode);
         }
     }
@@ -46,8 +46,8 @@ pub fn find(folder: &RunFolder, wanted: &str) -> Result<EpisodeFolder, ShowError
 /// An episode worth reading: resolved, and not at the first guess where there is one; from the newest part of the run.
 pub fn worth_reading(folder: &RunFolder) -> Result<Option<EpisodeFolder>, FolderError> {
     let mut best: Option<EpisodeFolder> = None;
-    for home in folder.homes()?.into_iter().rev() {
-        for episode in folder.episodes(&home)? {
+    for scope in folder.scopes()?.into_iter().rev() {
+        for episode in folder.episodes(&scope)? {
             if episode.meta.outcome == Outcome::Resolved
                 && best.as_ref().is_none_or(|b| b.meta.turns < episode.meta.turns)
             {

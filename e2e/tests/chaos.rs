@@ -133,8 +133,8 @@ fn repeated_tries(folder: &RunFolder) -> Result<u32> {
         })
         .collect();
     let mut repeated = 0;
-    for home in folder.homes()? {
-        let root = grpo_records::paths::home(&home);
+    for scope in folder.scopes()? {
+        let root = grpo_records::paths::scope(&scope);
         let at = folder.dir().join(&root);
         if !at.is_dir() {
             continue;

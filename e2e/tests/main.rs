@@ -16,7 +16,7 @@ mod judges;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
 mod operator;
-mod records_door;
+mod records_server;
 mod sandbox_faults;
 mod sandboxes;
 mod support;

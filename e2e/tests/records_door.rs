@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::routing::get;
-use grpo_driver::records_door;
+use grpo_driver::records_server;
 use grpo_records::look::{EpisodesOf, Records, RefusalCode, routes};
 use grpo_records::{fixture, paths};
 use kubectl_grpo::arguments::Part;
@@ -22,7 +22,7 @@ async fn connected(router: Router) -> PodConnection {
 }
 
 async fn opened(dir: &Path) -> Source {
-    Source::Pod(connected(records_door::router(Records::below(dir))).await)
+    Source::Pod(connected(records_server::router(Records::below(dir))).await)
 }
 
 #[tokio::test]
@@ -32,9 +32,9 @@ async fn the_driver_and_a_copied_folder_give_the_same_answers() {
     let (mut remote, mut folder) = (opened(dir.path()).await, Source::Folder(Records::below(dir.path())));
     let contents = folder.contents().await.unwrap();
     assert_eq!(remote.contents().await.unwrap(), contents);
-    for home in &contents.homes {
+    for scope in &contents.scopes {
         let wanted = EpisodesOf {
-            home: paths::home(home),
+            scope: paths::scope(scope),
             limit: Some(2),
             ..EpisodesOf::default()
         };

@@ -52,8 +52,8 @@ pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) ->
     let mut opened = records::of_run(&cluster(scene), run, &RecordsOptions::default()).await?;
     let found = episodes(&mut opened.source).await?;
     let mut known = Vec::new();
-    for home in folder.homes()? {
-        known.extend(folder.episodes(&home)?.into_iter().map(|episode| episode.path));
+    for scope in folder.scopes()? {
+        known.extend(folder.episodes(&scope)?.into_iter().map(|episode| episode.path));
     }
     let mut finished: Vec<String> = found
         .iter()
@@ -82,9 +82,9 @@ pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) ->
 /// Folders of all episodes, and whether they are finished.
 async fn episodes(source: &mut Source) -> Result<Vec<(String, bool)>> {
     let mut found = Vec::new();
-    for home in source.contents().await?.homes {
+    for scope in source.contents().await?.scopes {
         let mut wanted = EpisodesOf {
-            home: paths::home(&home),
+            scope: paths::scope(&scope),
             ..EpisodesOf::default()
         };
         loop {

@@ -1,8 +1,7 @@
 //! What one training step consumes: raw rewards and exact tokens. Advantages are the trainer's to compute.
 
 use crate::outcome::Outcome;
-use crate::store::Record;
-use crate::{SCHEMA, Writer};
+use crate::record::{Record, SCHEMA, Writer};
 use serde::{Deserialize, Serialize};
 
 /// `batches/step-<k>.json`.
@@ -34,11 +33,7 @@ impl Batch {
     }
 }
 
-impl Record for Batch {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for Batch {}
 
 /// One prompt and what became of its samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,20 +2,20 @@
 
 use crate::batch::{ExpertsSpan, Row, WeightsSpan};
 use crate::outcome::Outcome;
-use crate::store::Record;
-use crate::{Writer, paths};
+use crate::paths;
+use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Which part of the run an episode belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum EpisodeHome {
+pub enum EpisodeScope {
     Iteration { iteration: u32 },
     Evaluation { set: String, weights: String },
 }
 
-impl fmt::Display for EpisodeHome {
+impl fmt::Display for EpisodeScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Iteration { iteration } => write!(f, "iteration {iteration}"),
@@ -28,14 +28,14 @@ impl fmt::Display for EpisodeHome {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeKey {
-    pub home: EpisodeHome,
+    pub scope: EpisodeScope,
     pub instance: String,
     pub group: u32,
     pub sample: u32,
 }
 
 impl EpisodeKey {
-    /// `<instance>__g<group>__i<sample>`: unique within its home.
+    /// `<instance>__g<group>__i<sample>`: unique within its scope.
     pub fn name(&self) -> String {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
@@ -43,7 +43,7 @@ impl EpisodeKey {
     /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of
     /// its own.
     pub fn dir(&self, attempt: u32) -> String {
-        paths::episode(&self.home, &self.name(), attempt)
+        paths::episode(&self.scope, &self.name(), attempt)
     }
 }
 
@@ -117,11 +117,7 @@ pub struct EpisodeRecord {
     pub finished_at: i64,
 }
 
-impl Record for EpisodeRecord {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for EpisodeRecord {}
 
 impl EpisodeRecord {
     /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and
@@ -184,11 +180,7 @@ pub struct EpisodeMeta {
     pub at: i64,
 }
 
-impl Record for EpisodeMeta {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for EpisodeMeta {}
 
 /// How the verdict came about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,7 +214,7 @@ mod tests {
     #[test]
     fn every_try_has_a_folder_of_its_own_and_the_first_the_plain_name() {
         let key = EpisodeKey {
-            home: EpisodeHome::Iteration { iteration: 3 },
+            scope: EpisodeScope::Iteration { iteration: 3 },
             instance: "django__django-1".into(),
             group: 2,
             sample: 7,
@@ -230,7 +222,7 @@ mod tests {
         assert_eq!(key.dir(1), "rollouts/iter-000003/django__django-1__g2__i7");
         assert_eq!(key.dir(2), "rollouts/iter-000003/django__django-1__g2__i7__t2");
         let at_eval = EpisodeKey {
-            home: EpisodeHome::Evaluation {
+            scope: EpisodeScope::Evaluation {
                 set: "heldout".into(),
                 weights: "a-v4".into(),
             },

@@ -4,14 +4,14 @@
 
 use crate::folder::EpisodeFolder;
 use crate::{
-    EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, ExecSummary, GradeRecord, Message, Outcome,
+    EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, ExecSummary, GradeRecord, Message, Outcome,
     SCHEMA, TurnAction, TurnRecord, VoidReason, Writer, paths,
 };
 use std::path::Path;
 
 pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
     let key = EpisodeKey {
-        home: EpisodeHome::Evaluation {
+        scope: EpisodeScope::Evaluation {
             set: "heldout".into(),
             weights: "a-v0".into(),
         },
@@ -109,22 +109,22 @@ pub fn write_store(dir: &Path) {
         Outcome::Unresolved,
         Outcome::void(VoidReason::SandboxLost),
     ];
-    let iteration = EpisodeHome::Iteration { iteration: 1 };
+    let iteration = EpisodeScope::Iteration { iteration: 1 };
     for (sample, outcome) in (0..).zip(outcomes) {
         write_episode(dir, iteration.clone(), sample, outcome);
     }
     let unfinished = paths::episode(&iteration, "psf__requests-1__g0__i3", 1);
     write(dir, &paths::turn(&unfinished, 0), &look_turn());
-    let heldout = EpisodeHome::Evaluation {
+    let heldout = EpisodeScope::Evaluation {
         set: "heldout".into(),
         weights: "a-v0".into(),
     };
     write_episode(dir, heldout, 0, Outcome::Resolved);
 }
 
-fn write_episode(dir: &Path, home: EpisodeHome, sample: u32, outcome: Outcome) {
+fn write_episode(dir: &Path, scope: EpisodeScope, sample: u32, outcome: Outcome) {
     let mut folder = episode("psf__requests-1", sample, outcome);
-    folder.meta.key.home = home;
+    folder.meta.key.scope = scope;
     let path = folder.meta.key.dir(1);
     write(dir, &paths::turn(&path, 0), &look_turn());
     let second = TurnRecord {

@@ -5,7 +5,8 @@
 //! that the driver and the trainer wrote. Nothing here judges what it reads.
 
 use crate::journal::{Event, JournalEntry};
-use crate::{Batch, EpisodeHome, EpisodeMeta, EpisodeRecord, RunState, TurnRecord, paths};
+use crate::record::{DecodeError, Record, SCHEMA, decode};
+use crate::{Batch, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ pub enum FolderError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} is not the record it should be: {source}")]
     Record { path: PathBuf, source: serde_json::Error },
+    #[error("{path} has schema {found}, this build reads schema {SCHEMA}; use a build of the version that wrote it")]
+    Schema { path: PathBuf, found: u32 },
     #[error("{path} holds no journal, so it is not the store of a run; give the folder that contains journal/")]
     NoJournal { path: PathBuf },
 }
@@ -62,7 +65,7 @@ impl RunFolder {
             torn: Vec::new(),
         };
         for name in names_in(&at)?.into_iter().filter(|n| n.ends_with(".json")) {
-            match read_json::<JournalEntry>(&at.join(&name)) {
+            match read_record::<JournalEntry>(&at.join(&name)) {
                 Ok(entry) => {
                     folder.state.apply(&entry);
                     folder.journal.push(entry);
@@ -115,8 +118,8 @@ impl RunFolder {
     }
 
     /// Every finished try (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
-    pub fn episodes(&self, home: &EpisodeHome) -> Result<Vec<EpisodeFolder>, FolderError> {
-        let root = paths::home(home);
+    pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
+        let root = paths::scope(scope);
         let at = self.dir.join(&root);
         if !at.is_dir() {
             return Ok(Vec::new());
@@ -126,7 +129,7 @@ impl RunFolder {
             let path = format!("{root}/{name}");
             let meta = self.dir.join(paths::meta(&path));
             if meta.is_file() {
-                let meta = read_json(&meta)?;
+                let meta = read_record(&meta)?;
                 found.push(EpisodeFolder { path, meta });
             }
         }
@@ -134,29 +137,29 @@ impl RunFolder {
     }
 
     /// Iterations and evaluations that have a folder.
-    pub fn homes(&self) -> Result<Vec<EpisodeHome>, FolderError> {
-        let mut homes: Vec<EpisodeHome> = self
+    pub fn scopes(&self) -> Result<Vec<EpisodeScope>, FolderError> {
+        let mut scopes: Vec<EpisodeScope> = self
             .state
             .iterations
             .keys()
-            .map(|iteration| EpisodeHome::Iteration { iteration: *iteration })
+            .map(|iteration| EpisodeScope::Iteration { iteration: *iteration })
             .collect();
         let sets = self.dir.join(paths::EVALUATIONS);
         if sets.is_dir() {
             for set in names_in(&sets)? {
                 for weights in names_in(&sets.join(&set))? {
-                    homes.push(EpisodeHome::Evaluation {
+                    scopes.push(EpisodeScope::Evaluation {
                         set: set.clone(),
                         weights,
                     });
                 }
             }
         }
-        Ok(homes)
+        Ok(scopes)
     }
 
     pub fn trajectory(&self, episode: &str) -> Result<EpisodeRecord, FolderError> {
-        read_json(&self.dir.join(paths::trajectory(episode)))
+        read_record(&self.dir.join(paths::trajectory(episode)))
     }
 
     pub fn turns(&self, episode: &str) -> Result<Vec<TurnRecord>, FolderError> {
@@ -167,7 +170,7 @@ impl RunFolder {
         names_in(&at)?
             .iter()
             .filter(|n| n.ends_with(".json"))
-            .map(|n| read_json(&at.join(n)))
+            .map(|n| read_record(&at.join(n)))
             .collect()
     }
 
@@ -183,7 +186,7 @@ impl RunFolder {
     }
 
     pub fn batch(&self, step: u32) -> Result<Batch, FolderError> {
-        read_json(&self.dir.join(paths::batch(step)))
+        read_record(&self.dir.join(paths::batch(step)))
     }
 
     /// The bytes of a file of the store.
@@ -214,11 +217,24 @@ impl RunFolder {
 
 /// Reads a JSON file.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {
-    let bytes = std::fs::read(path).map_err(|source| FolderError::Read {
+    serde_json::from_slice(&bytes_of(path)?).map_err(|source| FolderError::Record {
         path: path.to_owned(),
         source,
-    })?;
-    serde_json::from_slice(&bytes).map_err(|source| FolderError::Record {
+    })
+}
+
+/// Reads a record and refuses one of another schema.
+pub(crate) fn read_record<T: Record>(path: &Path) -> Result<T, FolderError> {
+    let bytes = bytes_of(path)?;
+    let path = path.to_owned();
+    decode(&bytes).map_err(|error| match error {
+        DecodeError::Schema { found } => FolderError::Schema { path, found },
+        DecodeError::Json(source) => FolderError::Record { path, source },
+    })
+}
+
+fn bytes_of(path: &Path) -> Result<Vec<u8>, FolderError> {
+    std::fs::read(path).map_err(|source| FolderError::Read {
         path: path.to_owned(),
         source,
     })

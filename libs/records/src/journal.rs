@@ -3,10 +3,11 @@
 //! A number that is already taken means that another driver writes this journal; the one who finds that out stops.
 
 use crate::outcome::{Outcome, VoidReason};
+use crate::paths;
+use crate::record::{Record, SCHEMA, Writer};
 use crate::settings::LiveSettings;
 use crate::state::RunState;
-use crate::store::{Created, Record, RunStore, StoreError};
-use crate::{SCHEMA, Writer, paths};
+use crate::store::{Created, RunStore, StoreError};
 use serde::{Deserialize, Serialize};
 
 /// `journal/<seq>.json`.
@@ -22,11 +23,7 @@ pub struct JournalEntry {
     pub event: Event,
 }
 
-impl Record for JournalEntry {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for JournalEntry {}
 
 /// What was decided or came to an end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,9 +107,9 @@ pub enum JournalError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
-        "journal entry {sequence} is already there: another driver writes this journal, so this one (attempt {attempt}) stops"
+        "journal entry {sequence} is already there: another driver writes this journal, so this one (epoch {epoch}) stops"
     )]
-    Fenced { sequence: u64, attempt: u32 },
+    Fenced { sequence: u64, epoch: u32 },
     #[error(
         "journal entry {sequence} is missing although {newest} exists; the store was changed by hand or lost files"
     )]
@@ -171,7 +168,7 @@ impl Journal {
             }
             Created::Existed => Err(JournalError::Fenced {
                 sequence: self.next,
-                attempt: self.writer.attempt,
+                epoch: self.writer.epoch,
             }),
         }
     }
@@ -210,13 +207,7 @@ mod tests {
         let (mut new, mut new_state) = Journal::open(store, Writer::driver(2)).await.unwrap();
         new.append(promoted(0), &mut new_state).await.unwrap();
         let refused = old.append(promoted(7), &mut old_state).await;
-        assert!(matches!(
-            refused,
-            Err(JournalError::Fenced {
-                sequence: 1,
-                attempt: 1
-            })
-        ));
+        assert!(matches!(refused, Err(JournalError::Fenced { sequence: 1, epoch: 1 })));
         assert_eq!(old_state.promoted, None);
     }
 
@@ -228,7 +219,7 @@ mod tests {
         journal.append(promoted(0), &mut state).await.unwrap();
         std::fs::write(
             mount.path().join("ns/run/journal/0000000002.json"),
-            "{\"schema\":1,\"wri",
+            "{\"schema\":2,\"wri",
         )
         .unwrap();
         let (mut journal, mut state) = Journal::open(store.clone(), Writer::driver(2)).await.unwrap();

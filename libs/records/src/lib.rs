@@ -23,6 +23,7 @@ pub mod journal;
 pub mod look;
 pub mod outcome;
 pub mod paths;
+pub mod record;
 pub mod settings;
 pub mod show;
 pub mod state;
@@ -32,46 +33,12 @@ pub mod turn;
 pub mod weights;
 
 pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
-pub use episode::{EpisodeEnd, EpisodeHome, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
+pub use episode::{EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, GradeRecord, Message};
 pub use journal::{Event, Journal, JournalEntry, JournalError};
 pub use outcome::{Outcome, VoidReason};
+pub use record::{Record, Role, SCHEMA, Writer};
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{ExecSummary, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};
-
-use serde::{Deserialize, Serialize};
-
-/// The schema number that this build writes, and the newest it reads.
-pub const SCHEMA: u32 = 1;
-
-/// Which process wrote a record, and in which attempt of its pod group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Writer {
-    pub role: Role,
-    pub attempt: u32,
-}
-
-impl Writer {
-    pub fn driver(attempt: u32) -> Self {
-        Self {
-            role: Role::Driver,
-            attempt,
-        }
-    }
-
-    pub fn trainer(attempt: u32) -> Self {
-        Self {
-            role: Role::Trainer,
-            attempt,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    Driver,
-    Trainer,
-}

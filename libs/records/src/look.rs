@@ -1,13 +1,14 @@
 //! Looking into a run's records from outside, one page after the other: what the driver answers `kubectl grpo`, and
 //! what that reads from a copied store by itself.
 //!
-//! In go the path of a home or of an episode and where to go on; out come records without their token ids where those
+//! In go the path of a scope or of an episode and where to go on; out come records without their token ids where those
 //! would only be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still
 //! be read. A path that
 //! [`paths`] would not write is refused before any file is touched.
 
-use crate::folder::{FolderError, names_in, read_json};
-use crate::{EpisodeEnd, EpisodeHome, EpisodeMeta, EpisodeRecord, Message, TurnRecord, paths};
+use crate::folder::{FolderError, names_in, read_record};
+use crate::record::Record;
+use crate::{EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, paths};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -36,15 +37,15 @@ const LARGEST_PATCH: u64 = 1 << 20;
 #[serde(rename_all = "camelCase")]
 pub struct Contents {
     /// Iterations, then evaluations, each in order.
-    pub homes: Vec<EpisodeHome>,
+    pub scopes: Vec<EpisodeScope>,
 }
 
 /// Which episodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpisodesOf {
-    /// Folder of the home, as [`paths::home`] writes it.
-    pub home: String,
+    /// Folder of the scope, as [`paths::scope`] writes it.
+    pub scope: String,
     /// Only those whose name contains this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containing: Option<String>,
@@ -159,7 +160,7 @@ pub struct TurnPage {
 pub struct Refusal {
     pub code: RefusalCode,
     pub message: String,
-    pub fault: Fault,
+    pub fault: RefusalCause,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +176,7 @@ pub enum RefusalCode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fault {
+pub enum RefusalCause {
     Client,
     Infrastructure,
 }
@@ -183,8 +184,8 @@ pub enum Fault {
 impl Refusal {
     fn new(code: RefusalCode, message: String) -> Self {
         let fault = match code {
-            RefusalCode::Unreadable => Fault::Infrastructure,
-            _ => Fault::Client,
+            RefusalCode::Unreadable => RefusalCause::Infrastructure,
+            _ => RefusalCause::Client,
         };
         Self { code, message, fault }
     }
@@ -233,15 +234,15 @@ impl Records {
                     .map(|weights| format!("{of_set}/{weights}")),
             );
         }
-        let homes = iterations.chain(evaluations);
+        let scopes = iterations.chain(evaluations);
         Ok(Contents {
-            homes: homes.filter_map(|path| paths::parse_home(&path)).collect(),
+            scopes: scopes.filter_map(|path| paths::parse_scope(&path)).collect(),
         })
     }
 
     pub fn episodes(&self, wanted: &EpisodesOf) -> Result<EpisodePage, Refusal> {
-        let home = paths::parse_home(&wanted.home).ok_or_else(|| Refusal::bad_path(&wanted.home))?;
-        let root = paths::home(&home);
+        let scope = paths::parse_scope(&wanted.scope).ok_or_else(|| Refusal::bad_path(&wanted.scope))?;
+        let root = paths::scope(&scope);
         let limit = wanted.limit.unwrap_or(EPISODES_A_PAGE).clamp(1, EPISODES_A_PAGE);
         let mut names = self.folders(&root)?;
         names.retain(|name| {
@@ -323,7 +324,7 @@ impl Records {
         }
     }
 
-    fn record_if_there<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Refusal> {
+    fn record_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, Refusal> {
         match self.length(path)? {
             None => Ok(None),
             Some(bytes) if bytes > LARGEST_RECORD => {
@@ -332,7 +333,7 @@ impl Records {
                 );
                 Err(Refusal::new(RefusalCode::TooLarge, message))
             }
-            Some(_) => Ok(Some(read_json(&self.dir.join(path))?)),
+            Some(_) => Ok(Some(read_record(&self.dir.join(path))?)),
         }
     }
 
@@ -372,9 +373,9 @@ mod tests {
         (dir, records)
     }
 
-    fn of(home: &str) -> EpisodesOf {
+    fn of(scope: &str) -> EpisodesOf {
         EpisodesOf {
-            home: home.into(),
+            scope: scope.into(),
             ..EpisodesOf::default()
         }
     }
@@ -382,7 +383,7 @@ mod tests {
     #[test]
     fn iterations_and_evaluations_are_found_by_their_folders() {
         let (_dir, records) = store();
-        let named: Vec<String> = records.contents().unwrap().homes.iter().map(paths::home).collect();
+        let named: Vec<String> = records.contents().unwrap().scopes.iter().map(paths::scope).collect();
         assert_eq!(named, ["rollouts/iter-000001", "evaluations/heldout/a-v0"]);
     }
 
@@ -501,17 +502,17 @@ mod tests {
     proptest! {
         #[test]
         fn only_paths_that_a_store_writes_are_taken(path in "[a-z0-9./_-]{0,40}|(rollouts|evaluations)/[a-z0-9./_-]{0,30}") {
-            if let Some((home, name)) = paths::parse_episode(&path) {
-                prop_assert_eq!(format!("{}/{name}", paths::home(&home)), path.clone());
+            if let Some((scope, name)) = paths::parse_episode(&path) {
+                prop_assert_eq!(format!("{}/{name}", paths::scope(&scope)), path.clone());
                 prop_assert!(path.split('/').all(paths::is_plain_name));
             }
         }
 
         #[test]
-        fn every_home_is_found_again_by_its_path(iteration in 0u32.., set in "[a-z][a-z0-9-]{0,20}", step in 0u32..) {
+        fn every_scope_is_found_again_by_its_path(iteration in 0u32.., set in "[a-z][a-z0-9-]{0,20}", step in 0u32..) {
             let weights = paths::weights_version("l1", step);
-            for home in [EpisodeHome::Iteration { iteration }, EpisodeHome::Evaluation { set: set.clone(), weights: weights.clone() }] {
-                prop_assert_eq!(paths::parse_home(&paths::home(&home)), Some(home));
+            for scope in [EpisodeScope::Iteration { iteration }, EpisodeScope::Evaluation { set: set.clone(), weights: weights.clone() }] {
+                prop_assert_eq!(paths::parse_scope(&paths::scope(&scope)), Some(scope));
             }
         }
     }

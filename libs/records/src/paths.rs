@@ -1,6 +1,6 @@
 //! Where everything lies below a run's root. No other module of any process spells a path of the store.
 
-use crate::episode::EpisodeHome;
+use crate::episode::EpisodeScope;
 
 /// The folder of the journal.
 pub const JOURNAL: &str = "journal";
@@ -21,42 +21,42 @@ pub fn journal_entry(sequence: u64) -> String {
 }
 
 /// The folder of everything an iteration or an evaluation rolled out.
-pub fn home(home: &EpisodeHome) -> String {
-    match home {
-        EpisodeHome::Iteration { iteration } => format!("{ROLLOUTS}/iter-{iteration:06}"),
-        EpisodeHome::Evaluation { set, weights } => format!("{EVALUATIONS}/{set}/{weights}"),
+pub fn scope(scope: &EpisodeScope) -> String {
+    match scope {
+        EpisodeScope::Iteration { iteration } => format!("{ROLLOUTS}/iter-{iteration:06}"),
+        EpisodeScope::Evaluation { set, weights } => format!("{EVALUATIONS}/{set}/{weights}"),
     }
 }
 
 /// The folder of one try of an episode.
-pub fn episode(of: &EpisodeHome, name: &str, attempt: u32) -> String {
+pub fn episode(of: &EpisodeScope, name: &str, attempt: u32) -> String {
     match attempt {
-        0 | 1 => format!("{}/{name}", home(of)),
-        later => format!("{}/{name}__t{later}", home(of)),
+        0 | 1 => format!("{}/{name}", scope(of)),
+        later => format!("{}/{name}__t{later}", scope(of)),
     }
 }
 
-/// The part of a run whose folder this is. Only what [`home`] writes is one, so nothing that climbs or strays gets
+/// The part of a run whose folder this is. Only what [`scope`] writes is one, so nothing that climbs or strays gets
 /// through.
-pub fn parse_home(path: &str) -> Option<EpisodeHome> {
+pub fn parse_scope(path: &str) -> Option<EpisodeScope> {
     let parts: Vec<&str> = path.split('/').collect();
     let found = match parts.as_slice() {
-        [ROLLOUTS, folder] => EpisodeHome::Iteration {
+        [ROLLOUTS, folder] => EpisodeScope::Iteration {
             iteration: folder.strip_prefix("iter-")?.parse().ok()?,
         },
-        [EVALUATIONS, set, weights] if is_plain_name(set) && is_plain_name(weights) => EpisodeHome::Evaluation {
+        [EVALUATIONS, set, weights] if is_plain_name(set) && is_plain_name(weights) => EpisodeScope::Evaluation {
             set: (*set).to_owned(),
             weights: (*weights).to_owned(),
         },
         _ => return None,
     };
-    (home(&found) == path).then_some(found)
+    (scope(&found) == path).then_some(found)
 }
 
-/// The home and the name of the episode (one try of it) whose folder this is.
-pub fn parse_episode(path: &str) -> Option<(EpisodeHome, &str)> {
+/// The scope and the name of the episode (one try of it) whose folder this is.
+pub fn parse_episode(path: &str) -> Option<(EpisodeScope, &str)> {
     let (of, name) = path.rsplit_once('/')?;
-    is_plain_name(name).then_some((parse_home(of)?, name))
+    is_plain_name(name).then_some((parse_scope(of)?, name))
 }
 
 pub fn turns(episode: &str) -> String {

@@ -62,12 +62,12 @@ fn head(view: &EpisodeView) -> String {
                 out,
                 "{} of {}, sampled by {}",
                 meta.key.name(),
-                meta.key.home,
+                meta.key.scope,
                 meta.weights.join(", ")
             );
         }
-        (None, Some((home, name))) => {
-            let _ = writeln!(out, "{name} of {home}, without a verdict");
+        (None, Some((scope, name))) => {
+            let _ = writeln!(out, "{name} of {scope}, without a verdict");
         }
         (None, None) => {}
     }

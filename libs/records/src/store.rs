@@ -4,6 +4,7 @@
 //! folder is synced. So a name either holds everything or does not exist, and two writers of one name cannot both
 //! believe they won.
 
+use crate::record::{DecodeError, Record, SCHEMA, decode};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
@@ -16,11 +17,6 @@ use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A JSON record with a schema number.
-pub trait Record {
-    fn schema(&self) -> u32;
-}
 
 /// What a create came to, and the checksum of the bytes that lie there now if they are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +48,10 @@ pub enum StoreError {
     Unreadable { path: String, source: serde_json::Error },
     #[error("writing {path}: the record cannot be put into JSON: {source}")]
     Unwritable { path: String, source: serde_json::Error },
-    #[error("{path} in the store has schema {found}, this build reads up to {known}; use a newer image")]
-    Newer { path: String, found: u32, known: u32 },
+    #[error(
+        "{path} in the store has schema {found}, this build reads schema {SCHEMA}; use an image of the version that wrote it, or give the run another store.path"
+    )]
+    Schema { path: String, found: u32 },
 }
 
 /// One run's part of a store. Cloning is cheap.
@@ -137,17 +135,13 @@ impl RunStore {
         Ok(self.length(path).await?.is_some())
     }
 
-    /// Reads a record and refuses one of a newer schema.
-    pub async fn read<T: DeserializeOwned + Record>(&self, path: &str) -> Result<T, StoreError> {
-        let record: T = self.read_json(path).await?;
-        if record.schema() > crate::SCHEMA {
-            return Err(StoreError::Newer {
-                path: path.to_owned(),
-                found: record.schema(),
-                known: crate::SCHEMA,
-            });
-        }
-        Ok(record)
+    /// Reads a record and refuses one of another schema.
+    pub async fn read<T: Record>(&self, path: &str) -> Result<T, StoreError> {
+        let path = path.to_owned();
+        decode(&self.bytes(&path).await?).map_err(|error| match error {
+            DecodeError::Schema { found } => StoreError::Schema { path, found },
+            DecodeError::Json(source) => StoreError::Unreadable { path, source },
+        })
     }
 
     /// Reads any JSON.
@@ -160,7 +154,7 @@ impl RunStore {
     }
 
     /// Reads a record, or nothing if it does not exist.
-    pub async fn read_if_there<T: DeserializeOwned + Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
+    pub async fn read_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
         match self.read(path).await {
             Ok(record) => Ok(Some(record)),
             Err(StoreError::Missing { .. }) => Ok(None),

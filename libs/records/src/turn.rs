@@ -1,8 +1,7 @@
 //! One turn of an episode, durable before the next one begins.
 
-use crate::Writer;
 use crate::batch::ExpertsSpan;
-use crate::store::Record;
+use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 
 /// `…/turns/<t>.json`: what was sampled, what was done, what came back; as ids, with the text beside it for people.
@@ -53,11 +52,7 @@ pub struct TurnRecord {
     pub at: i64,
 }
 
-impl Record for TurnRecord {
-    fn schema(&self) -> u32 {
-        self.schema
-    }
-}
+impl Record for TurnRecord {}
 
 /// What the policy's text was taken to mean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use grpo_records::folder::{EpisodeFolder, RunFolder, counting};
 
 use super::{Check, VerifyError};
-use grpo_records::{EpisodeHome, Event, Outcome, paths};
+use grpo_records::{EpisodeScope, Event, Outcome, paths};
 use std::collections::{BTreeMap, HashMap};
 
 /// Rates are quotients of the same integers, so they differ by rounding at most.
@@ -65,18 +65,18 @@ fn verdicts(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
             )
         });
     }
-    let mut by_name: BTreeMap<(EpisodeHome, String), u32> = BTreeMap::new();
+    let mut by_name: BTreeMap<(EpisodeScope, String), u32> = BTreeMap::new();
     for episode in episodes.iter().filter(|e| e.meta.outcome.is_verdict()) {
         let times = committed.get(episode.path.as_str()).copied().unwrap_or(0);
         check.expect(times == 1, || {
             format!("the verdict of {} was committed {times} times", episode.path)
         });
         *by_name
-            .entry((episode.meta.key.home.clone(), episode.meta.key.name()))
+            .entry((episode.meta.key.scope.clone(), episode.meta.key.name()))
             .or_default() += 1;
     }
-    for ((home, name), times) in by_name {
-        check.expect(times == 1, || format!("{name} of {home} has {times} verdicts"));
+    for ((scope, name), times) in by_name {
+        check.expect(times == 1, || format!("{name} of {scope} has {times} verdicts"));
     }
     check
 }
@@ -94,27 +94,31 @@ fn evaluations(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
         else {
             continue;
         };
-        let home = EpisodeHome::Evaluation {
+        let scope = EpisodeScope::Evaluation {
             set: set.clone(),
             weights: weights.clone(),
         };
-        let (found_resolved, found_valid) = tally(episodes, &home);
+        let (found_resolved, found_valid) = tally(episodes, &scope);
         check.expect((found_resolved, found_valid) == (*resolved, *valid), || {
-            format!("{home}: {resolved} of {valid} are claimed, the verdicts say {found_resolved} of {found_valid}")
+            format!("{scope}: {resolved} of {valid} are claimed, the verdicts say {found_resolved} of {found_valid}")
         });
     }
     check
 }
 
-fn tally(episodes: &[EpisodeFolder], home: &EpisodeHome) -> (u32, u32) {
-    let valid = valid_of(episodes, home);
+fn tally(episodes: &[EpisodeFolder], scope: &EpisodeScope) -> (u32, u32) {
+    let valid = valid_of(episodes, scope);
     let resolved = valid.iter().filter(|e| e.meta.outcome == Outcome::Resolved).count();
     (resolved as u32, valid.len() as u32)
 }
 
 /// Episodes of an iteration or evaluation that have a verdict.
-fn valid_of(episodes: &[EpisodeFolder], home: &EpisodeHome) -> Vec<EpisodeFolder> {
-    let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.home == *home).cloned().collect();
+fn valid_of(episodes: &[EpisodeFolder], scope: &EpisodeScope) -> Vec<EpisodeFolder> {
+    let of: Vec<EpisodeFolder> = episodes
+        .iter()
+        .filter(|e| e.meta.key.scope == *scope)
+        .cloned()
+        .collect();
     counting(of)
         .into_iter()
         .filter(|e| e.meta.outcome.is_verdict())
@@ -176,14 +180,14 @@ fn iteration_records(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<C
             check.passed_over += 1;
             continue;
         };
-        let home = EpisodeHome::Iteration { iteration: *number };
-        let (resolved, valid) = tally(episodes, &home);
+        let scope = EpisodeScope::Iteration { iteration: *number };
+        let (resolved, valid) = tally(episodes, &scope);
         let rate = if valid == 0 {
             0.0
         } else {
             f64::from(resolved) / f64::from(valid)
         };
-        let rewards: f64 = valid_of(episodes, &home)
+        let rewards: f64 = valid_of(episodes, &scope)
             .iter()
             .filter_map(|e| e.meta.reward)
             .map(f64::from)

@@ -194,7 +194,7 @@ mod tests {
     fn record(sequence: &Sequence) -> EpisodeRecord {
         let episode = grpo_records::fixture::episode("a", 0, grpo_records::Outcome::Resolved);
         EpisodeRecord {
-            schema: 1,
+            schema: grpo_records::SCHEMA,
             writer: Writer::driver(1),
             run: "uid".into(),
             key: episode.meta.key,

@@ -4,14 +4,14 @@ use super::{Check, claims, episodes, groups};
 use grpo_records::fixture;
 use grpo_records::folder::{EpisodeFolder, RunFolder};
 use grpo_records::{
-    Batch, EpisodeEnd, EpisodeHome, EpisodeMeta, EpisodeRecord, Event, GroupRecord, JournalEntry, Outcome, SCHEMA,
+    Batch, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, GroupRecord, JournalEntry, Outcome, SCHEMA,
     TurnRecord, WeightsSpan, Writer, paths,
 };
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
 
-const HOME: EpisodeHome = EpisodeHome::Iteration { iteration: 1 };
+const SCOPE: EpisodeScope = EpisodeScope::Iteration { iteration: 1 };
 
 /// One iteration of one group of two episodes.
 fn store() -> tempfile::TempDir {
@@ -93,7 +93,7 @@ fn journal(dir: &Path, sequence: u64, event: Event) {
 
 fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EpisodeRecord, [TurnRecord; 2]) {
     let mut meta = fixture::episode("a", sample, outcome).meta;
-    meta.key.home = HOME;
+    meta.key.scope = SCOPE;
     let mut second = fixture::edit_turn(1, "1 passed");
     second.prompt_length = 6;
     let turns = [fixture::look_turn(), second];
@@ -146,7 +146,7 @@ fn forge(dir: &Path, path: &str, change: impl FnOnce(&mut Value)) {
 /// Names of the checks that disagree; everything but the verdicts, which need the official grader.
 fn found(dir: &Path) -> Vec<&'static str> {
     let folder = RunFolder::open(dir).unwrap();
-    let all: Vec<EpisodeFolder> = folder.episodes(&HOME).unwrap();
+    let all: Vec<EpisodeFolder> = folder.episodes(&SCOPE).unwrap();
     let mut checks: Vec<Check> = episodes::check(&folder, &all).unwrap();
     checks.extend(groups::check(&folder, &all).unwrap());
     checks.extend(claims::check(&folder, &all).unwrap());

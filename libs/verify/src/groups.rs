@@ -3,7 +3,7 @@
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, RunFolder, counting};
 use grpo_records::store::sha256_hex;
-use grpo_records::{Batch, EpisodeHome, Event, paths};
+use grpo_records::{Batch, EpisodeScope, Event, paths};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The trainer adds up in fp32.
@@ -74,8 +74,8 @@ fn promoted(folder: &RunFolder) -> BTreeSet<String> {
 
 /// Episodes of an iteration that have a verdict, by name.
 fn valid_of(episodes: &[EpisodeFolder], iteration: u32) -> HashMap<String, EpisodeFolder> {
-    let home = EpisodeHome::Iteration { iteration };
-    let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.home == home).cloned().collect();
+    let scope = EpisodeScope::Iteration { iteration };
+    let of: Vec<EpisodeFolder> = episodes.iter().filter(|e| e.meta.key.scope == scope).cloned().collect();
     counting(of)
         .into_iter()
         .filter(|e| e.meta.outcome.is_verdict())

@@ -81,8 +81,8 @@ pub fn verify(folder: &RunFolder, sources: &Sources) -> Result<Vec<Check>, Verif
 
 fn all_episodes(folder: &RunFolder) -> Result<Vec<EpisodeFolder>, FolderError> {
     let mut all = Vec::new();
-    for home in folder.homes()? {
-        all.extend(folder.episodes(&home)?);
+    for scope in folder.scopes()? {
+        all.extend(folder.episodes(&scope)?);
     }
     Ok(all)
 }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::records::Source;
 use crate::text::table;
 use grpo_records::look::{Contents, EPISODES_A_PAGE, Episode, EpisodesOf};
-use grpo_records::{EpisodeHome, Outcome, paths};
+use grpo_records::{EpisodeScope, Outcome, paths};
 
 /// So many candidates are named when words fit several episodes.
 const CANDIDATES: usize = 10;
@@ -13,47 +13,47 @@ const CANDIDATES: usize = 10;
 /// The rows of a table, and what more there is.
 #[derive(Debug, Default)]
 pub struct Listing {
-    pub homes: Vec<EpisodeHome>,
+    pub scopes: Vec<EpisodeScope>,
     pub episodes: Vec<Episode>,
     /// More would have fitted.
     pub cut: bool,
     pub contents: Contents,
 }
 
-/// The homes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or
+/// The scopes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or
 /// what there is.
-pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeHome> {
-    let fits = |home: &&EpisodeHome| match (home, part.iteration, &part.set) {
-        (EpisodeHome::Iteration { iteration }, Some(wanted), _) => *iteration == wanted,
-        (EpisodeHome::Evaluation { set, weights }, None, Some(wanted)) => {
+pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeScope> {
+    let fits = |scope: &&EpisodeScope| match (scope, part.iteration, &part.set) {
+        (EpisodeScope::Iteration { iteration }, Some(wanted), _) => *iteration == wanted,
+        (EpisodeScope::Evaluation { set, weights }, None, Some(wanted)) => {
             set == wanted && part.weights.as_ref().is_none_or(|version| version == weights)
         }
         (_, None, None) => true,
         _ => false,
     };
-    contents.homes.iter().rev().filter(fits).cloned().collect()
+    contents.scopes.iter().rev().filter(fits).cloned().collect()
 }
 
 /// The episodes of a table.
 pub async fn list(source: &mut Source, part: &Part, outcomes: &[Wanted], limit: usize) -> Result<Listing, Error> {
     let contents = source.contents().await?;
-    let mut homes = meant(&contents, part);
-    if homes.is_empty() {
+    let mut scopes = meant(&contents, part);
+    if scopes.is_empty() {
         return Err(Error::NoEpisode(nothing_there(&contents, part)));
     }
     if part.iteration.is_none() && part.set.is_none() {
-        let newest = homes
+        let newest = scopes
             .iter()
-            .position(|home| matches!(home, EpisodeHome::Iteration { .. }))
+            .position(|scope| matches!(scope, EpisodeScope::Iteration { .. }))
             .unwrap_or(0);
-        homes = vec![homes.swap_remove(newest)];
+        scopes = vec![scopes.swap_remove(newest)];
     }
     let mut listing = Listing {
         contents,
         ..Listing::default()
     };
-    for home in &homes {
-        let mut wanted = of(home);
+    for scope in &scopes {
+        let mut wanted = of(scope);
         loop {
             let page = source.episodes(&wanted).await?;
             listing
@@ -67,13 +67,13 @@ pub async fn list(source: &mut Source, part: &Part, outcomes: &[Wanted], limit: 
     }
     listing.cut = listing.episodes.len() > limit;
     listing.episodes.truncate(limit);
-    listing.homes = homes;
+    listing.scopes = scopes;
     Ok(listing)
 }
 
-fn of(home: &EpisodeHome) -> EpisodesOf {
+fn of(scope: &EpisodeScope) -> EpisodesOf {
     EpisodesOf {
-        home: paths::home(home),
+        scope: paths::scope(scope),
         limit: Some(EPISODES_A_PAGE),
         ..EpisodesOf::default()
     }
@@ -85,7 +85,7 @@ fn is_wanted(episode: &Episode, outcomes: &[Wanted]) -> bool {
 }
 
 fn nothing_there(contents: &Contents, part: &Part) -> String {
-    if contents.homes.is_empty() {
+    if contents.scopes.is_empty() {
         return "the run has no episodes yet".into();
     }
     let asked = match (&part.iteration, &part.set, &part.weights) {
@@ -103,9 +103,9 @@ fn nothing_there(contents: &Contents, part: &Part) -> String {
 /// `iterations 1-3; sets heldout (l1-v0, l1-v3)`.
 pub fn what_there_is(contents: &Contents) -> String {
     let mut words = Vec::new();
-    let iterations = contents.homes.iter().filter_map(|home| match home {
-        EpisodeHome::Iteration { iteration } => Some(*iteration),
-        EpisodeHome::Evaluation { .. } => None,
+    let iterations = contents.scopes.iter().filter_map(|scope| match scope {
+        EpisodeScope::Iteration { iteration } => Some(*iteration),
+        EpisodeScope::Evaluation { .. } => None,
     });
     let bounds = iterations.fold(None, |bounds: Option<(u32, u32)>, n| {
         Some(bounds.map_or((n, n), |(low, high)| (low.min(n), high.max(n))))
@@ -116,8 +116,8 @@ pub fn what_there_is(contents: &Contents) -> String {
         None => {}
     }
     let mut sets: Vec<(&str, Vec<&str>)> = Vec::new();
-    for home in &contents.homes {
-        if let EpisodeHome::Evaluation { set, weights } = home {
+    for scope in &contents.scopes {
+        if let EpisodeScope::Evaluation { set, weights } = scope {
             match sets.iter_mut().find(|(name, _)| name == set) {
                 Some((_, versions)) => versions.push(weights),
                 None => sets.push((set, vec![weights])),
@@ -133,14 +133,14 @@ pub fn what_there_is(contents: &Contents) -> String {
 
 /// The table, and a last line about what more there is.
 pub fn text(listing: &Listing) -> String {
-    let several = listing.homes.len() > 1;
+    let several = listing.scopes.len() > 1;
     let rows: Vec<Vec<String>> = listing.episodes.iter().map(|episode| row(episode, several)).collect();
     let head = [
         "EPISODE", "OUTCOME", "REWARD", "TURNS", "TOKENS", "SAMPLED", "ENDED", "WEIGHTS",
     ];
-    let homes: Vec<String> = listing.homes.iter().map(EpisodeHome::to_string).collect();
+    let scopes: Vec<String> = listing.scopes.iter().map(EpisodeScope::to_string).collect();
     let shown = if listing.cut { "of those shown " } else { "" };
-    let mut out = format!("{}: {shown}{}\n", homes.join(", "), counts(&listing.episodes));
+    let mut out = format!("{}: {shown}{}\n", scopes.join(", "), counts(&listing.episodes));
     if !rows.is_empty() {
         out += &table(&head, &rows);
     }
@@ -212,13 +212,13 @@ pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<Strin
         return Ok(words.to_owned());
     }
     let contents = source.contents().await?;
-    for home in meant(&contents, part) {
-        let root = paths::home(&home);
+    for scope in meant(&contents, part) {
+        let root = paths::scope(&scope);
         // Words with a slash say something about the folder, too.
         let name = words.rsplit('/').next().unwrap_or(words);
         let wanted = EpisodesOf {
             containing: Some(name.to_owned()),
-            ..of(&home)
+            ..of(&scope)
         };
         let found = source.episodes(&wanted).await?.episodes;
         let fitting: Vec<&Episode> = found
@@ -231,12 +231,12 @@ pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<Strin
             several => {
                 return match several.iter().find(|e| e.name() == words) {
                     Some(exact) => Ok(exact.path.clone()),
-                    None => Err(Error::NoEpisode(ambiguous(words, &home, several))),
+                    None => Err(Error::NoEpisode(ambiguous(words, &scope, several))),
                 };
             }
         }
     }
-    let there = match contents.homes.is_empty() {
+    let there = match contents.scopes.is_empty() {
         true => "the run has none yet".to_owned(),
         false => format!("there are {}", what_there_is(&contents)),
     };
@@ -245,13 +245,13 @@ pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<Strin
     )))
 }
 
-fn ambiguous(words: &str, home: &EpisodeHome, several: &[&Episode]) -> String {
+fn ambiguous(words: &str, scope: &EpisodeScope, several: &[&Episode]) -> String {
     let mut names: Vec<&str> = several.iter().take(CANDIDATES).map(|episode| episode.name()).collect();
     if several.len() > CANDIDATES {
         names.push("…");
     }
     format!(
-        "{words:?} names {} episodes of {home}: {}; say more of the name",
+        "{words:?} names {} episodes of {scope}: {}; say more of the name",
         several.len(),
         names.join(", ")
     )
@@ -261,8 +261,8 @@ fn ambiguous(words: &str, home: &EpisodeHome, several: &[&Episode]) -> String {
 mod tests {
     use super::*;
 
-    fn evaluation(set: &str, weights: &str) -> EpisodeHome {
-        EpisodeHome::Evaluation {
+    fn evaluation(set: &str, weights: &str) -> EpisodeScope {
+        EpisodeScope::Evaluation {
             set: set.into(),
             weights: weights.into(),
         }
@@ -270,9 +270,9 @@ mod tests {
 
     fn contents() -> Contents {
         Contents {
-            homes: vec![
-                EpisodeHome::Iteration { iteration: 1 },
-                EpisodeHome::Iteration { iteration: 2 },
+            scopes: vec![
+                EpisodeScope::Iteration { iteration: 1 },
+                EpisodeScope::Iteration { iteration: 2 },
                 evaluation("heldout", "l1-v0"),
                 evaluation("heldout", "l1-v2"),
             ],
@@ -292,7 +292,7 @@ mod tests {
                 iteration: Some(2),
                 ..Part::default()
             }),
-            [EpisodeHome::Iteration { iteration: 2 }]
+            [EpisodeScope::Iteration { iteration: 2 }]
         );
         assert_eq!(
             of(set(None)),

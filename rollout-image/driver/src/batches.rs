@@ -111,11 +111,11 @@ pub fn step_of(version: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grpo_records::{EpisodeEnd, EpisodeHome, EpisodeKey, Outcome, SCHEMA, VoidReason, WeightsSpan};
+    use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, SCHEMA, VoidReason, WeightsSpan};
 
     async fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
         let key = EpisodeKey {
-            home: EpisodeHome::Iteration { iteration: 1 },
+            scope: EpisodeScope::Iteration { iteration: 1 },
             instance: "a".into(),
             group,
             sample,

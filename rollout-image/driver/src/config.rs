@@ -4,12 +4,12 @@
 use crate::agent_bash::Prompts;
 use crate::engine::Endpoints;
 use crate::experts::Mixture;
-use crate::fault::Fault;
-use crate::tasks::{Order, Selection};
+use crate::fault::TerminalFault;
+use crate::tasks::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, Mode, Resume};
+use grpo_crds::grpo_run::{self, Mode, Order, Resume};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use serde_json::json;
@@ -123,25 +123,22 @@ impl Default for Patience {
 }
 
 impl Settings {
-    pub fn of(config: &RunConfig) -> Result<Self, Fault> {
+    pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
         let spec = &config.spec;
         let unsupported = support::unsupported(spec);
         if !unsupported.is_empty() {
-            return Err(Fault::new(support::REASON, support::in_words(&unsupported)));
+            return Err(TerminalFault::new(support::REASON, support::in_words(&unsupported)));
         }
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
-            Ok::<_, Fault>(Training {
+            Ok::<_, TerminalFault>(Training {
                 tasks: selection(config, &set.dataset, &set.select)?,
-                order: match set.order {
-                    grpo_run::Order::Shuffled => Order::Shuffled,
-                    grpo_run::Order::InOrder => Order::Given,
-                },
+                order: set.order,
                 seed: set.seed.unwrap_or(spec.seed),
             })
         });
         let evaluate = spec.tasks.evaluate.iter().map(|set| {
-            Ok::<_, Fault>(Evaluation {
+            Ok::<_, TerminalFault>(Evaluation {
                 name: set.name.clone(),
                 tasks: selection(config, &set.dataset, &set.select)?,
                 samples: set.samples,
@@ -222,9 +219,13 @@ impl Evaluation {
     }
 }
 
-fn selection(config: &RunConfig, dataset: &grpo_run::Dataset, select: &grpo_run::Select) -> Result<Selection, Fault> {
+fn selection(
+    config: &RunConfig,
+    dataset: &grpo_run::Dataset,
+    select: &grpo_run::Select,
+) -> Result<Selection, TerminalFault> {
     let file = config.dataset_file(dataset).ok_or_else(|| {
-        Fault::new(
+        TerminalFault::new(
             "DatasetNotMounted",
             "a dataset of the run is mounted nowhere in run.json: the operator that wrote it does not know its source",
         )
@@ -241,10 +242,10 @@ fn selection(config: &RunConfig, dataset: &grpo_run::Dataset, select: &grpo_run:
     })
 }
 
-fn agent(config: &RunConfig) -> Result<AgentSettings, Fault> {
+fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
     let Some(bash) = &agent.bash else {
-        return Err(Fault::new(
+        return Err(TerminalFault::new(
             "AgentUnknown",
             "spec.agent names no agent that this driver has; give agent: {bash: {}}",
         ));
@@ -270,7 +271,7 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, Fault> {
 }
 
 /// What the model's own config allows.
-fn longest_context(model: &std::path::Path) -> Result<usize, Fault> {
+fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
     let file = model.join("config.json");
     let read = std::fs::read(&file)
         .ok()
@@ -278,7 +279,7 @@ fn longest_context(model: &std::path::Path) -> Result<usize, Fault> {
     read.and_then(|config| config["max_position_embeddings"].as_u64())
         .map(|length| length as usize)
         .ok_or_else(|| {
-            Fault::new(
+            TerminalFault::new(
                 "ContextLengthUnknown",
                 format!(
                     "{} has no max_position_embeddings; set agent.limits.contextTokens",

@@ -7,7 +7,7 @@
 mod answer;
 
 use crate::experts::Mixture;
-use crate::fault::Fault;
+use crate::fault::TerminalFault;
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use grpo_engine_protocol::{
@@ -73,7 +73,7 @@ pub enum EngineError {
     },
     /// Nothing this run does can get over it.
     #[error(transparent)]
-    Terminal(Fault),
+    Terminal(TerminalFault),
 }
 
 #[derive(Debug, Default, Clone)]
@@ -96,7 +96,7 @@ pub struct Engines {
 
 enum Refused {
     Again(String),
-    Terminal(Fault),
+    Terminal(TerminalFault),
 }
 
 impl Engines {
@@ -214,7 +214,7 @@ impl Engines {
             let answer: CompletionResponse = answer.json().await.map_err(|e| self.rest(replica, brief(e)))?;
             return checked(answer, version, ask).map_err(|wrong| match wrong {
                 Wrong::Answer(why) => self.rest(replica, why),
-                Wrong::Engine(why) => Refused::Terminal(Fault::new(
+                Wrong::Engine(why) => Refused::Terminal(TerminalFault::new(
                     "ExpertsUnusable",
                     format!("which experts tokens went through cannot be learnt from engine {replica}: {why}"),
                 )),
@@ -232,14 +232,14 @@ impl Engines {
             self.with(replica, |r| r.serving.clone_from(&error.serving));
         }
         match (error.fault, error.code) {
-            (ErrorOrigin::Workload, _) => Refused::Terminal(Fault::new(
+            (ErrorOrigin::Workload, _) => Refused::Terminal(TerminalFault::new(
                 "ModelDiverged",
                 format!(
                     "engine {replica} says: {}; lower the learning rate or start from an earlier checkpoint",
                     error.message
                 ),
             )),
-            (_, ErrorCode::ExpertsNotReported) => Refused::Terminal(Fault::new(
+            (_, ErrorCode::ExpertsNotReported) => Refused::Terminal(TerminalFault::new(
                 "ExpertsNotReported",
                 format!(
                     "the model is a mixture of experts, and engine {replica} does not report them: {}; set spec.algorithm.routerReplay: true, so that \
@@ -248,7 +248,7 @@ impl Engines {
                     error.message
                 ),
             )),
-            (ErrorOrigin::Client, _) => Refused::Terminal(Fault::new(
+            (ErrorOrigin::Client, _) => Refused::Terminal(TerminalFault::new(
                 "EngineRefuses",
                 format!(
                     "engine {replica} refuses what this run samples with: {}; compare the agent's contextTokens with the engine's length",

@@ -10,13 +10,13 @@ mod turn;
 use crate::agent_bash::BashAgent;
 use crate::config::{Sampling, Settings};
 use crate::engine::{EngineError, Engines};
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::grade::{Graded, Grader};
 use crate::patch;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::tasks::Task;
 use crate::template::{ChatTemplate, TemplateError};
-use crate::transcript::{Transcript, TranscriptFault};
+use crate::trajectory::{Trajectory, TrajectoryError};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
@@ -33,7 +33,7 @@ const PATCH_TIMEOUT: u64 = 300;
 
 /// What an episode is to be.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct EpisodePlan {
     pub key: EpisodeKey,
     pub task: Arc<Task>,
     /// The run's seed, or the evaluated set's.
@@ -61,7 +61,7 @@ pub struct Episodes {
 }
 
 /// Why a try stopped short of a verdict.
-enum Stop {
+enum Abort {
     Void {
         reason: VoidReason,
         message: String,
@@ -71,28 +71,28 @@ enum Stop {
     Driver(DriverError),
 }
 
-impl From<DriverError> for Stop {
+impl From<DriverError> for Abort {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
     }
 }
 
-impl From<grpo_records::StoreError> for Stop {
+impl From<grpo_records::StoreError> for Abort {
     fn from(error: grpo_records::StoreError) -> Self {
         Self::Driver(error.into())
     }
 }
 
-impl From<TemplateError> for Stop {
+impl From<TemplateError> for Abort {
     fn from(error: TemplateError) -> Self {
-        Self::Driver(Fault::new("TemplateUnusable", error.to_string()).into())
+        Self::Driver(TerminalFault::new("TemplateUnusable", error.to_string()).into())
     }
 }
 
-impl From<minijinja::Error> for Stop {
+impl From<minijinja::Error> for Abort {
     fn from(error: minijinja::Error) -> Self {
         Self::Driver(
-            Fault::new(
+            TerminalFault::new(
                 "PromptUnusable",
                 format!("rendering a template of spec.agent.bash: {error:#}"),
             )
@@ -101,13 +101,13 @@ impl From<minijinja::Error> for Stop {
     }
 }
 
-impl From<TranscriptFault> for Stop {
-    fn from(fault: TranscriptFault) -> Self {
+impl From<TrajectoryError> for Abort {
+    fn from(fault: TrajectoryError) -> Self {
         Self::Driver(DriverError::Other(fault.to_string()))
     }
 }
 
-impl From<EngineError> for Stop {
+impl From<EngineError> for Abort {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Terminal(fault) => Self::Driver(fault.into()),
@@ -119,7 +119,7 @@ impl From<EngineError> for Stop {
     }
 }
 
-impl From<SandboxError> for Stop {
+impl From<SandboxError> for Abort {
     fn from(error: SandboxError) -> Self {
         let reason = match &error {
             SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
@@ -134,32 +134,37 @@ impl From<SandboxError> for Stop {
 }
 
 /// What the agent left behind: the patch, or nothing where none could be taken.
-struct Left {
+struct AgentResult {
     patch: Option<Bytes>,
-    transcript: Transcript,
+    trajectory: Trajectory,
 }
 
 impl Episodes {
     /// One try, up to its `meta.json`. `resume` when an earlier driver began this very try; nothing comes back if it
     /// cannot go on and another try is due.
-    pub async fn attempt(&self, plan: &Plan, number: u32, resume: bool) -> Result<Option<EpisodeMeta>, DriverError> {
+    pub async fn attempt(
+        &self,
+        plan: &EpisodePlan,
+        number: u32,
+        resume: bool,
+    ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(number);
-        let mut transcript = Transcript::opening(&self.opening(plan)?);
+        let mut trajectory = Trajectory::opening(&self.opening(plan)?);
         let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
-        let acted = tokio::time::timeout(limit, self.act(plan, &dir, number, resume, &mut transcript)).await;
-        let stopped = match acted {
-            Err(_) => Stop::Void {
+        let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, number, resume, &mut trajectory)).await;
+        let stopped = match ended {
+            Err(_) => Abort::Void {
                 reason: VoidReason::DeadlineInfrastructure,
                 message: format!("the episode took more than {limit:?}, waiting included"),
             },
             Ok(Err(stop)) => stop,
-            Ok(Ok(left)) => return self.conclude(plan, &dir, number, left).await.map(Some),
+            Ok(Ok(result)) => return self.conclude(plan, &dir, number, result).await.map(Some),
         };
         match stopped {
-            Stop::Driver(error) => Err(error),
-            Stop::Abandoned => Ok(None),
-            Stop::Void { reason, message } => {
-                transcript.end = Some(EpisodeEnd::Aborted);
+            Abort::Driver(error) => Err(error),
+            Abort::Abandoned => Ok(None),
+            Abort::Void { reason, message } => {
+                trajectory.end = Some(EpisodeEnd::Aborted);
                 let graded = Graded {
                     outcome: Outcome::void(reason),
                     record: None,
@@ -167,58 +172,58 @@ impl Episodes {
                     message: Some(message),
                     took: Duration::ZERO,
                 };
-                self.write_trajectory(plan, &dir, number, &transcript).await?;
-                self.write_meta(plan, &dir, number, &transcript, None, graded)
+                self.write_trajectory(plan, &dir, number, &trajectory).await?;
+                self.write_meta(plan, &dir, number, &trajectory, None, graded)
                     .await
                     .map(Some)
             }
         }
     }
 
-    fn opening(&self, plan: &Plan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
+    fn opening(&self, plan: &EpisodePlan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
         self.agent.opening(&plan.task.variables()).map_err(|error| {
             let message = format!("rendering the prompt of {}: {error:#}", plan.key.instance);
-            Fault::new("PromptUnusable", message).into()
+            TerminalFault::new("PromptUnusable", message).into()
         })
     }
 
     /// From wherever the try stands to the durable patch; the sandbox is given back on the way.
-    async fn act(
+    async fn run_attempt(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         resume: bool,
-        transcript: &mut Transcript,
-    ) -> Result<Left, Stop> {
+        trajectory: &mut Trajectory,
+    ) -> Result<AgentResult, Abort> {
         let lease = self.lease_id(dir);
         if resume {
-            self.read_turns(dir, transcript).await?;
+            self.read_turns(dir, trajectory).await?;
             if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.left(plan, dir, number, patch, transcript).await?);
+                return Ok(self.persist(plan, dir, number, patch, trajectory).await?);
             }
         }
         let sandbox = match resume {
-            true => self.gateway.take_up(&lease).await?.ok_or(Stop::Abandoned)?,
-            false => self.lease(plan, &lease, transcript).await?,
+            true => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
+            false => self.lease(plan, &lease, trajectory).await?,
         };
         // What was sampled by other weights belongs to another try.
         if resume
-            && transcript
+            && trajectory
                 .weights
                 .last()
                 .is_some_and(|span| span.version != *self.wanted.borrow())
         {
             sandbox.release().await;
-            return Err(Stop::Abandoned);
+            return Err(Abort::Abandoned);
         }
-        match self.work(plan, dir, &sandbox, transcript).await {
+        match self.run_turns(plan, dir, &sandbox, trajectory).await {
             Ok(patch) => {
-                let left = self.left(plan, dir, number, patch, transcript).await?;
+                let result = self.persist(plan, dir, number, patch, trajectory).await?;
                 sandbox.release().await;
-                Ok(left)
+                Ok(result)
             }
-            Err(Stop::Driver(error)) => Err(Stop::Driver(error)),
+            Err(Abort::Driver(error)) => Err(Abort::Driver(error)),
             Err(stop) => {
                 sandbox.release().await;
                 Err(stop)
@@ -227,55 +232,55 @@ impl Episodes {
     }
 
     /// Turns until the episode ends, then the patch.
-    async fn work(
+    async fn run_turns(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         sandbox: &Sandbox,
-        transcript: &mut Transcript,
-    ) -> Result<Option<Bytes>, Stop> {
+        trajectory: &mut Trajectory,
+    ) -> Result<Option<Bytes>, Abort> {
         let base = self.base_commit(sandbox, &plan.task).await?;
-        while transcript.end.is_none() {
-            self.turn(plan, dir, sandbox, transcript).await?;
+        while trajectory.end.is_none() {
+            self.turn(plan, dir, sandbox, trajectory).await?;
         }
-        match transcript.end {
+        match trajectory.end {
             Some(EpisodeEnd::SandboxExhausted) => Ok(None),
             _ => self.take_patch(sandbox, &base).await,
         }
     }
 
     /// Makes patch and trajectory durable.
-    async fn left(
+    async fn persist(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
         patch: Option<Bytes>,
-        transcript: &Transcript,
-    ) -> Result<Left, DriverError> {
+        trajectory: &Trajectory,
+    ) -> Result<AgentResult, DriverError> {
         if let Some(patch) = &patch {
             self.store.create_bytes(&paths::patch(dir), patch.clone()).await?;
         }
-        self.write_trajectory(plan, dir, number, transcript).await?;
-        Ok(Left {
+        self.write_trajectory(plan, dir, number, trajectory).await?;
+        Ok(AgentResult {
             patch,
-            transcript: transcript.clone(),
+            trajectory: trajectory.clone(),
         })
     }
 
-    async fn lease(&self, plan: &Plan, id: &str, transcript: &mut Transcript) -> Result<Sandbox, Stop> {
+    async fn lease(&self, plan: &EpisodePlan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Abort> {
         let began = Instant::now();
         let image = &plan.task.image;
         let leased = self
             .gateway
             .lease(id, image, Priority::Agent, self.settings.patience.gateway)
             .await;
-        transcript.waited_millis += millis(began.elapsed());
+        trajectory.waited_millis += millis(began.elapsed());
         Ok(leased?)
     }
 
     /// The commit patches are taken against, seen to exist before the policy could have touched it.
-    async fn base_commit(&self, sandbox: &Sandbox, task: &Task) -> Result<String, Stop> {
+    async fn base_commit(&self, sandbox: &Sandbox, task: &Task) -> Result<String, Abort> {
         let cell = self
             .bases
             .lock()
@@ -296,7 +301,7 @@ impl Episodes {
                 (Some(0), None) if printed.len() >= 40 && printed.bytes().all(|b| b.is_ascii_hexdigit()) => {
                     Ok(printed.to_owned())
                 }
-                _ => Err(Stop::Void {
+                _ => Err(Abort::Void {
                     reason: VoidReason::TaskBroken,
                     message: format!(
                         "{} of image {} has no commit {}: {printed}",
@@ -311,7 +316,7 @@ impl Episodes {
     }
 
     /// The patch; nothing where the policy left no repository that one could be taken from.
-    async fn take_patch(&self, sandbox: &Sandbox, base: &str) -> Result<Option<Bytes>, Stop> {
+    async fn take_patch(&self, sandbox: &Sandbox, base: &str) -> Result<Option<Bytes>, Abort> {
         let argv = patch::take(&self.settings.agent.repository, base);
         let taken = match sandbox.exec(&self.own_command("patch", argv, PATCH_TIMEOUT)).await {
             Ok(result) if result.exit_code == Some(0) => sandbox.get_file(patch::PATCH_FILE).await,
@@ -333,7 +338,7 @@ impl Episodes {
 
     fn own_command(&self, id: &str, argv: Vec<String>, timeout_seconds: u64) -> ExecRequest {
         ExecRequest {
-            id: format!("{id}-{}", self.writer.attempt),
+            id: format!("{id}-{}", self.writer.epoch),
             argv,
             cwd: None,
             env: Default::default(),
@@ -345,9 +350,15 @@ impl Episodes {
         }
     }
 
-    async fn conclude(&self, plan: &Plan, dir: &str, number: u32, left: Left) -> Result<EpisodeMeta, DriverError> {
-        let Left { patch, transcript } = left;
-        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+    async fn conclude(
+        &self,
+        plan: &EpisodePlan,
+        dir: &str,
+        number: u32,
+        result: AgentResult,
+    ) -> Result<EpisodeMeta, DriverError> {
+        let AgentResult { patch, trajectory } = result;
+        let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
         let graded = self.graded(plan, dir, end, patch.as_ref()).await;
         self.grading.send_modify(|grading| *grading -= 1);
@@ -355,13 +366,13 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        self.write_meta(plan, dir, number, &transcript, patch.as_ref(), graded)
+        self.write_meta(plan, dir, number, &trajectory, patch.as_ref(), graded)
             .await
     }
 
     async fn graded(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         end: EpisodeEnd,
         patch: Option<&Bytes>,

@@ -5,7 +5,7 @@
 //! the model, stripped of layers that have no experts, and put into a file of the turn's own, which the turn's record
 //! names. [`ExpertsSpan`] says what is in it.
 
-use crate::fault::Fault;
+use crate::fault::TerminalFault;
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
 use grpo_engine_protocol::{ExpertsFault, RoutedExperts};
 use grpo_model::Config;
@@ -50,7 +50,7 @@ pub enum ReplayFault {
 
 impl Mixture {
     /// The mixture whose experts a run records: nothing where it has none to record or does not want them.
-    pub fn of_run(spec: &GrpoRunSpec, model: &Path) -> Result<Option<Self>, Fault> {
+    pub fn of_run(spec: &GrpoRunSpec, model: &Path) -> Result<Option<Self>, TerminalFault> {
         let wanted = spec.algorithm.router_replay;
         if spec.mode != Mode::Train || wanted == Some(false) {
             return Ok(None);
@@ -59,11 +59,11 @@ impl Mixture {
             (Ok(Some(mixture)), _) => Ok(Some(mixture)),
             // Dense, or of a family that is not known here, and then not to our trainer either.
             (_, None) => Ok(None),
-            (Ok(None), _) => Err(Fault::new(
+            (Ok(None), _) => Err(TerminalFault::new(
                 "NoExperts",
                 "spec.algorithm.routerReplay is true, and the model is no mixture of experts: leave it out",
             )),
-            (Err(error), _) => Err(Fault::new(
+            (Err(error), _) => Err(TerminalFault::new(
                 "ModelUnknown",
                 format!("spec.algorithm.routerReplay is true, and which layers have experts cannot be read: {error}"),
             )),

@@ -2,18 +2,18 @@
 
 use grpo_records::{JournalError, StoreError};
 
-/// A terminal fault: nobody can go on with this run as it is. It is written to the journal, to `status.progress.fault`
+/// Ends the run: retrying cannot help. It is written to the journal, to `status.progress.fault`
 /// and to the termination message, and the driver exits with 42.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
-pub struct Fault {
+pub struct TerminalFault {
     /// One word in CamelCase, as a condition's reason.
     pub reason: String,
     /// What is wrong with which object, and what to do.
     pub message: String,
 }
 
-impl Fault {
+impl TerminalFault {
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -26,7 +26,7 @@ impl Fault {
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Terminal(#[from] TerminalFault),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

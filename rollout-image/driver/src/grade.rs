@@ -5,7 +5,7 @@
 //! the facts). Within a run a byte-identical patch of the same task takes over the verdict that was recorded first,
 //! naming its source.
 
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
 use crate::patch;
@@ -436,12 +436,12 @@ fn reused(known: &Known, took: Duration) -> Graded {
     }
 }
 
-fn worker_fault(error: WorkerError) -> Fault {
+fn worker_fault(error: WorkerError) -> TerminalFault {
     let reason = match &error {
         WorkerError::Row { .. } => "TaskRowInvalid",
         WorkerError::Start { .. } | WorkerError::NoAnswer { .. } => "GraderUnavailable",
     };
-    Fault::new(reason, error.to_string())
+    TerminalFault::new(reason, error.to_string())
 }
 
 async fn entry<K: std::hash::Hash + Eq, V: Default>(map: &Shared<K, V>, key: K) -> Arc<V> {

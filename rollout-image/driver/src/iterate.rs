@@ -12,14 +12,14 @@ pub use evaluate::evaluations_shown;
 use self::evaluate::Moment;
 use crate::batches::{self, Heading};
 use crate::config::Settings;
-use crate::episode::Plan;
-use crate::fault::{DriverError, Fault};
-use crate::ledger::Ledger;
+use crate::episode::EpisodePlan;
+use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
 use crate::promote::{Target, View};
 use crate::rollout::{Rollouts, Tally};
+use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task};
 use crate::trainer::TrainerClient;
 use grpo_contracts::support;
@@ -28,7 +28,7 @@ use grpo_crds::progress::Stage;
 use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{CheckpointOrder, StepRequest};
-use grpo_records::{Created, EpisodeHome, EpisodeKey, EpisodeMeta, Event, Outcome, RunStore, Writer, paths};
+use grpo_records::{Created, EpisodeKey, EpisodeMeta, EpisodeScope, Event, Outcome, RunStore, Writer, paths};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -46,7 +46,7 @@ pub struct Run {
     pub settings: Settings,
     pub store: RunStore,
     pub writer: Writer,
-    pub ledger: Arc<Ledger>,
+    pub journal: Arc<SharedJournal>,
     pub live: Live,
     pub rollouts: Rollouts,
     pub trainer: TrainerClient,
@@ -72,10 +72,10 @@ impl Run {
             Mode::Evaluate => self.evaluate_only().await?,
             // Refused where the settings are read.
             mode @ (Mode::Validate | Mode::Finetune) => {
-                return Err(Fault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
+                return Err(TerminalFault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
             }
         }
-        self.ledger
+        self.journal
             .record_if(|state| {
                 let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
                 (!done).then_some(Event::RunFinished {
@@ -97,13 +97,13 @@ impl Run {
     }
 
     async fn iterations(&self) -> Result<(), DriverError> {
-        let finished = self.ledger.read(|state| state.finished_iterations()).await;
+        let finished = self.journal.read(|state| state.finished_iterations()).await;
         if finished == 0 {
             self.evaluations(Moment::Start).await?;
         }
         let mut pending: Option<(u32, StepRequest)> = None;
         for k in finished + 1.. {
-            if !self.ledger.read(|state| state.iterations.contains_key(&k)).await {
+            if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
                 self.take_changes().await?;
             }
             if k > self.live.now().iterations {
@@ -132,7 +132,7 @@ impl Run {
 
     /// The stored batch of an iteration; rolls out what is missing of it first.
     async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
-        let begun = self.ledger.read(|state| state.iterations.get(&k).cloned()).await;
+        let begun = self.journal.read(|state| state.iterations.get(&k).cloned()).await;
         if let Some(sha256) = begun.as_ref().and_then(|one| one.batch_sha256.clone()) {
             return Ok(StepRequest {
                 batch: paths::batch(k),
@@ -144,9 +144,9 @@ impl Run {
             Some(one) => one.tasks,
             None => self.begin_iteration(k).await?,
         };
-        let home = EpisodeHome::Iteration { iteration: k };
+        let scope = EpisodeScope::Iteration { iteration: k };
         let sampling = self
-            .ledger
+            .journal
             .read(|state| state.iterations.get(&k).and_then(|one| one.sampling))
             .await;
         let draw = Draw {
@@ -154,15 +154,15 @@ impl Run {
             seed: self.settings.seed,
             sampling: sampling.unwrap_or_else(|| self.live.now().sampling),
         };
-        let plans = self.plans(&home, &positions, &self.train_tasks, draw);
+        let plans = self.plans(&scope, &positions, &self.train_tasks, draw);
         self.board.change(|progress| progress.iteration = Some(k));
-        let metas = self.rolled_out(Stage::Rollout, &home, plans).await?;
+        let metas = self.rolled_out(Stage::Rollout, &scope, plans).await?;
         self.write_batch(k, &metas).await
     }
 
     async fn begin_iteration(&self, k: u32) -> Result<Vec<u32>, DriverError> {
         let Some(training) = &self.settings.train else {
-            return Err(Fault::new("NoTasks", "mode Train needs tasks.train").into());
+            return Err(TerminalFault::new("NoTasks", "mode Train needs tasks.train").into());
         };
         let tasks = tasks::for_iteration(
             training.order,
@@ -176,18 +176,18 @@ impl Run {
             weights: self.wanted.borrow().clone(),
             tasks: tasks.clone(),
         };
-        self.ledger.record(event).await?;
+        self.journal.record(event).await?;
         Ok(tasks)
     }
 
-    fn plans(&self, home: &EpisodeHome, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<Plan> {
+    fn plans(&self, scope: &EpisodeScope, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<EpisodePlan> {
         let groups = positions.iter().enumerate();
         let planned = groups.flat_map(|(group, position)| {
             let task = tasks.get(*position as usize).cloned();
             task.into_iter().flat_map(move |task| {
-                (0..draw.samples).map(move |sample| Plan {
+                (0..draw.samples).map(move |sample| EpisodePlan {
                     key: EpisodeKey {
-                        home: home.clone(),
+                        scope: scope.clone(),
                         instance: task.instance.clone(),
                         group: group as u32,
                         sample,
@@ -205,13 +205,13 @@ impl Run {
     async fn rolled_out(
         &self,
         stage: Stage,
-        home: &EpisodeHome,
-        plans: Vec<Plan>,
+        scope: &EpisodeScope,
+        plans: Vec<EpisodePlan>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         self.board.begin(stage);
         let (tally, seen) = watch::channel(Tally::default());
         let metas = tokio::select! {
-            metas = self.rollouts.run(home, plans, &tally) => metas,
+            metas = self.rollouts.run(scope, plans, &tally) => metas,
             () = self.show(seen) => return Err(DriverError::Other("the board stopped".into())),
         };
         // The last ones may have finished after the last look.
@@ -228,7 +228,7 @@ impl Run {
         loop {
             let now = *tally.borrow_and_update();
             let is_grading = *grading.borrow_and_update() > 0;
-            let void = self.ledger.read(|state| state.voids.values().sum::<u64>()).await;
+            let void = self.journal.read(|state| state.voids.values().sum::<u64>()).await;
             self.board.change(|progress| {
                 progress.episodes_done = Some(now.done);
                 progress.episodes_total = Some(now.total);
@@ -258,7 +258,7 @@ impl Run {
             .await
             .map_err(|error| DriverError::Other(format!("making the batch of step {k}: {error}")))?;
         let weights = self
-            .ledger
+            .journal
             .read(|s| s.iterations.get(&k).map(|one| one.weights.clone()))
             .await;
         let record = IterationRecord {
@@ -280,7 +280,7 @@ impl Run {
             // Written before a crash that came before its entry.
             Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
         };
-        self.ledger
+        self.journal
             .record(Event::BatchWritten {
                 iteration: k,
                 step: k,
@@ -311,7 +311,7 @@ impl Run {
         let Event::GroupDropped { iteration, group, .. } = event else {
             return Ok(());
         };
-        let noted = self.ledger.record_if(|state| {
+        let noted = self.journal.record_if(|state| {
             let known = state
                 .iterations
                 .get(&iteration)
@@ -332,9 +332,9 @@ impl Run {
             }),
             ..request
         };
-        let done = self.noting(|note| self.trainer.step(k, &request, note)).await?;
+        let done = self.report_waiting(|note| self.trainer.step(k, &request, note)).await?;
         let (weights, manifest_sha256) = self.published(k, &done).await?;
-        self.ledger
+        self.journal
             .record(Event::StepDone {
                 step: k,
                 weights: weights.clone(),
@@ -348,18 +348,18 @@ impl Run {
             });
         }
         self.board.end(Stage::Training);
-        self.promote(&weights, &manifest_sha256, k).await?;
-        self.synced(&weights).await?;
+        self.record_and_promote(&weights, &manifest_sha256, k).await?;
+        self.wait_synced(&weights).await?;
         self.evaluations(Moment::After(k)).await
     }
 }
 
-fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> Fault {
+fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
     let example = metas.iter().find_map(|meta| match &meta.outcome {
         Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
         _ => None,
     });
-    Fault::new(
+    TerminalFault::new(
         "NoValidEpisodes",
         format!(
             "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",

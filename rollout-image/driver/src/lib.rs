@@ -4,11 +4,11 @@
 //! [`agent_bash`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and
 //! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
-//! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`ledger`] is the journal of
-//! decisions,
+//! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`shared_journal`] is the
+//! journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
 //! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster
-//! weights, progress and numbers; [`records_door`] shows people the records.
+//! weights, progress and numbers; [`records_server`] shows people the records.
 
 pub mod agent_bash;
 pub mod batches;
@@ -20,21 +20,21 @@ pub mod fault;
 pub mod grade;
 pub mod grader_worker;
 pub mod iterate;
-pub mod ledger;
 pub mod live;
 pub mod metrics;
 pub mod outcome;
 pub mod patch;
 pub mod progress;
 pub mod promote;
-pub mod records_door;
+pub mod records_server;
 pub mod rollout;
 pub mod sandbox;
 pub mod seeds;
 pub mod serve;
+pub mod shared_journal;
 pub mod start;
 pub mod tasks;
 pub mod template;
 pub mod trainer;
-pub mod transcript;
+pub mod trajectory;
 pub mod verify;

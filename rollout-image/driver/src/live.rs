@@ -5,7 +5,7 @@
 //! whoever finishes it.
 
 use crate::config::Settings;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use grpo_contracts::RunConfig;
 use grpo_contracts::live::OtherRunError;
 use grpo_records::settings::LiveSettings;
@@ -34,12 +34,12 @@ pub enum LiveError {
     #[error("{path} is not this run's: {source}")]
     Foreign { path: PathBuf, source: OtherRunError },
     #[error("{path} asks for what is not executed: {source}")]
-    Unsupported { path: PathBuf, source: Fault },
+    Unsupported { path: PathBuf, source: TerminalFault },
 }
 
 /// What a look at the file showed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct LiveObservation {
     pub settings: LiveSettings,
     /// Paths below `spec` that differ and may not.
     pub ignored: Vec<String>,
@@ -90,7 +90,7 @@ impl Live {
     /// Looks at the file. Answers what to take over, if anything is new. What is wrong is said once, and nothing
     /// changes then.
     pub async fn look(&self) -> Option<LiveSettings> {
-        match self.seen().await {
+        match self.observe().await {
             Ok(seen) => self.with(|state| {
                 state.complaint = None;
                 if seen.ignored != state.ignored && !seen.ignored.is_empty() {
@@ -118,10 +118,10 @@ impl Live {
         self.with(|state| state.settings = settings);
     }
 
-    async fn seen(&self) -> Result<Seen, LiveError> {
+    async fn observe(&self) -> Result<LiveObservation, LiveError> {
         let (path, started_with) = match &self.source {
             Source::Fixed => {
-                return Ok(Seen {
+                return Ok(LiveObservation {
                     settings: self.given.clone(),
                     ignored: Vec::new(),
                 });
@@ -143,7 +143,7 @@ impl Live {
                 source,
             })?;
         let settings = Settings::of(&taken.config).map_err(|source| LiveError::Unsupported { path, source })?;
-        Ok(Seen {
+        Ok(LiveObservation {
             settings: settings.live(),
             ignored: taken.ignored,
         })
@@ -154,7 +154,7 @@ impl crate::iterate::Run {
     /// Between two pieces of work: takes over what has changed. In the journal first, then in force.
     pub(crate) async fn take_changes(&self) -> Result<(), DriverError> {
         if let Some(settings) = self.live.look().await {
-            self.ledger
+            self.journal
                 .record(grpo_records::Event::SettingsTaken {
                     settings: settings.clone(),
                 })

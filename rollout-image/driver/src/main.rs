@@ -7,10 +7,10 @@ use clap::{Parser, Subcommand};
 use grpo_contracts::RunConfig;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_driver::config::Settings;
-use grpo_driver::fault::{DriverError, Fault};
+use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
-use grpo_driver::{live, records_door, serve, start};
+use grpo_driver::{live, records_server, serve, start};
 use grpo_records::Event;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ async fn main() -> ExitCode {
 }
 
 async fn show_records(mount: &Path, path: &str, listen: SocketAddr) -> ExitCode {
-    match records_door::serve(mount, path, listen).await {
+    match records_server::serve(mount, path, listen).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "no records to be shown");
@@ -154,7 +154,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
-    records_door::open_beside(&store, arguments.listen_records).await;
+    records_server::open_beside(&store, arguments.listen_records).await;
     let router = serve::router(&store, board.clone(), metrics.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let process = start::Process {
@@ -171,13 +171,13 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         result = run.go() => result,
         served = serving => Err(DriverError::Other(format!("the weights server ended: {served:?}"))),
     };
-    if let Err(DriverError::Fault(fault)) = &result {
+    if let Err(DriverError::Terminal(fault)) = &result {
         let event = Event::RunFinished {
             succeeded: false,
             reason: Some(fault.reason.clone()),
             message: Some(fault.message.clone()),
         };
-        if let Err(error) = run.ledger.record(event).await {
+        if let Err(error) = run.journal.record(event).await {
             tracing::warn!(%error, "recording the fault");
         }
     }
@@ -192,7 +192,7 @@ fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError
             board.begin(Stage::Finished);
             ExitCode::SUCCESS
         }
-        Err(DriverError::Fault(fault)) => {
+        Err(DriverError::Terminal(fault)) => {
             tracing::error!(%fault, "the run cannot go on");
             last_word(&arguments.termination_log, &fault);
             board.change(|progress| {
@@ -217,7 +217,7 @@ fn read_config(file: &PathBuf) -> Result<RunConfig, DriverError> {
 }
 
 /// The kubelet shows at most 4 KiB of it.
-fn last_word(file: &PathBuf, fault: &Fault) {
+fn last_word(file: &PathBuf, fault: &TerminalFault) {
     let message: String = fault.message.chars().take(1000).collect();
     let word = serde_json::json!({"reason": fault.reason, "message": message});
     if let Err(error) = std::fs::write(file, word.to_string()) {

@@ -194,9 +194,9 @@ mod tests {
     async fn a_write_applies_progress_alone_and_names_the_runs_uid() {
         use axum::extract::{Request, State};
         use std::sync::{Arc, Mutex};
-        type Seen = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
-        let seen: Seen = Arc::default();
-        async fn take(State(seen): State<Seen>, request: Request) -> axum::Json<serde_json::Value> {
+        type WrittenRequests = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
+        let seen: WrittenRequests = Arc::default();
+        async fn take(State(seen): State<WrittenRequests>, request: Request) -> axum::Json<serde_json::Value> {
             let at = format!("{} {}", request.method(), request.uri());
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();

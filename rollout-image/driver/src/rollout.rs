@@ -2,12 +2,12 @@
 //!
 //! What was finished before a restart is found in the store and not done again.
 
-use crate::episode::{Episodes, Plan};
+use crate::episode::{EpisodePlan, Episodes};
 use crate::fault::DriverError;
-use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::shared_journal::SharedJournal;
 use futures::StreamExt;
-use grpo_records::{EpisodeHome, EpisodeMeta, Event, Outcome, StoreError, VoidReason, paths};
+use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
 use grpo_sandbox_protocol::ImageDemand;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Tally {
 /// Runs episodes for one run.
 pub struct Rollouts {
     pub episodes: Arc<Episodes>,
-    pub ledger: Arc<Ledger>,
+    pub journal: Arc<SharedJournal>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -41,11 +41,11 @@ impl Rollouts {
     /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans.
     pub async fn run(
         &self,
-        home: &EpisodeHome,
-        plans: Vec<Plan>,
+        scope: &EpisodeScope,
+        plans: Vec<EpisodePlan>,
         tally: &watch::Sender<Tally>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
-        let (_, there) = self.episodes.store.names_in(&paths::home(home)).await?;
+        let (_, there) = self.episodes.store.names_in(&paths::scope(scope)).await?;
         let there: HashSet<String> = there.into_iter().collect();
         tally.send_replace(Tally {
             total: plans.len() as u32,
@@ -115,7 +115,7 @@ impl Rollouts {
     }
 
     /// One episode, over as many tries as it takes and the budget allows.
-    async fn finish(&self, plan: &Plan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
+    async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
         let mut voids = 0;
         for number in 1..=MOST_TRIES {
             let dir = plan.key.dir(number);
@@ -165,7 +165,7 @@ impl Rollouts {
     /// One entry per verdict, also when the driver died between `meta.json` and the journal.
     async fn note_verdict(&self, dir: &str, meta: &EpisodeMeta, outcome: Outcome) -> Result<(), DriverError> {
         let noted = self
-            .ledger
+            .journal
             .record_if(|state| {
                 (!state.verdicts.contains_key(dir)).then(|| Event::Verdict {
                     episode: dir.to_owned(),
@@ -185,7 +185,7 @@ impl Rollouts {
         let message = meta.message.clone().unwrap_or_default();
         tracing::warn!(episode = dir, ?reason, %message, "void");
         self.metrics.void(reason);
-        self.ledger
+        self.journal
             .record(Event::EpisodeVoided {
                 episode: dir.to_owned(),
                 reason,

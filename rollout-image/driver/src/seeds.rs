@@ -1,14 +1,14 @@
 //! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give
 //! the same answers, whoever asks again after whatever went wrong.
 
-use grpo_records::EpisodeHome;
+use grpo_records::EpisodeScope;
 use sha2::{Digest, Sha256};
 
 /// The seed of one turn. An evaluation's does not depend on the weights, so that two versions face the same dice.
-pub fn of_turn(run_seed: u64, home: &EpisodeHome, instance: &str, group: u32, sample: u32, turn: u32) -> u64 {
-    let place = match home {
-        EpisodeHome::Iteration { iteration } => format!("iteration {iteration}"),
-        EpisodeHome::Evaluation { set, .. } => format!("evaluation {set}"),
+pub fn of_turn(run_seed: u64, scope: &EpisodeScope, instance: &str, group: u32, sample: u32, turn: u32) -> u64 {
+    let place = match scope {
+        EpisodeScope::Iteration { iteration } => format!("iteration {iteration}"),
+        EpisodeScope::Evaluation { set, .. } => format!("evaluation {set}"),
     };
     let digest = Sha256::digest(format!("{run_seed}\n{place}\n{instance}\n{group}\n{sample}\n{turn}"));
     let mut first = [0; 8];
@@ -23,23 +23,23 @@ mod tests {
 
     #[test]
     fn seeds_repeat_and_differ_in_every_part() {
-        let home = EpisodeHome::Iteration { iteration: 1 };
-        let one = of_turn(0, &home, "a", 0, 0, 0);
-        assert_eq!(one, of_turn(0, &home, "a", 0, 0, 0));
+        let scope = EpisodeScope::Iteration { iteration: 1 };
+        let one = of_turn(0, &scope, "a", 0, 0, 0);
+        assert_eq!(one, of_turn(0, &scope, "a", 0, 0, 0));
         let others = [
-            of_turn(1, &home, "a", 0, 0, 0),
-            of_turn(0, &EpisodeHome::Iteration { iteration: 2 }, "a", 0, 0, 0),
-            of_turn(0, &home, "b", 0, 0, 0),
-            of_turn(0, &home, "a", 1, 0, 0),
-            of_turn(0, &home, "a", 0, 1, 0),
-            of_turn(0, &home, "a", 0, 0, 1),
+            of_turn(1, &scope, "a", 0, 0, 0),
+            of_turn(0, &EpisodeScope::Iteration { iteration: 2 }, "a", 0, 0, 0),
+            of_turn(0, &scope, "b", 0, 0, 0),
+            of_turn(0, &scope, "a", 1, 0, 0),
+            of_turn(0, &scope, "a", 0, 1, 0),
+            of_turn(0, &scope, "a", 0, 0, 1),
         ];
         assert!(others.iter().all(|other| *other != one));
     }
 
     #[test]
     fn two_weights_are_evaluated_with_the_same_dice() {
-        let at = |weights: &str| EpisodeHome::Evaluation {
+        let at = |weights: &str| EpisodeScope::Evaluation {
             set: "heldout".into(),
             weights: weights.into(),
         };

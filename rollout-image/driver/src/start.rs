@@ -5,17 +5,17 @@ use crate::agent_bash::BashAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::grade::Grader;
 use crate::grader_worker::GraderWorker;
 use crate::iterate::{self, Run};
-use crate::ledger::Ledger;
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::progress::Board;
 use crate::promote::{self, View};
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
+use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
@@ -57,15 +57,15 @@ pub async fn run(
         None => Vec::new(),
     };
     let evaluation_tasks = settings.evaluate.iter().map(|set| tasks::load(&set.tasks));
-    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, Fault>>()?;
-    let ledger = Arc::new(Ledger::open(store.clone(), writer.clone()).await?);
+    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, TerminalFault>>()?;
+    let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = train_tasks
         .iter()
         .chain(evaluation_tasks.iter().flatten())
         .cloned()
         .collect();
-    take_up_store(&settings, &ledger, &all).await?;
-    let live = take_up_settings(&settings, process, &ledger).await?;
+    take_up_store(&settings, &journal, &all).await?;
+    let live = take_up_settings(&settings, process, &journal).await?;
 
     let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
     let patience = settings.patience;
@@ -84,14 +84,14 @@ pub async fn run(
     for task in &all {
         grader.script(task).await?;
     }
-    remember_verdicts(&store, &ledger, &grader).await?;
+    remember_verdicts(&store, &journal, &grader).await?;
 
-    let template =
-        ChatTemplate::load(&settings.model).map_err(|error| Fault::new("TemplateUnusable", error.to_string()))?;
+    let template = ChatTemplate::load(&settings.model)
+        .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
     let agent = BashAgent::new(&settings.agent.prompts, settings.agent.limits())
-        .map_err(|error| Fault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
+        .map_err(|error| TerminalFault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
     check_prompts(&template, &agent, &settings, &all)?;
-    show_what_was(&board, &ledger).await;
+    show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
 
     let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
@@ -118,10 +118,10 @@ pub async fn run(
         writer,
         rollouts: Rollouts {
             episodes,
-            ledger: ledger.clone(),
+            journal: journal.clone(),
             metrics: metrics.clone(),
         },
-        ledger,
+        journal,
         live,
         trainer,
         board,
@@ -136,9 +136,9 @@ pub async fn run(
 }
 
 /// Goes on in a store that this run, or one of the same tasks under its name, began; refuses any other.
-async fn take_up_store(settings: &Settings, ledger: &Ledger, tasks: &[Task]) -> Result<(), DriverError> {
+async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Task]) -> Result<(), DriverError> {
     let checksum = tasks::checksum(tasks);
-    let (owner, began_with) = ledger.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
+    let (owner, began_with) = journal.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
     let ours = owner.as_ref() == Some(&settings.uid);
     if owner.is_some() && !ours && settings.resume == Resume::Never {
         let message = format!(
@@ -146,17 +146,17 @@ async fn take_up_store(settings: &Settings, ledger: &Ledger, tasks: &[Task]) -> 
             settings.store.1,
             owner.unwrap_or_default()
         );
-        return Err(Fault::new("StoreNotEmpty", message).into());
+        return Err(TerminalFault::new("StoreNotEmpty", message).into());
     }
     if began_with.is_some_and(|before| before != checksum) {
         let message = format!(
             "the store at {} was begun with other tasks than tasks.train and tasks.evaluate select now; give this run another store.path",
             settings.store.1
         );
-        return Err(Fault::new("TasksChanged", message).into());
+        return Err(TerminalFault::new("TasksChanged", message).into());
     }
     if !ours {
-        ledger
+        journal
             .record(Event::RunStarted {
                 run: settings.uid.clone(),
                 namespace: settings.namespace.clone(),
@@ -171,22 +171,26 @@ async fn take_up_store(settings: &Settings, ledger: &Ledger, tasks: &[Task]) -> 
 }
 
 /// What a driver before this one took over holds until something new is begun.
-async fn take_up_settings(settings: &Settings, process: &Process, ledger: &Ledger) -> Result<Live, DriverError> {
+async fn take_up_settings(
+    settings: &Settings,
+    process: &Process,
+    journal: &SharedJournal,
+) -> Result<Live, DriverError> {
     let given = settings.live();
-    ledger
+    journal
         .record_if(|state| {
             state.settings.is_none().then(|| Event::SettingsTaken {
                 settings: given.clone(),
             })
         })
         .await?;
-    let known = ledger.read(|state| state.settings.clone()).await;
+    let known = journal.read(|state| state.settings.clone()).await;
     Ok(Live::new(process.changes.clone(), given, known))
 }
 
 /// Makes recorded verdicts available to identical patches.
-async fn remember_verdicts(store: &RunStore, ledger: &Ledger, grader: &Grader) -> Result<(), DriverError> {
-    let folders: Vec<String> = ledger.read(|s| s.verdicts.keys().cloned().collect()).await;
+async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &Grader) -> Result<(), DriverError> {
+    let folders: Vec<String> = journal.read(|s| s.verdicts.keys().cloned().collect()).await;
     for folder in folders {
         let meta: EpisodeMeta = match store.read(&paths::meta(&folder)).await {
             Ok(meta) => meta,
@@ -208,19 +212,24 @@ async fn remember_verdicts(store: &RunStore, ledger: &Ledger, grader: &Grader) -
 
 /// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only
 /// some commands would make fail.
-fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings, tasks: &[Task]) -> Result<(), Fault> {
+fn check_prompts(
+    template: &ChatTemplate,
+    agent: &BashAgent,
+    settings: &Settings,
+    tasks: &[Task],
+) -> Result<(), TerminalFault> {
     for task in tasks {
         let opening = agent.opening(&task.variables()).map_err(|error| {
-            Fault::new(
+            TerminalFault::new(
                 "PromptUnusable",
                 format!("rendering the prompt of {}: {error:#}", task.instance),
             )
         })?;
-        let ids = template
-            .prompt(&opening)
-            .map_err(|error| Fault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance)))?;
+        let ids = template.prompt(&opening).map_err(|error| {
+            TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+        })?;
         if ids.len() >= settings.agent.context_tokens {
-            return Err(Fault::new(
+            return Err(TerminalFault::new(
                 "PromptTooLong",
                 format!(
                     "the prompt of {} has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
@@ -234,7 +243,7 @@ fn check_prompts(template: &ChatTemplate, agent: &BashAgent, settings: &Settings
     Ok(())
 }
 
-async fn show_what_was(board: &Board, ledger: &Ledger) {
+async fn show_what_was(board: &Board, journal: &SharedJournal) {
     let of = |state: &RunState| {
         (
             state.finished_iterations(),
@@ -242,7 +251,7 @@ async fn show_what_was(board: &Board, ledger: &Ledger) {
             iterate::evaluations_shown(state),
         )
     };
-    let (iteration, void, evaluations) = ledger.read(of).await;
+    let (iteration, void, evaluations) = journal.read(of).await;
     board.change(|progress| {
         progress.iteration = Some(iteration);
         progress.void = Some(void);

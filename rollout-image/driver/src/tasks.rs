@@ -4,7 +4,8 @@
 //! nothing is skipped in silence. The whole row goes to the official grader; the policy sees only [`Task::variables`],
 //! never the gold patch or the names of the tests.
 
-use crate::fault::Fault;
+use crate::fault::TerminalFault;
+use grpo_crds::grpo_run::Order;
 use grpo_records::paths::is_plain_name;
 use grpo_records::store::sha256_hex;
 use rand::SeedableRng;
@@ -60,10 +61,10 @@ impl Task {
 }
 
 /// Reads the selected rows.
-pub fn load(selection: &Selection) -> Result<Vec<Task>, Fault> {
+pub fn load(selection: &Selection) -> Result<Vec<Task>, TerminalFault> {
     let file = &selection.file;
     let text = std::fs::read_to_string(file).map_err(|error| {
-        Fault::new(
+        TerminalFault::new(
             "DatasetUnreadable",
             format!(
                 "reading the dataset {}: {error}; does its volume hold that path?",
@@ -97,13 +98,13 @@ pub fn load(selection: &Selection) -> Result<Vec<Task>, Fault> {
         None => wanted.into_iter().filter(|id| !seen.contains(*id)).collect(),
     };
     if !missing.is_empty() {
-        return Err(Fault::new(
+        return Err(TerminalFault::new(
             "TaskNotFound",
             format!("{} has no row for {}", file.display(), missing.join(", ")),
         ));
     }
     if tasks.is_empty() {
-        return Err(Fault::new(
+        return Err(TerminalFault::new(
             "NoTasks",
             format!("{} has no row that the selection asks for", file.display()),
         ));
@@ -118,14 +119,14 @@ pub fn checksum(tasks: &[Task]) -> String {
 }
 
 /// A fault that names file, line and field.
-pub fn bad(file: &Path, line: usize, field: &str, what: impl std::fmt::Display) -> Fault {
-    Fault::new(
+pub fn bad(file: &Path, line: usize, field: &str, what: impl std::fmt::Display) -> TerminalFault {
+    TerminalFault::new(
         "TaskRowInvalid",
         format!("{} line {line}, field {field}: {what}", file.display()),
     )
 }
 
-fn read_row(file: &Path, line: usize, text: &str, index: usize) -> Result<Task, Fault> {
+fn read_row(file: &Path, line: usize, text: &str, index: usize) -> Result<Task, TerminalFault> {
     if text.len() > MAX_ROW {
         return Err(bad(file, line, "(row)", format!("longer than {MAX_ROW} bytes")));
     }
@@ -167,7 +168,7 @@ fn read_row(file: &Path, line: usize, text: &str, index: usize) -> Result<Task, 
     })
 }
 
-fn text_field(file: &Path, line: usize, row: &Map<String, Value>, field: &str) -> Result<String, Fault> {
+fn text_field(file: &Path, line: usize, row: &Map<String, Value>, field: &str) -> Result<String, TerminalFault> {
     match row.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(bad(file, line, field, "not a text")),
@@ -176,7 +177,7 @@ fn text_field(file: &Path, line: usize, row: &Map<String, Value>, field: &str) -
 }
 
 /// The lists come as lists, or as JSON in a text.
-fn test_list(file: &Path, line: usize, row: &Map<String, Value>, field: &str) -> Result<Vec<String>, Fault> {
+fn test_list(file: &Path, line: usize, row: &Map<String, Value>, field: &str) -> Result<Vec<String>, TerminalFault> {
     let read = match row.get(field) {
         None => return Err(bad(file, line, field, "missing")),
         Some(Value::String(text)) => serde_json::from_str(text),
@@ -186,7 +187,7 @@ fn test_list(file: &Path, line: usize, row: &Map<String, Value>, field: &str) ->
 }
 
 /// The row's own image wins; SWE-bench's naming rule is for rows that have none.
-fn image_of(file: &Path, line: usize, row: &Map<String, Value>, instance: &str) -> Result<String, Fault> {
+fn image_of(file: &Path, line: usize, row: &Map<String, Value>, instance: &str) -> Result<String, TerminalFault> {
     for field in ["image", "image_name", "docker_image"] {
         match row.get(field) {
             Some(Value::String(image)) if !image.is_empty() => return Ok(image.clone()),
@@ -196,13 +197,6 @@ fn image_of(file: &Path, line: usize, row: &Map<String, Value>, instance: &str) 
     }
     let id = instance.replace("__", "_1776_").to_lowercase();
     Ok(format!("docker.io/swebench/sweb.eval.x86_64.{id}:latest"))
-}
-
-/// In which order tasks are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    Given,
-    Shuffled,
 }
 
 /// The positions of the tasks of iteration `k` (from 1): the next `prompts` of an endless sequence of passes over the
@@ -329,6 +323,6 @@ mod tests {
         second.sort_unstable();
         assert_eq!(first, (0..10).collect::<Vec<u32>>());
         assert_eq!(first, second);
-        assert_eq!(for_iteration(Order::Given, 7, 3, 2, 2), [2, 0]);
+        assert_eq!(for_iteration(Order::InOrder, 7, 3, 2, 2), [2, 0]);
     }
 }

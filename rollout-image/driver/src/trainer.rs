@@ -1,6 +1,6 @@
 //! The trainer, as the driver sees it: a step is asked for until it is done, whoever restarts in between.
 
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl TrainerClient {
                     failures += 1;
                     if failures >= FAILED_STEPS {
                         let message = format!("step {k} on {} failed {failures} times; last: {error}", request.batch);
-                        return Err(Fault::new("TrainingFailed", message).into());
+                        return Err(TerminalFault::new("TrainingFailed", message).into());
                     }
                     // What it does from here on is new.
                     began = Instant::now();
@@ -173,7 +173,7 @@ impl TrainerClient {
     async fn wait(&self, began: Instant, why: &str, note: &watch::Sender<Option<String>>) -> Result<(), DriverError> {
         if began.elapsed() > self.patience {
             let message = format!("waited {:?} for the trainer at {}; {why}", self.patience, self.url);
-            return Err(Fault::new("TrainerUnavailable", message).into());
+            return Err(TerminalFault::new("TrainerUnavailable", message).into());
         }
         note.send_if_modified(|note| {
             let changed = note.as_deref() != Some(why);

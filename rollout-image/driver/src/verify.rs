@@ -4,7 +4,7 @@
 //! from their logs again, rates counted again; whatever does not agree is reported with its path.
 
 use crate::grader_worker::GraderWorker;
-use crate::transcript::Transcript;
+use crate::trajectory::Trajectory;
 use grpo_records::store::sha256_hex;
 use grpo_records::{Batch, EpisodeMeta, EpisodeRecord, Outcome, Row, RunStore, StoreError, TurnRecord, paths};
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
     for name in iterations {
         let number = name.trim_start_matches("iter-").parse().unwrap_or(0);
         let folder = format!("{}/{name}", paths::ROLLOUTS);
-        let (rates, rows) = home(store, &folder, judge, &mut report).await?;
+        let (rates, rows) = scope(store, &folder, judge, &mut report).await?;
         check_batch(store, number, &rows, &mut report).await?;
         report.iterations.insert(number, rates);
     }
@@ -68,7 +68,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
         let (_, versions) = store.names_in(&format!("{}/{set}", paths::EVALUATIONS)).await?;
         for version in versions {
             let folder = format!("{}/{set}/{version}", paths::EVALUATIONS);
-            let (rates, _) = home(store, &folder, judge, &mut report).await?;
+            let (rates, _) = scope(store, &folder, judge, &mut report).await?;
             report
                 .evaluations
                 .entry(set.clone())
@@ -80,7 +80,7 @@ pub async fn recompute(store: &RunStore, judge: Option<&Judge<'_>>) -> Result<Re
 }
 
 /// The rates of one folder of episodes, and the training row of each valid episode by its name.
-async fn home(
+async fn scope(
     store: &RunStore,
     folder: &str,
     judge: Option<&Judge<'_>>,
@@ -145,32 +145,32 @@ async fn sequence(
     report: &mut Report,
 ) -> Result<(Row, u32), StoreError> {
     let record: EpisodeRecord = store.read(&paths::trajectory(dir)).await?;
-    let mut transcript = Transcript::default();
+    let mut trajectory = Trajectory::default();
     let mut edits = 0;
     for number in 0..record.turns {
         let turn: TurnRecord = store.read(&paths::turn(dir, number)).await?;
         if let grpo_records::TurnAction::Command { command } = &turn.action {
             edits += u32::from(command.contains("sed -i"));
         }
-        if let Err(fault) = transcript.push(&turn) {
+        if let Err(fault) = trajectory.push(&turn) {
             report.disagreements.push(format!("{dir}: {fault}"));
         }
     }
     let row = record.row(meta.outcome.clone(), meta.reward.unwrap_or_default());
-    let same = transcript.tokens == row.tokens
-        && transcript.mask == row.mask
-        && transcript.logprobs == row.logprobs
-        && transcript.weights == row.weights
-        && transcript.experts == row.experts;
+    let same = trajectory.tokens == row.tokens
+        && trajectory.mask == row.mask
+        && trajectory.logprobs == row.logprobs
+        && trajectory.weights == row.weights
+        && trajectory.experts == row.experts;
     if !same {
         report
             .disagreements
             .push(format!("{dir}: traj.json is not what its turns add up to"));
     }
-    if transcript.end != Some(meta.end) && record.turns > 0 {
+    if trajectory.end != Some(meta.end) && record.turns > 0 {
         report.disagreements.push(format!(
             "{dir}: ended with {:?} by its turns, {:?} by meta.json",
-            transcript.end, meta.end
+            trajectory.end, meta.end
         ));
     }
     if let Err(fault) = row.check() {

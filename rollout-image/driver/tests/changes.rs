@@ -10,7 +10,7 @@ use grpo_driver::engine::Endpoints;
 use grpo_driver::fault::DriverError;
 use grpo_driver::live::Source;
 use grpo_records::settings::LiveSettings;
-use grpo_records::{CheckpointOrder, EpisodeHome, EpisodeRecord, Event, JournalEntry, paths};
+use grpo_records::{CheckpointOrder, EpisodeRecord, EpisodeScope, Event, JournalEntry, paths};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,11 +100,11 @@ fn change_while_sampling(world: &World, file: &File, weights: &'static str, cont
     });
 }
 
-/// Temperatures of the episodes below a home.
-async fn temperatures(world: &World, home: &EpisodeHome) -> Vec<f32> {
+/// Temperatures of the episodes below a scope.
+async fn temperatures(world: &World, scope: &EpisodeScope) -> Vec<f32> {
     let store = world.store();
     let mut found = Vec::new();
-    for path in store.files_below(&paths::home(home)).await.unwrap() {
+    for path in store.files_below(&paths::scope(scope)).await.unwrap() {
         if path.ends_with("/traj.json") {
             found.push(store.read::<EpisodeRecord>(&path).await.unwrap().temperature);
         }
@@ -113,7 +113,7 @@ async fn temperatures(world: &World, home: &EpisodeHome) -> Vec<f32> {
 }
 
 async fn of_iteration(world: &World, iteration: u32) -> Vec<f32> {
-    temperatures(world, &EpisodeHome::Iteration { iteration }).await
+    temperatures(world, &EpisodeScope::Iteration { iteration }).await
 }
 
 async fn taken(world: &World) -> Vec<LiveSettings> {

@@ -5,7 +5,7 @@
 mod world;
 
 use grpo_contracts::RunConfig;
-use grpo_records::{EpisodeHome, paths};
+use grpo_records::{EpisodeScope, paths};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made
     let mut seen = HashMap::new();
     for meta in world.metas().await {
         assert!(meta.outcome.is_verdict(), "{:?}", meta.message);
-        *seen.entry((meta.key.home.clone(), meta.key.name())).or_insert(0) += 1;
+        *seen.entry((meta.key.scope.clone(), meta.key.name())).or_insert(0) += 1;
     }
     assert!(seen.values().all(|verdicts| *verdicts == 1));
     let journal = world.store().files_below(paths::JOURNAL).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made
     assert_eq!((report.batches, report.rows), (2, 16));
     // Iteration 1 and the evaluation under a-v0 are of the same weights whoever sampled them.
     for meta in world.metas().await {
-        if meta.key.home == (EpisodeHome::Iteration { iteration: 1 }) {
+        if meta.key.scope == (EpisodeScope::Iteration { iteration: 1 }) {
             assert_eq!(meta.weights, ["a-v0"]);
         }
     }

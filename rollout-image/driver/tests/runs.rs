@@ -43,7 +43,7 @@ async fn a_run_learns_from_every_episode_and_everything_it_claims_can_be_recompu
     assert_eq!(ordered, ["a-v0", "a-v1", "a-v2"]);
     // Strictly on-policy: the tokens of iteration k are from the weights of step k - 1.
     for meta in world.metas().await {
-        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+        if let grpo_records::EpisodeScope::Iteration { iteration } = meta.key.scope {
             assert_eq!(meta.weights, [format!("a-v{}", iteration - 1)]);
         }
     }
@@ -276,7 +276,7 @@ async fn an_engine_that_never_answers_is_a_void_and_says_so() {
     });
     let ended = run.go().await.unwrap_err();
     assert!(
-        matches!(&ended, DriverError::Fault(fault) if fault.reason == "NoValidEpisodes"),
+        matches!(&ended, DriverError::Terminal(fault) if fault.reason == "NoValidEpisodes"),
         "{ended}"
     );
     let metas = world.metas().await;
@@ -332,7 +332,7 @@ async fn a_trainer_that_comes_back_with_another_lineage_is_followed() {
         .metas()
         .await
         .into_iter()
-        .filter(|m| m.key.home == grpo_records::EpisodeHome::Iteration { iteration: 2 })
+        .filter(|m| m.key.scope == grpo_records::EpisodeScope::Iteration { iteration: 2 })
         .collect();
     assert!(second.iter().all(|meta| meta.weights == ["b-v1"]));
     assert_eq!(world.state().await.promoted.unwrap().weights, "b-v2");
@@ -349,7 +349,7 @@ async fn with_staleness_one_the_next_rollout_overlaps_the_step_and_no_token_is_o
     let report = world.verified().await;
     assert_eq!(report.batches, 3);
     for meta in world.metas().await {
-        if let grpo_records::EpisodeHome::Iteration { iteration } = meta.key.home {
+        if let grpo_records::EpisodeScope::Iteration { iteration } = meta.key.scope {
             for version in &meta.weights {
                 let sampled = grpo_driver::batches::step_of(version).unwrap();
                 assert!(iteration - 1 - sampled <= 1, "{version} in iteration {iteration}");
@@ -369,7 +369,7 @@ async fn another_runs_store_is_refused_when_the_run_says_never() {
     settings.resume = grpo_crds::grpo_run::Resume::Never;
     let refused = world.go(settings, 1).await.unwrap_err();
     assert!(
-        matches!(&refused, DriverError::Fault(fault) if fault.reason == "StoreNotEmpty"),
+        matches!(&refused, DriverError::Terminal(fault) if fault.reason == "StoreNotEmpty"),
         "{refused}"
     );
 }
@@ -384,7 +384,7 @@ async fn other_tasks_under_the_same_path_are_noticed() {
     settings.train.as_mut().unwrap().tasks.limit = Some(1);
     let refused = world.go(settings, 2).await.unwrap_err();
     assert!(
-        matches!(&refused, DriverError::Fault(fault) if fault.reason == "TasksChanged"),
+        matches!(&refused, DriverError::Terminal(fault) if fault.reason == "TasksChanged"),
         "{refused}"
     );
 }
@@ -418,7 +418,7 @@ async fn an_engine_that_reports_no_experts_ends_a_run_that_wants_them_and_says_w
     let mut settings = world.settings();
     settings.replay = Some(world::experts::mixture());
     let refused = world.go(settings, 1).await.unwrap_err();
-    let DriverError::Fault(fault) = refused else {
+    let DriverError::Terminal(fault) = refused else {
         panic!("{refused}");
     };
     assert_eq!(fault.reason, "ExpertsNotReported");

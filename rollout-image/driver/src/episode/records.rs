@@ -1,27 +1,27 @@
 //! What an episode leaves in the store, and reading it again.
 
-use super::{Episodes, Plan, Stop, millis, now};
+use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
-use crate::transcript::Transcript;
+use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, Outcome, SCHEMA, TurnRecord, paths};
 
 impl Episodes {
-    pub(super) async fn read_turns(&self, dir: &str, transcript: &mut Transcript) -> Result<(), Stop> {
+    pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
         let (files, _) = self.store.names_in(&paths::turns(dir)).await?;
         for number in 0..files.len() as u32 {
             let record: TurnRecord = self.store.read(&paths::turn(dir, number)).await?;
-            transcript.push(&record)?;
+            trajectory.push(&record)?;
         }
         Ok(())
     }
 
     /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
     /// content: an earlier driver that did not come to the record may have been answered otherwise.
-    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Stop> {
+    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Abort> {
         let Experts { from, to, bytes } = experts;
         let sha256 = sha256_hex(&bytes);
         let file = paths::experts(dir, turn, &sha256);
@@ -29,7 +29,7 @@ impl Episodes {
         Ok(ExpertsSpan { from, to, file, sha256 })
     }
 
-    /// The patch an earlier driver stored; the inner option as [`Left`] has it.
+    /// The patch an earlier driver stored; the inner option as [`AgentResult`] has it.
     pub(super) async fn stored_patch(&self, dir: &str) -> Result<Option<Option<Bytes>>, DriverError> {
         let there = self.store.exists(&paths::patch(dir)).await?;
         if there {
@@ -41,12 +41,12 @@ impl Episodes {
 
     pub(super) async fn write_trajectory(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
     ) -> Result<(), DriverError> {
-        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+        let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let sampling = &plan.sampling;
         let record = EpisodeRecord {
             schema: SCHEMA,
@@ -57,19 +57,19 @@ impl Episodes {
             task: plan.task.index,
             image: plan.task.image.clone(),
             end,
-            turns: transcript.turns,
-            messages: transcript.messages.clone(),
+            turns: trajectory.turns,
+            messages: trajectory.messages.clone(),
             temperature: sampling.temperature as f32,
             top_p: sampling.top_p as f32,
             top_k: sampling.top_k,
-            prompt_length: transcript.prompt_length,
-            tokens: transcript.tokens.clone(),
-            mask: transcript.mask.clone(),
-            logprobs: transcript.logprobs.clone(),
-            weights: transcript.weights.clone(),
-            experts: transcript.experts.clone(),
+            prompt_length: trajectory.prompt_length,
+            tokens: trajectory.tokens.clone(),
+            mask: trajectory.mask.clone(),
+            logprobs: trajectory.logprobs.clone(),
+            weights: trajectory.weights.clone(),
+            experts: trajectory.experts.clone(),
             truncated: end.is_truncation(),
-            started_at: transcript.started_at.unwrap_or_else(now),
+            started_at: trajectory.started_at.unwrap_or_else(now),
             finished_at: now(),
         };
         self.store.create(&paths::trajectory(dir), &record).await?;
@@ -78,14 +78,14 @@ impl Episodes {
 
     pub(super) async fn write_meta(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         number: u32,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
         patch: Option<&Bytes>,
         graded: Graded,
     ) -> Result<EpisodeMeta, DriverError> {
-        let end = transcript.end.unwrap_or(EpisodeEnd::Aborted);
+        let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let meta = EpisodeMeta {
             schema: SCHEMA,
             writer: self.writer.clone(),
@@ -95,19 +95,19 @@ impl Episodes {
             reward: self.reward(&graded.outcome),
             outcome: graded.outcome,
             end,
-            turns: transcript.turns,
-            tokens: transcript.tokens.len(),
-            sampled_tokens: transcript.sampled(),
-            format_errors: transcript.format_errors,
+            turns: trajectory.turns,
+            tokens: trajectory.tokens.len(),
+            sampled_tokens: trajectory.sampled(),
+            format_errors: trajectory.format_errors,
             truncated: end.is_truncation(),
-            weights: transcript.versions(),
+            weights: trajectory.versions(),
             patch_bytes: patch.map_or(0, Bytes::len),
             patch_sha256: patch.map(|p| sha256_hex(p)),
             grade: graded.record,
             message: graded.message,
-            agent_millis: transcript.sample_millis + transcript.exec_millis,
+            agent_millis: trajectory.sample_millis + trajectory.exec_millis,
             grade_millis: millis(graded.took),
-            waited_millis: transcript.waited_millis,
+            waited_millis: trajectory.waited_millis,
             at: now(),
         };
         match self.store.create(&paths::meta(dir), &meta).await? {

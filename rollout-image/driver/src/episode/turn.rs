@@ -1,14 +1,14 @@
 //! One turn: sample, act, observe, record.
 
-use super::{Episodes, Plan, Stop, millis, now};
+use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::agent_bash;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::seeds;
-use crate::transcript::Transcript;
+use crate::trajectory::Trajectory;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeHome, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
+use grpo_records::{EpisodeEnd, EpisodeScope, ExecSummary, SCHEMA, TurnAction, TurnRecord, VoidReason, paths};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose};
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,21 @@ impl Episodes {
     /// One turn: sample, act, observe, record.
     pub(super) async fn turn(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         dir: &str,
         sandbox: &Sandbox,
-        transcript: &mut Transcript,
-    ) -> Result<(), Stop> {
-        let number = transcript.turns;
+        trajectory: &mut Trajectory,
+    ) -> Result<(), Abort> {
+        let number = trajectory.turns;
         let prompt = if number == 0 {
             self.template.prompt(&self.opening(plan)?)?
         } else {
             Vec::new()
         };
-        let given: Vec<u32> = [&transcript.tokens[..], &prompt[..]].concat();
+        let given: Vec<u32> = [&trajectory.tokens[..], &prompt[..]].concat();
         let agent = &self.settings.agent;
         if given.len() >= agent.context_tokens {
-            return Err(Stop::Void {
+            return Err(Abort::Void {
                 reason: VoidReason::TaskBroken,
                 message: format!(
                     "the prompt has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
@@ -41,14 +41,14 @@ impl Episodes {
         }
         let seed = seeds::of_turn(
             plan.seed,
-            &plan.key.home,
+            &plan.key.scope,
             &plan.key.instance,
             plan.key.group,
             plan.key.sample,
             number,
         );
         let prompt_length = given.len();
-        let sampled = self.sample(plan, given, seed, transcript.experts_to()).await?;
+        let sampled = self.sample(plan, given, seed, trajectory.experts_to()).await?;
         let answer = sampled.answer;
         let experts = match answer.experts {
             Some(experts) => Some(self.keep_experts(dir, number, experts).await?),
@@ -82,17 +82,17 @@ impl Episodes {
         if answer.finish == FinishReason::Stop {
             record.action = agent_bash::action_of(&record.text);
         }
-        self.respond(plan, sandbox, transcript, &mut record).await?;
-        transcript.push(&record)?;
+        self.respond(plan, sandbox, trajectory, &mut record).await?;
+        trajectory.push(&record)?;
         self.store.create(&paths::turn(dir, number), &record).await?;
         Ok(())
     }
 
     /// `known`: up to where it is recorded which experts the episode's tokens went through.
-    async fn sample(&self, plan: &Plan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Stop> {
+    async fn sample(&self, plan: &EpisodePlan, prompt: Vec<u32>, seed: u64, known: usize) -> Result<Sampled, Abort> {
         let sampling = &plan.sampling;
         // Nobody trains on an evaluation.
-        let trained_on = matches!(plan.key.home, EpisodeHome::Iteration { .. });
+        let trained_on = matches!(plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.settings.replay.as_ref().filter(|_| trained_on);
         let room = self.settings.agent.context_tokens - prompt.len();
         let ask = Ask {
@@ -113,11 +113,11 @@ impl Episodes {
     /// Runs what was asked for, and fills in what comes back or why this was the last turn.
     pub(super) async fn respond(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         sandbox: &Sandbox,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
         record: &mut TurnRecord,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Abort> {
         let agent = &self.settings.agent;
         let turns_left = agent.turns.saturating_sub(record.turn + 1);
         let used = record.prompt_length + record.sampled.len();
@@ -126,7 +126,7 @@ impl Episodes {
             return Ok(());
         }
         let text = match record.action.clone() {
-            TurnAction::Command { command } => match self.run(plan, sandbox, transcript, record, &command).await? {
+            TurnAction::Command { command } => match self.run(plan, sandbox, trajectory, record, &command).await? {
                 None => {
                     record.end = Some(EpisodeEnd::SandboxExhausted);
                     return Ok(());
@@ -153,7 +153,7 @@ impl Episodes {
         let observation = self.template.observation(stop, &text)?;
         record.end = if turns_left == 0 {
             Some(EpisodeEnd::TurnLimit)
-        } else if self.spent(transcript, record) >= agent.episode_timeout {
+        } else if self.spent(trajectory, record) >= agent.episode_timeout {
             Some(EpisodeEnd::EpisodeTimeout)
         } else if used + observation.len() >= agent.context_tokens {
             Some(EpisodeEnd::ContextFull)
@@ -168,22 +168,22 @@ impl Episodes {
     }
 
     /// The policy's own time so far; waiting for the infrastructure is not in it.
-    pub(super) fn spent(&self, transcript: &Transcript, record: &TurnRecord) -> Duration {
-        let before = transcript.sample_millis + transcript.exec_millis;
+    pub(super) fn spent(&self, trajectory: &Trajectory, record: &TurnRecord) -> Duration {
+        let before = trajectory.sample_millis + trajectory.exec_millis;
         Duration::from_millis(before + record.sample_millis + record.exec_millis)
     }
 
     /// Runs a command of the policy; nothing if its sandbox did not survive it, by its own fault.
     pub(super) async fn run(
         &self,
-        plan: &Plan,
+        plan: &EpisodePlan,
         sandbox: &Sandbox,
-        transcript: &Transcript,
+        trajectory: &Trajectory,
         record: &mut TurnRecord,
         command: &str,
-    ) -> Result<Option<(String, ExecSummary)>, Stop> {
+    ) -> Result<Option<(String, ExecSummary)>, Abort> {
         let agent = &self.settings.agent;
-        let left = agent.episode_timeout.saturating_sub(self.spent(transcript, record));
+        let left = agent.episode_timeout.saturating_sub(self.spent(trajectory, record));
         let timeout = agent.command_timeout.min(left + Duration::from_secs(1));
         let request = ExecRequest {
             // Another command of the same turn is another command: what an earlier driver left unrecorded is not

@@ -1,12 +1,12 @@
 //! Fixed sets: measured when they are due, once for each version of the weights.
 
 use super::{Draw, Run};
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
 use grpo_records::state::EvaluationState;
-use grpo_records::{EpisodeHome, Event, Outcome, RunState, paths};
+use grpo_records::{EpisodeScope, Event, Outcome, RunState, paths};
 
 /// When a set is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub(super) enum Moment {
 
 impl Run {
     pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
-        self.aim(BASE_VERSION, None, None).await?;
-        self.synced(BASE_VERSION).await?;
+        self.set_target(BASE_VERSION, None, None).await?;
+        self.wait_synced(BASE_VERSION).await?;
         self.before_evaluating(BASE_VERSION).await?;
         for set in 0..self.settings.evaluate.len() {
             self.evaluate(set, BASE_VERSION).await?;
@@ -44,12 +44,12 @@ impl Run {
     async fn before_evaluating(&self, version: &str) -> Result<(), DriverError> {
         for set in &self.settings.evaluate {
             let key = (set.name.clone(), version.to_owned());
-            let home = EpisodeHome::Evaluation {
+            let scope = EpisodeScope::Evaluation {
                 set: key.0.clone(),
                 weights: key.1.clone(),
             };
-            let (_, begun) = self.store.names_in(&paths::home(&home)).await?;
-            let done = self.ledger.read(|state| state.evaluations.contains_key(&key)).await;
+            let (_, begun) = self.store.names_in(&paths::scope(&scope)).await?;
+            let done = self.journal.read(|state| state.evaluations.contains_key(&key)).await;
             if !begun.is_empty() && !done {
                 return Ok(());
             }
@@ -61,11 +61,11 @@ impl Run {
     pub(super) async fn evaluate(&self, at: usize, version: &str) -> Result<(), DriverError> {
         let set = &self.settings.evaluate[at];
         let key = (set.name.clone(), version.to_owned());
-        let known = self.ledger.read(|state| state.evaluations.get(&key).cloned()).await;
+        let known = self.journal.read(|state| state.evaluations.get(&key).cloned()).await;
         let known = match known {
             Some(known) => known,
             None => {
-                let home = EpisodeHome::Evaluation {
+                let scope = EpisodeScope::Evaluation {
                     set: set.name.clone(),
                     weights: version.to_owned(),
                 };
@@ -76,15 +76,15 @@ impl Run {
                     seed: set.seed,
                     sampling: self.live.now().sampling,
                 };
-                let plans = self.plans(&home, &positions, tasks, draw);
-                let metas = self.rolled_out(Stage::Evaluating, &home, plans).await?;
+                let plans = self.plans(&scope, &positions, tasks, draw);
+                let metas = self.rolled_out(Stage::Evaluating, &scope, plans).await?;
                 let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
                 let result = EvaluationState {
                     resolved: count(|outcome| *outcome == Outcome::Resolved),
                     episodes: count(Outcome::is_verdict),
                     voids: count(|outcome| !outcome.is_verdict()),
                 };
-                self.ledger
+                self.journal
                     .record(Event::EvaluationDone {
                         set: key.0.clone(),
                         weights: key.1.clone(),
@@ -100,7 +100,7 @@ impl Run {
         };
         if known.episodes == 0 {
             let message = format!("no episode of the set {} under {version} came to a verdict", set.name);
-            return Err(Fault::new("NoValidEpisodes", message).into());
+            return Err(TerminalFault::new("NoValidEpisodes", message).into());
         }
         Ok(())
     }

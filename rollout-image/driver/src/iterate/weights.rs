@@ -1,7 +1,7 @@
 //! Which weights are sampled from: what the trainer published, the entry that promotes it, the engines that follow.
 
 use super::Run;
-use crate::fault::{DriverError, Fault};
+use crate::fault::{DriverError, TerminalFault};
 use crate::promote::{self, Target};
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::WeightsOrder;
@@ -18,14 +18,14 @@ impl Run {
     /// Promotes the weights the trainer stands at, unless they are promoted already; then has the engines follow.
     pub(super) async fn take_up_trainer(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Starting);
-        let known = self.ledger.read(|state| state.promoted.clone()).await;
+        let known = self.journal.read(|state| state.promoted.clone()).await;
         // With promoted weights in the journal engines can follow while the trainer still comes up.
         if let Some(promoted) = &known {
-            self.follow(&promoted.weights, &promoted.manifest_sha256).await?;
+            self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
         }
-        let state = self.noting(|note| self.trainer.ready(note)).await?;
+        let state = self.report_waiting(|note| self.trainer.ready(note)).await?;
         let last_step = self
-            .ledger
+            .journal
             .read(|s| s.steps.keys().next_back().copied().unwrap_or(0))
             .await;
         if known.is_none() && state.step > 0 {
@@ -33,14 +33,15 @@ impl Run {
                 "the trainer stands at step {} of lineage {}, but the journal knows of none; the store lost its journal/",
                 state.step, state.lineage
             );
-            return Err(Fault::new("TrainerAhead", message).into());
+            return Err(TerminalFault::new("TrainerAhead", message).into());
         }
         // A step that is done and not in the journal is found again when it is asked for.
         if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
-            self.promote(&state.weights, &state.manifest_sha256, state.step).await?;
+            self.record_and_promote(&state.weights, &state.manifest_sha256, state.step)
+                .await?;
         }
         let version = self.wanted.borrow().clone();
-        self.synced(&version).await?;
+        self.wait_synced(&version).await?;
         self.board.end(Stage::Starting);
         Ok(())
     }
@@ -61,8 +62,13 @@ impl Run {
     }
 
     /// The entry is the promotion; engines and episodes follow.
-    pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str, step: u32) -> Result<(), DriverError> {
-        self.ledger
+    pub(super) async fn record_and_promote(
+        &self,
+        weights: &str,
+        manifest_sha256: &str,
+        step: u32,
+    ) -> Result<(), DriverError> {
+        self.journal
             .record(Event::Promoted {
                 weights: weights.to_owned(),
                 manifest_sha256: manifest_sha256.to_owned(),
@@ -70,15 +76,16 @@ impl Run {
             })
             .await?;
         tracing::info!(weights, "promoted");
-        self.follow(weights, manifest_sha256).await
+        self.promote(weights, manifest_sha256).await
     }
 
-    pub(super) async fn follow(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
+    /// Makes published weights the ones that episodes ask for and engines serve.
+    pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
         let path = paths::weights_manifest(weights);
         let bytes = self.store.bytes(&path).await?;
         if sha256_hex(&bytes) != manifest_sha256 {
             let message = format!("{path} is not what the trainer said it published; the store was changed by hand");
-            return Err(Fault::new("WeightsCorrupt", message).into());
+            return Err(TerminalFault::new("WeightsCorrupt", message).into());
         }
         let manifest: WeightsManifest = self.store.read_json(&path).await?;
         let order = WeightsOrder {
@@ -86,10 +93,11 @@ impl Run {
             source: format!("{}/weights/{weights}", self.settings.driver.trim_end_matches('/')),
             manifest_sha256: manifest_sha256.to_owned(),
         };
-        self.aim(weights, Some(order), Some(manifest.tensors_sha256)).await
+        self.set_target(weights, Some(order), Some(manifest.tensors_sha256))
+            .await
     }
 
-    pub(super) async fn aim(
+    pub(super) async fn set_target(
         &self,
         version: &str,
         order: Option<WeightsOrder>,
@@ -107,7 +115,7 @@ impl Run {
     }
 
     /// Waits until the engines serve `version`.
-    pub(super) async fn synced(&self, version: &str) -> Result<(), DriverError> {
+    pub(super) async fn wait_synced(&self, version: &str) -> Result<(), DriverError> {
         self.board.begin(Stage::Syncing);
         let mut view = self.view.clone();
         let updated = tokio::select! {
@@ -139,11 +147,14 @@ impl Run {
             let Ok(state) = self.trainer.state().await else {
                 continue;
             };
-            let promoted = self.ledger.read(|s| s.promoted.clone()).await;
+            let promoted = self.journal.read(|s| s.promoted.clone()).await;
             let moved = promoted.is_some_and(|p| p.step == state.step && p.weights != state.weights);
             if state.phase == TrainerPhase::Idle && moved {
                 tracing::warn!(weights = %state.weights, "the trainer came back with another lineage");
-                if let Err(error) = self.promote(&state.weights, &state.manifest_sha256, state.step).await {
+                if let Err(error) = self
+                    .record_and_promote(&state.weights, &state.manifest_sha256, state.step)
+                    .await
+                {
                     return error;
                 }
             }
@@ -151,7 +162,7 @@ impl Run {
     }
 
     /// Shows what the trainer is waited for while `call` waits for it.
-    pub(super) async fn noting<'a, T, F>(
+    pub(super) async fn report_waiting<'a, T, F>(
         &'a self,
         call: impl FnOnce(&'a watch::Sender<Option<String>>) -> F,
     ) -> Result<T, DriverError>

@@ -23,7 +23,7 @@ use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::start::{self, Process};
-use grpo_driver::tasks::{Order, Selection};
+use grpo_driver::tasks::Selection;
 use grpo_driver::verify;
 use grpo_engine_protocol as engine;
 use grpo_records::store::sha256_hex;
@@ -44,8 +44,9 @@ pub const STOP: u32 = 2;
 const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a;";
 
 /// What a gateway may be made to answer instead of obeying.
-pub type Fault = (StatusCode, sandbox::ErrorBody);
-type ExecHook = Box<dyn Fn(&sandbox::Lease, sandbox::Priority, &sandbox::ExecRequest) -> Option<Fault> + Send + Sync>;
+pub type InjectedFault = (StatusCode, sandbox::ErrorBody);
+type ExecHook =
+    Box<dyn Fn(&sandbox::Lease, sandbox::Priority, &sandbox::ExecRequest) -> Option<InjectedFault> + Send + Sync>;
 type Policy = Box<dyn Fn(&str, u64) -> String + Send + Sync>;
 
 #[derive(Default)]
@@ -248,7 +249,7 @@ impl World {
             replay: None,
             train: Some(Training {
                 tasks: selection.clone(),
-                order: Order::Shuffled,
+                order: grpo_crds::grpo_run::Order::Shuffled,
                 seed: 7,
             }),
             evaluate: vec![Evaluation {
@@ -398,7 +399,7 @@ fn gateway_router(gateway: Arc<Gateway>) -> Router {
         .with_state(gateway)
 }
 
-pub fn lost(cause: sandbox::SandboxCause) -> Fault {
+pub fn lost(cause: sandbox::SandboxCause) -> InjectedFault {
     (StatusCode::GONE, sandbox::ErrorBody::lost("l", cause))
 }
 

@@ -4,11 +4,11 @@ use crate::fault::DriverError;
 use grpo_records::{Event, Journal, RunState, RunStore, Writer};
 use tokio::sync::Mutex;
 
-pub struct Ledger {
+pub struct SharedJournal {
     inner: Mutex<(Journal, RunState)>,
 }
 
-impl Ledger {
+impl SharedJournal {
     pub async fn open(store: RunStore, writer: Writer) -> Result<Self, DriverError> {
         let (journal, state) = Journal::open(store, writer).await?;
         Ok(Self {

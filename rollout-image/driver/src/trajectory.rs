@@ -8,7 +8,7 @@ use grpo_records::{EpisodeEnd, ExpertsSpan, Message, TurnAction, TurnRecord, Wei
 
 /// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Transcript {
+pub struct Trajectory {
     pub prompt_length: usize,
     pub tokens: Vec<u32>,
     pub mask: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Transcript {
 
 /// What is wrong with a sequence of turn records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TranscriptFault {
+pub enum TrajectoryError {
     #[error("{episode}: turn {found} where turn {wanted} should be")]
     Order { episode: String, found: u32, wanted: u32 },
     #[error("{episode} turn {turn}: {ids} sampled ids but {logprobs} logprobs")]
@@ -56,7 +56,7 @@ pub enum TranscriptFault {
     },
 }
 
-impl Transcript {
+impl Trajectory {
     /// Before the first turn: the prompt's text is known, its ids are in the first record.
     pub fn opening(messages: &[ChatMessage]) -> Self {
         let messages = messages.iter().map(|m| Message {
@@ -73,16 +73,16 @@ impl Transcript {
 
     /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do
     /// not match the ids is refused.
-    pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TranscriptFault> {
+    pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TrajectoryError> {
         if turn.turn != self.turns {
-            return Err(TranscriptFault::Order {
+            return Err(TrajectoryError::Order {
                 episode: turn.episode.clone(),
                 found: turn.turn,
                 wanted: self.turns,
             });
         }
         if turn.sampled.len() != turn.logprobs.len() {
-            return Err(TranscriptFault::Logprobs {
+            return Err(TrajectoryError::Logprobs {
                 episode: turn.episode.clone(),
                 turn: turn.turn,
                 ids: turn.sampled.len(),
@@ -98,7 +98,7 @@ impl Transcript {
             }
         }
         if self.tokens.len() != turn.prompt_length {
-            return Err(TranscriptFault::PromptLength {
+            return Err(TrajectoryError::PromptLength {
                 episode: turn.episode.clone(),
                 turn: turn.turn,
                 recorded: turn.prompt_length,
@@ -171,10 +171,10 @@ impl Transcript {
 
     /// The experts of what no earlier turn brought, but for the token that was sampled last: no engine has computed it
     /// yet.
-    fn append_experts(&mut self, turn: &TurnRecord, span: &ExpertsSpan) -> Result<(), TranscriptFault> {
+    fn append_experts(&mut self, turn: &TurnRecord, span: &ExpertsSpan) -> Result<(), TrajectoryError> {
         let (known, computed) = (self.experts_to(), self.tokens.len().saturating_sub(1));
         if (span.from, span.to) != (known, computed) {
-            return Err(TranscriptFault::Experts {
+            return Err(TrajectoryError::Experts {
                 episode: turn.episode.clone(),
                 turn: turn.turn,
                 from: span.from,
@@ -249,27 +249,27 @@ mod tests {
     /// end.
     #[test]
     fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
-        let mut transcript = Transcript::default();
-        transcript.push(&turn(0, 3, "a-v0")).unwrap();
-        transcript.push(&turn(1, 6, "a-v0")).unwrap();
-        assert_eq!(transcript.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
-        assert_eq!(transcript.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
-        assert_eq!(transcript.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
-        assert_eq!(transcript.weights.len(), 1);
+        let mut trajectory = Trajectory::default();
+        trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+        trajectory.push(&turn(1, 6, "a-v0")).unwrap();
+        assert_eq!(trajectory.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
+        assert_eq!(trajectory.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
+        assert_eq!(trajectory.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
+        assert_eq!(trajectory.weights.len(), 1);
     }
 
     #[test]
     fn another_version_opens_another_span() {
-        let mut transcript = Transcript::default();
-        transcript.push(&turn(0, 3, "a-v0")).unwrap();
-        transcript.push(&turn(1, 6, "a-v1")).unwrap();
-        let spans: Vec<(usize, usize, &str)> = transcript
+        let mut trajectory = Trajectory::default();
+        trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+        trajectory.push(&turn(1, 6, "a-v1")).unwrap();
+        let spans: Vec<(usize, usize, &str)> = trajectory
             .weights
             .iter()
             .map(|s| (s.from, s.to, s.version.as_str()))
             .collect();
         assert_eq!(spans, [(3, 5, "a-v0"), (6, 8, "a-v1")]);
-        assert_eq!(transcript.versions(), ["a-v0", "a-v1"]);
+        assert_eq!(trajectory.versions(), ["a-v0", "a-v1"]);
     }
 
     #[test]
@@ -286,16 +286,16 @@ mod tests {
             experts,
             ..turn(number, prompt_length, "a-v0")
         };
-        let mut transcript = Transcript::default();
-        transcript.push(&with(0, 3, span(0, 4))).unwrap();
-        assert_eq!(transcript.experts_to(), 4);
-        let mut other = transcript.clone();
-        transcript.push(&with(1, 6, span(4, 7))).unwrap();
-        assert_eq!(transcript.experts.len(), 2);
+        let mut trajectory = Trajectory::default();
+        trajectory.push(&with(0, 3, span(0, 4))).unwrap();
+        assert_eq!(trajectory.experts_to(), 4);
+        let mut other = trajectory.clone();
+        trajectory.push(&with(1, 6, span(4, 7))).unwrap();
+        assert_eq!(trajectory.experts.len(), 2);
         let twice = other.push(&with(1, 6, span(3, 7)));
         assert!(matches!(
             twice,
-            Err(TranscriptFault::Experts {
+            Err(TrajectoryError::Experts {
                 known: 4,
                 computed: 7,
                 ..
@@ -310,23 +310,23 @@ mod tests {
             let mut record = turn(0, 3, "a-v0");
             record.logprobs = logprobs;
             assert!(matches!(
-                Transcript::default().push(&record),
-                Err(TranscriptFault::Logprobs { .. })
+                Trajectory::default().push(&record),
+                Err(TrajectoryError::Logprobs { .. })
             ));
         }
     }
 
     #[test]
     fn a_turn_that_was_sampled_from_another_prompt_is_refused() {
-        let mut transcript = Transcript::default();
-        transcript.push(&turn(0, 3, "a-v0")).unwrap();
+        let mut trajectory = Trajectory::default();
+        trajectory.push(&turn(0, 3, "a-v0")).unwrap();
         assert!(matches!(
-            transcript.push(&turn(1, 7, "a-v0")),
-            Err(TranscriptFault::PromptLength { .. })
+            trajectory.push(&turn(1, 7, "a-v0")),
+            Err(TrajectoryError::PromptLength { .. })
         ));
         assert!(matches!(
-            transcript.push(&turn(2, 6, "a-v0")),
-            Err(TranscriptFault::Order { .. })
+            trajectory.push(&turn(2, 6, "a-v0")),
+            Err(TrajectoryError::Order { .. })
         ));
     }
 }

@@ -1,8 +1,8 @@
-//! The door through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read only.
+//! The server through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read only.
 //!
 //! It listens on loopback. Weights are for the cluster; records are not: graders' logs and other episodes must not
 //! reach a sandbox on a network that enforces no policy. Who gets here came by the API server's port-forward, so the
-//! cluster's own rights are the lock. Outside of a run the same door is opened by `grpo-driver records`, in a pod that
+//! cluster's own rights are the lock. Outside of a run `grpo-driver records` starts the same server, in a pod that
 //! mounts the store and nothing else.
 
 use crate::fault::DriverError;
@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use grpo_records::RunStore;
-use grpo_records::look::{EpisodeAt, EpisodesOf, Fault, Records, Refusal, RefusalCode, TurnsOf, routes};
+use grpo_records::look::{EpisodeAt, EpisodesOf, Records, Refusal, RefusalCause, RefusalCode, TurnsOf, routes};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub fn router(records: Records) -> Router {
         .with_state(records)
 }
 
-/// Opens the door of a running driver. A run goes on without it.
+/// Starts the server beside a running driver. A run continues without it.
 pub async fn open_beside(store: &RunStore, listen: SocketAddr) {
     let records = Records::below(store.dir());
     match tokio::net::TcpListener::bind(listen).await {
@@ -101,7 +101,7 @@ async fn answer<T: Serialize + Send + 'static>(
         Err(error) => refused(Refusal {
             code: RefusalCode::Unreadable,
             message: format!("reading the store was broken off: {error}"),
-            fault: Fault::Infrastructure,
+            fault: RefusalCause::Infrastructure,
         }),
     }
 }
@@ -110,7 +110,7 @@ fn bad_query(rejection: &QueryRejection) -> Response {
     refused(Refusal {
         code: RefusalCode::BadPath,
         message: rejection.body_text(),
-        fault: Fault::Client,
+        fault: RefusalCause::Client,
     })
 }
 
@@ -152,8 +152,8 @@ mod tests {
         let (_dir, url) = opened().await;
         let (_, contents) = asked(&url, routes::CONTENTS).await;
         let contents: Contents = serde_json::from_value(contents).unwrap();
-        assert_eq!(contents.homes.len(), 2);
-        let (_, page) = asked(&url, "/v1/records/episodes?home=rollouts/iter-000001&limit=2").await;
+        assert_eq!(contents.scopes.len(), 2);
+        let (_, page) = asked(&url, "/v1/records/episodes?scope=rollouts/iter-000001&limit=2").await;
         let page: EpisodePage = serde_json::from_value(page).unwrap();
         assert_eq!((page.episodes.len(), page.next.is_some()), (2, true));
         let (_, view) = asked(&url, &format!("/v1/records/episode?path={EPISODE}")).await;
@@ -173,7 +173,7 @@ mod tests {
             ("/v1/records/episode?path=rollouts/iter-000001/%2e%2e", 400, "BadPath"),
             ("/v1/records/turns?path=rollouts/iter-000001/none", 404, "NotThere"),
             (
-                "/v1/records/episodes?home=rollouts/iter-000001&limit=many",
+                "/v1/records/episodes?scope=rollouts/iter-000001&limit=many",
                 400,
                 "BadPath",
             ),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_cannot_be_changed_through_the_door() {
+    async fn records_cannot_be_changed_through_the_server() {
         let (_dir, url) = opened().await;
         let client = reqwest::Client::new();
         let route = format!("{url}/v1/records/episode?path={EPISODE}");
