@@ -45,7 +45,7 @@ type Key = (String, String);
 /// What each reader has read: the object's version, or that there was none.
 type Readers = HashMap<Key, HashMap<Parent, Option<String>>>;
 
-/// The watched of our three kinds.
+/// The watched stores of our three kinds.
 pub struct WatchedStores {
     pub runs: Arc<WatchedStore<GrpoRun>>,
     pub inference_pools: Arc<WatchedStore<InferencePool>>,
@@ -65,7 +65,7 @@ pub struct WatchedStore<K: Watched> {
 }
 
 impl<K: Watched> WatchedStore<K> {
-    /// An empty watched, and the stream that fills it: it has to be polled, by the controller of the kind.
+    /// An empty store, and the stream that fills it: it has to be polled, by the controller of the kind.
     pub fn of(
         api: Api<DeserializeGuard<K>>,
         triggers: Triggers,

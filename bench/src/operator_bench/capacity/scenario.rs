@@ -85,7 +85,7 @@ impl Scenario {
         self.runs.iter().all(|run| self.fits(&free, &[run])) && !self.fits(&free, &all)
     }
 
-    /// Whether these runs have room on what is free of each node.
+    /// Whether these runs fit into what is free of each node.
     pub fn fits(&self, free: &[u32], runs: &[&Run]) -> bool {
         let mut pods: Vec<Pod> = Vec::new();
         for run in runs {
