@@ -143,12 +143,12 @@ pub fn small(name: &str) -> RunManifest {
 /// A volume that all runs of a namespace share, bound at once.
 pub async fn volume(client: &Client, namespace: &str) -> Result<(), RigError> {
     let name = format!("{namespace}-{STORE}");
-    let room = json!({"storage": "1Ti"});
+    let capacity = json!({"storage": "1Ti"});
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = parsed(json!({
         "metadata": {"name": name},
         "spec": {
-            "capacity": room, "accessModes": ["ReadWriteMany"], "hostPath": {"path": "/nowhere"},
+            "capacity": capacity, "accessModes": ["ReadWriteMany"], "hostPath": {"path": "/nowhere"},
             "claimRef": {"namespace": namespace, "name": STORE},
         },
     }));
@@ -160,7 +160,7 @@ pub async fn volume(client: &Client, namespace: &str) -> Result<(), RigError> {
     let claim = parsed(json!({
         "metadata": {"name": STORE},
         "spec": {
-            "accessModes": ["ReadWriteMany"], "resources": {"requests": room}, "storageClassName": "", "volumeName": name,
+            "accessModes": ["ReadWriteMany"], "resources": {"requests": capacity}, "storageClassName": "", "volumeName": name,
         },
     }));
     claims

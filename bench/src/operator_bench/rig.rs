@@ -96,7 +96,7 @@ impl Rig {
         .await
     }
 
-    /// A node with room for any number of ordinary pods, and these GPUs.
+    /// A node with capacity for any number of ordinary pods, and these GPUs.
     pub async fn node(&self, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
         node(&self.admin, name, gpus, labels, taints).await
     }
@@ -126,7 +126,7 @@ impl Operator {
     }
 }
 
-/// A node with room for any number of ordinary pods, and these GPUs.
+/// A node with capacity for any number of ordinary pods, and these GPUs.
 pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let mut all = json!({"kubernetes.io/hostname": name});
@@ -138,15 +138,15 @@ pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints
         .create(&PostParams::default(), &node)
         .await
         .map_err(api("creating node", name))?;
-    let room = json!({"cpu": "1k", "memory": "16Ti", "pods": "100k", "nvidia.com/gpu": gpus.to_string()});
+    let capacity = json!({"cpu": "1k", "memory": "16Ti", "pods": "100k", "nvidia.com/gpu": gpus.to_string()});
     nodes
         .patch_status(
             name,
             &PatchParams::default(),
-            &Patch::Merge(json!({"status": {"capacity": room, "allocatable": room}})),
+            &Patch::Merge(json!({"status": {"capacity": capacity, "allocatable": capacity}})),
         )
         .await
-        .map_err(api("giving room to node", name))?;
+        .map_err(api("giving capacity to node", name))?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! The way to the API server: every request is counted, none writes when this replica's term is over, and no answer
-//! holds a time that cannot be read.
+//! The way to the API server: every request is counted, writes leave only while this replica's write window is open,
+//! and no answer holds a time that cannot be read.
 //!
 //! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last
 //! two days of the year 9999, which jiff does not. One such object in a list would make the whole list unreadable, and
@@ -200,63 +200,4 @@ fn begun(data: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_called_what_rights_call_it() {
-        for (method, path, query, wanted) in [
-            (Method::GET, "/api/v1/pods", Some("limit=500"), "list"),
-            (Method::GET, "/api/v1/pods", Some("watch=true&limit=500"), "watch"),
-            (Method::GET, "/api/v1/namespaces/a/pods", None, "list"),
-            (Method::GET, "/api/v1/namespaces/a/pods/b", None, "get"),
-            (
-                Method::GET,
-                "/apis/grpo.dev/v1alpha1/namespaces/a/grporuns/b/status",
-                None,
-                "get",
-            ),
-            (Method::GET, "/api/v1/namespaces/a", None, "get"),
-            (
-                Method::PATCH,
-                "/apis/grpo.dev/v1alpha1/namespaces/a/grporuns/b/status",
-                None,
-                "patch",
-            ),
-            (Method::POST, "/api/v1/namespaces/a/pods", None, "create"),
-            (Method::DELETE, "/api/v1/namespaces/a/pods/b", None, "delete"),
-        ] {
-            assert_eq!(verb(&method, path, query), wanted, "{method} {path}");
-        }
-    }
-
-    #[test]
-    fn a_replica_without_a_term_reads_and_asks_for_the_lease_and_writes_nothing_else() {
-        let may = |method: &Method, path: &str| {
-            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
-            may_be_sent_by_anybody(&request)
-        };
-        assert!(may(&Method::GET, "/api/v1/pods"));
-        assert!(may(
-            &Method::PUT,
-            "/apis/coordination.k8s.io/v1/namespaces/a/leases/grpo-operator"
-        ));
-        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-            assert!(!may(&method, "/api/v1/namespaces/a/pods"), "{method}");
-        }
-    }
-
-    #[test]
-    fn a_time_that_jiff_cannot_read_is_moved_wherever_an_answer_is_cut() {
-        let answer = r#"{"a":[{"time":"9999-12-31T23:59:59Z"}],"value":"9999-12-31T23:59:59Z","notBefore":"9999-12-30T22:00:01Z"}"#;
-        let wanted = r#"{"a":[{"time":"9999-12-21T23:59:59Z"}],"value":"9999-12-31T23:59:59Z","notBefore":"9999-12-20T22:00:01Z"}"#;
-        for cut in 0..answer.len() {
-            let mut mended = Mended::default();
-            let mut whole = mended.data(Bytes::from(&answer[..cut])).to_vec();
-            whole.extend_from_slice(&mended.data(Bytes::from(&answer[cut..])));
-            assert_eq!(String::from_utf8(whole).unwrap(), wanted, "cut at {cut}");
-        }
-        let read = |time: &str| time.parse::<jiff::Timestamp>().is_ok();
-        assert!(read("9999-12-21T23:59:59Z") && !read("9999-12-31T23:59:59Z"));
-    }
-}
+mod tests;

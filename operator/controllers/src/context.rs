@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use grpo_operator_core::settings::Settings;
+use grpo_operator_core::{backoff::Backoff, settings::Settings};
 
 use crate::{
     admission::Admission,
@@ -20,8 +20,8 @@ use crate::{
     watches::{ledgers::Ledgers, pods::PodIndex},
 };
 
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LONGEST_RETRY: Duration = Duration::from_secs(120);
+/// Between the reconciles of an object that fail.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
 
 /// What every reconcile works with.
 pub struct Context {
@@ -84,8 +84,6 @@ impl Context {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(uid.to_owned()).or_insert(0);
         *count = count.saturating_add(1);
-        FIRST_RETRY
-            .saturating_mul(1u32.checked_shl(*count - 1).unwrap_or(u32::MAX))
-            .min(LONGEST_RETRY)
+        RETRY.pause(*count - 1)
     }
 }

@@ -74,7 +74,7 @@ pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
     }
 }
 
-/// A controller of what a watched shows that also listens to triggers. What else it watches is added by the caller.
+/// A controller of what a watched store shows that also listens to triggers. What else it watches is added by the caller.
 pub fn controller<K: Kind>(
     watched: &WatchedStore<K>,
     shown: impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
@@ -213,23 +213,4 @@ pub fn event_of(error: &Error) -> Event {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn panicking() -> String {
-        panic!("called `Option::unwrap()` on a `None` value")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_panic_and_a_reconcile_without_end_are_errors_of_their_object() {
-        let panics = contained(async { Err::<(), _>(Error::Nameless { what: panicking() }) }).await;
-        let Err(error @ Error::Panicked { .. }) = panics else {
-            panic!("{panics:?}");
-        };
-        assert!(error.to_string().contains("`None` value"), "{error}");
-        assert!(error.is_for_people());
-        let endless = contained(std::future::pending::<Result<(), Error>>()).await;
-        assert!(matches!(endless, Err(Error::TooSlow { .. })), "{endless:?}");
-        assert!(contained(async { Ok(()) }).await.is_ok());
-    }
-}
+mod tests;

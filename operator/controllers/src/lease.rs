@@ -8,8 +8,8 @@
 //! As client-go does it: another's lease counts from when *this* process saw it renewed, so clocks need not agree, and
 //! every write of the Lease names the version it replaces. Two things are more than that. Waiting replicas watch the
 //! Lease, so one that is given back is taken at once. And a holder that was frozen, or cut off, cannot write on when it
-//! wakes: its term is over before another may take the Lease. When nobody has taken it meanwhile, the same process goes
-//! on with all it knows.
+//! wakes: its write window is closed before another may take the Lease. If no other replica has taken it meanwhile, the
+//! same process continues with all it knows.
 
 use std::{
     fmt::Display,
@@ -43,7 +43,7 @@ const DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// Writes are let through for so long after a renewal began. What is between this and the Lease's time is for requests
 /// under way.
-const TERM: Duration = Duration::from_secs(10);
+const WINDOW: Duration = Duration::from_secs(10);
 /// After a request that failed, and for a request that nobody answers.
 const RETRY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl WriteWindow {
     }
 
     fn extend(&self, begun: Instant) {
-        let until = begun + TERM - self.epoch;
+        let until = begun + WINDOW - self.epoch;
         self.until
             .store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }
@@ -151,7 +151,7 @@ impl Elector {
     pub async fn hold(&self, mut lease: Lease) -> String {
         loop {
             sleep(RENEWAL).await;
-            // Whatever is in the way, it is tried until it is known whose the Lease is: writes are stopped by the term
+            // Whatever is in the way, it is tried until it is known whose the Lease is: the write window stops writes
             // meanwhile.
             lease = loop {
                 let begun = Instant::now();
@@ -285,66 +285,4 @@ fn is_about_its_version(error: &kube::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn elector(identity: &str) -> Elector {
-        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let client = Client::try_from(config).unwrap();
-        Elector::new(client, "system", "lease", identity, Arc::new(WriteWindow::new()))
-    }
-
-    fn held_by(holder: &str, seconds: i32) -> Lease {
-        Lease {
-            metadata: ObjectMeta::default(),
-            spec: Some(LeaseSpec {
-                holder_identity: Some(holder.into()),
-                lease_duration_seconds: Some(seconds),
-                lease_transitions: Some(3),
-                ..LeaseSpec::default()
-            }),
-        }
-    }
-
-    #[tokio::test]
-    async fn anothers_lease_is_free_when_it_was_not_renewed_for_its_time_since_it_was_seen() {
-        let (elector, since) = (elector("a"), Instant::now());
-        let free = |lease: Option<&Lease>| elector.free_at(lease, since) - since;
-        assert_eq!(free(Some(&held_by("b", 15))), Duration::from_secs(15));
-        assert_eq!(free(Some(&held_by("b", -1))), Duration::ZERO);
-        assert_eq!(free(Some(&held_by("", 1))), Duration::ZERO, "given back");
-        assert_eq!(
-            free(Some(&held_by("a", 15))),
-            Duration::ZERO,
-            "its own, from before a restart"
-        );
-        assert_eq!(free(Some(&Lease::default())), Duration::ZERO);
-        assert_eq!(free(None), Duration::ZERO);
-    }
-
-    #[tokio::test]
-    async fn a_change_of_holders_is_counted_and_a_renewal_is_not() {
-        let transitions = |lease: &Lease| lease.spec.as_ref().unwrap().lease_transitions;
-        let taken = elector("a").held(Some(&held_by("b", 15)));
-        assert_eq!((holder(&taken), transitions(&taken)), (Some("a"), Some(4)));
-        let renewed = elector("a").held(Some(&taken));
-        assert_eq!(transitions(&renewed), Some(4));
-        let acquired = |lease: &Lease| lease.spec.as_ref().unwrap().acquire_time.clone();
-        assert_eq!(acquired(&renewed), acquired(&taken));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn writes_are_let_through_until_ten_seconds_after_a_renewal_began() {
-        let window = WriteWindow::new();
-        assert!(!window.is_open());
-        window.extend(Instant::now());
-        tokio::time::advance(TERM - Duration::from_millis(2)).await;
-        assert!(window.is_open());
-        tokio::time::advance(Duration::from_millis(2)).await;
-        assert!(!window.is_open());
-        window.extend(Instant::now());
-        assert!(window.is_open());
-        window.close();
-        assert!(!window.is_open());
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@ pub struct DesiredObject {
     pub object: Value,
 }
 
-/// The object that children are owned by: deleting it deletes them.
+/// The owner of desired objects: deleting it deletes them.
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub namespace: String,
@@ -45,7 +45,7 @@ impl Owner {
         })
     }
 
-    /// A child of kind `K`; `body` is everything besides apiVersion, kind and metadata.
+    /// An object of kind `K` that it owns; `body` is everything besides apiVersion, kind and metadata.
     pub fn object<K: Resource<DynamicType = ()>>(
         &self,
         name: impl Into<String>,

@@ -8,6 +8,7 @@
 //! Nothing here talks to the API server or knows the time; the controllers do both (`operator/controllers`).
 
 pub mod admission;
+pub mod backoff;
 pub mod causes;
 pub mod conditions;
 pub mod desired_object;
@@ -26,6 +27,6 @@ pub mod sandbox_pool;
 pub mod settings;
 
 #[cfg(test)]
-mod examples_tests;
-#[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod tests;

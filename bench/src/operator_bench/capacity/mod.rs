@@ -6,7 +6,7 @@
 //! ScenarioOutcome from outside, by what pods are bound:
 //!
 //! * half-placed: some but not all pods of a run are bound for longer than the operator takes to put them back;
-//! * deadlock: a run that has room, by trying every placement, is not placed.
+//! * deadlock: a run that has capacity, by trying every placement, is not placed.
 
 mod scenario;
 
@@ -51,7 +51,7 @@ impl Scale {
 /// The operator's deadline for binding what it has let go is 30 s; what is half-placed for longer has not been put
 /// back.
 const HALF_PLACED_FOR: Duration = Duration::from_secs(45);
-/// A run that has room for so long and is not placed never will be.
+/// A run that has capacity for so long and is not placed never will be.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(250);
 const BENCH: &str = "bench.grpo.dev/scenario";
@@ -223,7 +223,7 @@ impl Game<'_> {
                 player.room_since = None;
             }
             if waited(player.room_since) > STUCK_AFTER {
-                self.show("has room and is not placed", player, pods);
+                self.show("has capacity and is not placed", player, pods);
                 seen.deadlocks += 1;
                 self.end(player).await?;
             }

@@ -1,4 +1,4 @@
-//! The controller of `GrpoRun`: [`read`] what there is, [`decide`](decide::decide) what is to be done, [`apply`] it, write the
+//! The controller of `GrpoRun`: [`read`] what there is, [`decide`] what is to be done, [`apply`] it, write the
 //! [`status`].
 
 mod apply;
@@ -26,7 +26,7 @@ pub async fn control(
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    // Its pools trigger it through their watched, which it reads them from.
+    // Its pools trigger it through the watched stores that it reads them from.
     let controller = controller::controller(&context.watched.runs, shown, triggers);
     controller::run(controller, context).await;
 }

@@ -1,4 +1,4 @@
-//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`](decide::decide), [`apply`],
+//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`], [`apply`],
 //! write the [`status`].
 
 mod apply;

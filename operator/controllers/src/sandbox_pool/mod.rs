@@ -1,4 +1,4 @@
-//! The controller of `SandboxPool` (`grpo.dev`): [`read`], [`decide`](decide::decide), [`apply`], write the [`status`].
+//! The controller of `SandboxPool` (`grpo.dev`): [`read`], [`decide`], [`apply`], write the [`status`].
 //!
 //! The gateway it starts owns the sandbox pods; this controller only counts them.
 

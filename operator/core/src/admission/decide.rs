@@ -12,6 +12,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -22,15 +23,14 @@ use super::{
     messages,
     verdict::Verdict,
 };
-use crate::names::role;
+use crate::{backoff::Backoff, names::role};
 
 /// Lifted pods are bound after this long, or go back.
 pub const BIND_DEADLINE: SignedDuration = SignedDuration::from_secs(30);
 /// A run with some of its pods may wait so long for the others while other runs wait too.
 pub const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
 /// A run that went back waits so long before it is tried again, doubled each time up to the longest.
-const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(15);
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(600);
+const REQUEUED: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(600));
 
 /// Everything a decision is made from.
 #[derive(Clone, Debug)]
@@ -453,7 +453,7 @@ impl History {
         self.lifted.remove(run);
         self.waiting_since.remove(run);
         let times = self.requeued.get(run).map_or(0, |known| known.times);
-        let pause = FIRST_PAUSE.saturating_mul(1 << times.min(16)).min(LONGEST_PAUSE);
+        let pause = REQUEUED.pause(times);
         let not_before = now + pause;
         let times = times.saturating_add(1);
         self.requeued.insert(run.to_owned(), Requeued { not_before, times });

@@ -291,7 +291,7 @@ fn a_higher_priority_goes_first() {
 }
 
 #[test]
-fn nothing_is_let_in_before_all_pods_of_the_run_are_made() {
+fn nothing_is_admitted_before_all_pods_of_the_run_are_made() {
     let mut world = World::new(vec![node("a", 8), node("b", 8)]);
     world.add("run", 60, (2, 4), (1, 4));
     let engine = world.pods.pop().unwrap();

@@ -11,8 +11,4 @@ mod summary;
 mod terminal;
 
 #[cfg(test)]
-mod lifecycle_tests;
-#[cfg(test)]
-mod screens_tests;
-#[cfg(test)]
 pub mod tests;

@@ -1,3 +1,6 @@
+mod lifecycle;
+mod screens;
+
 use grpo_contracts::RunConfig;
 use grpo_crds::{
     GrpoRun, InferencePool, SandboxPool,

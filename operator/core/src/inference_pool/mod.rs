@@ -15,6 +15,4 @@ mod sglang;
 mod vllm;
 
 #[cfg(test)]
-mod golden_tests;
-#[cfg(test)]
 pub mod tests;

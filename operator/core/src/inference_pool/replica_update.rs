@@ -11,13 +11,13 @@ use grpo_crds::inference_pool::{Failures, UpdatePolicy};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::pods::{PodFacts, PodState};
+use crate::{
+    backoff::FAILED_PODS,
+    pods::{PodFacts, PodState},
+};
 
 /// A pod that is still there so long after it should have been gone is on a lost node.
 const LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// Wait after the first failure of a replica by itself; doubles up to the longest.
-const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(5);
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(300);
 
 /// What is wanted of a pool.
 #[derive(Clone, Debug)]
@@ -197,9 +197,9 @@ fn replicas(pods: &[PodFacts]) -> Vec<Replica<'_>> {
         .collect()
 }
 
+/// When the next replica is made after failures in a row.
 fn resume_at(failures: &Failures) -> Timestamp {
-    let doublings = failures.consecutive.saturating_sub(1).min(16);
-    let pause = FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE);
+    let pause = FAILED_PODS.pause(failures.consecutive.saturating_sub(1));
     failures.last.0.saturating_add(pause).unwrap_or(Timestamp::MAX)
 }
 

@@ -1,3 +1,5 @@
+mod golden;
+
 use grpo_crds::InferencePool;
 use grpo_engine_protocol::{AgentState, AgentStatus};
 use serde_json::{Value, json};

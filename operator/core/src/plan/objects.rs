@@ -15,7 +15,10 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-use super::{Objects, Unreadable, pods::in_words};
+use super::{
+    pods::in_words,
+    source::{Objects, Unreadable},
+};
 
 /// What is nobody's was there before; the API server's own objects are of that kind.
 fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {

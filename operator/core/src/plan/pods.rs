@@ -16,9 +16,9 @@ use serde::Serialize;
 use serde_yaml_ng::Value;
 
 use super::{
-    Objects, Unreadable,
     container::{ContainerPlan, resources},
     merge::merged,
+    source::{Objects, Unreadable},
 };
 
 const ROLE: &str = "grpo.dev/role";

@@ -11,7 +11,10 @@ use grpo_crds::{GrpoRun, SandboxPool};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Serialize;
 
-use super::{Objects, Unreadable, pods::of_sandbox};
+use super::{
+    pods::of_sandbox,
+    source::{Objects, Unreadable},
+};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

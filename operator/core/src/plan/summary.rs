@@ -2,7 +2,10 @@
 
 use grpo_crds::SandboxPool;
 
-use super::{Objects, Unreadable, pods::PodGroup};
+use super::{
+    pods::PodGroup,
+    source::{Objects, Unreadable},
+};
 
 pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unreadable> {
     let mut lines: Vec<String> = pods.iter().map(line).collect();

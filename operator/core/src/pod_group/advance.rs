@@ -11,12 +11,11 @@ use super::{
     group::{Group, GroupState, GroupUpdate, missing},
 };
 use crate::{
+    backoff::FAILED_PODS,
     conditions::shortened,
     pods::{Failure, PodFacts, PodState},
 };
 
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// So many nodes are avoided at most, the last ones.
 const AVOIDED: usize = 8;
 
@@ -185,9 +184,7 @@ fn forget_avoided(group: &Group, status: &mut AttemptStatus) {
 
 /// 5 s after the second failure in a row, doubled with every further one.
 fn pause(failures: u32) -> Duration {
-    FIRST_PAUSE
-        .saturating_mul(1u32.checked_shl(failures.saturating_sub(2)).unwrap_or(u32::MAX))
-        .min(LONGEST_PAUSE)
+    FAILED_PODS.pause(failures.saturating_sub(2))
 }
 
 fn pause_left(status: &AttemptStatus, now: Timestamp) -> Option<Duration> {

@@ -1,5 +1,5 @@
-//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the findings
-//! around the sandboxes.
+//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the network
+//! policy of the sandboxes.
 
 use base64::Engine as _;
 use grpo_contracts::RunConfig;

@@ -10,10 +10,10 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::{
+use super::{condition, created, decided, inference_pool, new_demo, running_demo, seen};
+use crate::grpo_run::{
     decision::{AdmissionStep, ClaimStep},
     observation::RunObservation,
-    tests::{condition, created, decided, inference_pool, new_demo, running_demo, seen},
 };
 use crate::{
     admission::Verdict,

@@ -8,8 +8,10 @@ use std::{fs, path::PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{decide::decide, tests::seeing};
-use crate::{desired_object::DesiredObject, fixtures::assert_understood, settings::Settings};
+use super::seeing;
+use crate::{
+    desired_object::DesiredObject, fixtures::assert_understood, inference_pool::decide::decide, settings::Settings,
+};
 
 fn golden(name: &str) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -8,17 +8,15 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    observation::{RunObservation, StoreVolume},
-    tests::{admitted, decided, running_demo, seen},
-};
+use super::{admitted, decided, running_demo, seen};
+use crate::grpo_run::observation::{RunObservation, StoreVolume};
 use crate::{
     admission,
     fixtures::{ended, object, pod},
     pods::PodFacts,
 };
 
-const PDB: &str = include_str!("../../../../docs/examples/2-swe-pdb-8b.yaml");
+const PDB: &str = include_str!("../../../../../docs/examples/2-swe-pdb-8b.yaml");
 
 /// A file of screens: an example, what is changed in it, and the status that it has.
 #[derive(Serialize)]

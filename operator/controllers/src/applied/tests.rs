@@ -1,0 +1,62 @@
+use super::*;
+use crate::parent::Controlled;
+
+fn owner() -> Parent {
+    Parent {
+        kind: Controlled::Run,
+        namespace: "default".into(),
+        name: "demo".into(),
+    }
+}
+
+fn key() -> Key {
+    Key::of("Service", "default", "demo-driver")
+}
+
+#[test]
+fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
+    let applied = Applied::default();
+    assert!(!applied.is_current(&key(), 1));
+    applied.record(key(), 1, Some("7".into()), Some(owner()));
+    assert!(applied.is_current(&key(), 1));
+    assert!(!applied.is_current(&key(), 2));
+    assert!(!applied.seen(&key(), Sighting::At(Some("7"))));
+    assert!(applied.seen(&key(), Sighting::At(Some("8"))));
+    assert!(!applied.is_current(&key(), 1));
+}
+
+#[test]
+fn a_child_that_a_fresh_list_lacks_is_made_again() {
+    let applied = Applied::default();
+    applied.record(key(), 1, Some("7".into()), Some(owner()));
+    assert!(
+        applied.missed("ConfigMap", &HashSet::new()).is_empty(),
+        "another kind's list"
+    );
+    assert!(applied.missed("Service", &HashSet::from([key()])).is_empty());
+    assert!(applied.is_current(&key(), 1));
+    assert_eq!(applied.missed("Service", &HashSet::new()), HashSet::from([owner()]));
+    assert!(!applied.is_current(&key(), 1));
+}
+
+#[test]
+fn an_owner_is_known_while_it_has_a_child() {
+    let applied = Applied::default();
+    let other = Key::of("Service", "default", "demo-trainer");
+    for key in [key(), other] {
+        applied.record(key, 1, None, Some(owner()));
+    }
+    assert_eq!(applied.locked().owners.len(), 1);
+    applied.forget(&key());
+    assert_eq!(applied.locked().owners.len(), 1);
+    applied.forget(&other);
+    assert!(applied.locked().owners.is_empty());
+}
+
+#[test]
+fn a_deleted_child_is_made_again() {
+    let applied = Applied::default();
+    applied.record(key(), 1, Some("7".into()), Some(owner()));
+    assert!(applied.seen(&key(), Sighting::Deleted));
+    assert!(!applied.is_current(&key(), 1));
+}

@@ -1,0 +1,29 @@
+use super::*;
+
+fn at(text: &str) -> Time {
+    Time(text.parse().unwrap())
+}
+
+#[test]
+fn the_time_of_the_last_transition_moves_only_with_the_status() {
+    let early = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
+        .set("Ready", ConditionStatus::False, "A", "a")
+        .done();
+    let same = Conditions::after(&early, Some(2), at("2026-01-02T00:00:00Z"))
+        .set("Ready", ConditionStatus::False, "B", "b")
+        .done();
+    assert_eq!(same[0].last_transition_time, early[0].last_transition_time);
+    assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("B", Some(2)));
+    let turned = Conditions::after(&same, Some(2), at("2026-01-03T00:00:00Z"))
+        .set("Ready", ConditionStatus::True, "C", "c")
+        .done();
+    assert_eq!(turned[0].last_transition_time, at("2026-01-03T00:00:00Z"));
+}
+
+#[test]
+fn long_texts_keep_their_beginning_and_their_end() {
+    let text = format!("begin{}end", "é".repeat(10_000));
+    let short = shortened(&text);
+    assert!(short.len() <= LONGEST_MESSAGE && short.starts_with("begin") && short.ends_with("end"));
+    assert_eq!(shortened("short"), "short");
+}

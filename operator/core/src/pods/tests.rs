@@ -1,0 +1,103 @@
+use super::*;
+use serde_json::json;
+
+fn read(status: serde_json::Value) -> PodState {
+    let pod = json!({
+        "metadata": {"name": "demo-driver-1-0", "labels": {"grpo.dev/attempt": "1", "grpo.dev/rank": "0"}},
+        "status": status,
+    });
+    PodFacts::of(&serde_json::from_value(pod).unwrap()).state
+}
+
+fn container(state: serde_json::Value) -> serde_json::Value {
+    json!([{"name": "driver", "image": "example.com/driver:1", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
+}
+
+fn said(state: PodState) -> (String, String) {
+    match state {
+        PodState::Waiting { reason, message } => (reason, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_schedulers_own_words_are_shown() {
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: 1 Insufficient cpu"});
+    let (reason, message) = said(read(json!({"phase": "Pending", "conditions": [condition]})));
+    assert_eq!(reason, "Unschedulable");
+    assert!(message.contains("Insufficient cpu"), "{message}");
+}
+
+#[test]
+fn a_missing_image_is_named_with_what_to_do() {
+    let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "not found: example.com/model:1"}});
+    let (reason, message) = said(read(
+        json!({"phase": "Pending", "containerStatuses": container(waiting)}),
+    ));
+    assert_eq!(reason, "ErrImagePull");
+    for words in ["demo-driver-1-0", "example.com/model:1", "Correct the name"] {
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_crash_is_told_with_image_exit_code_and_last_lines() {
+    let ended = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "first\n\nlast line\n"}});
+    let PodState::Failed(failure) = read(json!({"phase": "Failed", "containerStatuses": container(ended)})) else {
+        panic!()
+    };
+    assert_eq!((failure.exit_code, failure.disrupted), (Some(3), false));
+    assert_eq!(
+        failure.message,
+        "pod demo-driver-1-0 (image example.com/driver:1) ended with exit code 3: first | last line"
+    );
+}
+
+#[test]
+fn running_out_of_memory_is_the_processes_own_doing() {
+    let ended = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+    let PodState::Failed(failure) = read(json!({"phase": "Failed", "containerStatuses": container(ended)})) else {
+        panic!()
+    };
+    assert!(
+        !failure.disrupted && failure.message.contains("OOMKilled"),
+        "{failure:?}"
+    );
+}
+
+#[test]
+fn preemption_drain_and_node_loss_are_the_clusters_doing() {
+    let condition =
+        json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "by x"});
+    for status in [
+        json!({"phase": "Failed", "conditions": [condition]}),
+        json!({"phase": "Failed", "reason": "NodeLost"}),
+    ] {
+        let PodState::Failed(failure) = read(status) else {
+            panic!()
+        };
+        assert!(failure.disrupted, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_pod_evicted_for_its_own_limit_is_not_taken_away_by_the_cluster() {
+    let status =
+        json!({"phase": "Failed", "reason": "Evicted", "message": "ephemeral local storage usage exceeds the limit"});
+    let PodState::Failed(failure) = read(status) else {
+        panic!()
+    };
+    assert!(
+        !failure.disrupted && failure.message.contains("exceeds the limit"),
+        "{failure:?}"
+    );
+}
+
+#[test]
+fn a_container_that_keeps_ending_is_waiting_although_its_pod_runs() {
+    let mut status = container(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}));
+    status[0]["lastState"] = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no model"}});
+    let (reason, message) = said(read(json!({"phase": "Running", "containerStatuses": status})));
+    assert_eq!(reason, "CrashLoopBackOff");
+    assert!(message.contains("exit code 1: no model"), "{message}");
+}

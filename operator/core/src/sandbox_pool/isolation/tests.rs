@@ -1,0 +1,95 @@
+use super::*;
+
+fn spec(text: &str) -> SandboxPoolSpec {
+    serde_yaml_ng::from_str(text).unwrap()
+}
+
+fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (ConditionStatus, &'static str, String) {
+    let found = EgressReport {
+        at: 1,
+        tried: vec![
+            "the API server (10.0.0.1:443)".into(),
+            "another sandbox (10.1.0.2:7070)".into(),
+        ],
+        reached: reached.iter().map(|&what| what.to_owned()).collect(),
+        failed: failed.map(str::to_owned),
+    };
+    let finding = egress(&spec(spec_text), Some(&found));
+    (finding.status, finding.reason, finding.message)
+}
+
+#[test]
+fn what_a_probe_reached_decides_whether_the_way_out_is_blocked() {
+    let (status, reason, message) = egress_of("{max: 4}", &[], None);
+    assert_eq!((status, reason), (ConditionStatus::True, "NothingReached"));
+    assert!(
+        message.contains("the API server (10.0.0.1:443), another sandbox"),
+        "{message}"
+    );
+    let (status, _, message) = egress_of("{max: 4}", &["the API server (10.0.0.1:443)"], None);
+    assert_eq!(status, ConditionStatus::False);
+    assert!(
+        message.contains("reached the API server") && message.contains("leases are refused"),
+        "{message}"
+    );
+    let (status, _, message) = egress_of("{max: 4, allowUnenforced: true}", &["x"], None);
+    assert_eq!(status, ConditionStatus::False);
+    assert!(message.contains("given all the same"), "{message}");
+    let (status, reason, message) = egress_of("{max: 4}", &[], Some("no sandbox was free in time"));
+    assert_eq!((status, reason), (ConditionStatus::Unknown, "ProbeFailed"));
+    assert!(message.contains("leases wait"), "{message}");
+    let nobody = findings(&spec("{max: 4}"), None);
+    assert!(
+        nobody[..2]
+            .iter()
+            .all(|finding| finding.status == ConditionStatus::Unknown)
+    );
+}
+
+#[test]
+fn every_bound_that_is_missing_is_named_with_who_sets_it() {
+    let found = Limits {
+        memory_bytes: Some(2 << 30),
+        cpu_millis: Some(1500),
+        processes: None,
+        user_namespace: true,
+    };
+    let bare = limits(&spec("{max: 4}"), Some(&found));
+    assert_eq!(bare.status, ConditionStatus::False);
+    assert_eq!(
+        bare.message,
+        "a sandbox has no bound on disk (set resources.limits.ephemeral-storage); it has: \
+             memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, root inside is nobody outside"
+    );
+    let whole = Limits {
+        processes: Some(512),
+        ..found
+    };
+    let disk = "{max: 4, resources: {limits: {ephemeral-storage: 4Gi}}}";
+    assert_eq!(limits(&spec(disk), Some(&whole)).status, ConditionStatus::True);
+    let unmapped = Limits {
+        user_namespace: false,
+        ..whole
+    };
+    assert_eq!(limits(&spec(disk), Some(&unmapped)).status, ConditionStatus::False);
+}
+
+#[test]
+fn images_that_cannot_be_had_are_named_until_they_can() {
+    assert_eq!(images(&[]).status, ConditionStatus::True);
+    let trouble = |nth: u32| ImageTrouble {
+        image: format!("task:{nth}"),
+        code: grpo_sandbox_protocol::ErrorCode::ImageUnavailable,
+        message: "not found".into(),
+        failures: nth,
+        until: 0,
+    };
+    let finding = images(&(1..=5).map(trouble).collect::<Vec<_>>());
+    assert_eq!(finding.status, ConditionStatus::False);
+    assert!(
+        finding.message.contains("task:1 (failed 1 times in a row): not found"),
+        "{}",
+        finding.message
+    );
+    assert!(finding.message.contains("and 2 more") && !finding.message.contains("task:4"));
+}
