@@ -102,7 +102,7 @@ test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on t
 test-trainer-kills: ## a trainer of two ranks, killed 200 times: the same losses, the same weights, no half checkpoint
 	@e2e/setup/setup.sh build
 	$(ENV)
-	GRPO_KILLS=200 cargo test $(TORCH) --test kills -- --nocapture
+	GRPO_KILLS=200 cargo test $(TORCH) --test processes -- --nocapture kills::
 
 fuzz-sandboxes: ## spoilt requests at every door of sandboxd and of its gateway, ten minutes each
 	@e2e/setup/setup.sh build

@@ -76,7 +76,7 @@ tiny_model() { "$PYTHON" e2e/engines/tiny_qwen3.py write "$WORK/tiny"; }
 # trained TEST: one half of the trainer's tests that need an engine between them. Its figures are what it prints.
 trained() {
   GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/vllm-cpu-lora.rows LD_LIBRARY_PATH=$LIBRARIES \
-    cargo test -p grpo-native -p grpo-model -p grpo-trainer --features grpo-model/torch --test engines -- --ignored --exact "$1" --nocapture \
+    cargo test -p grpo-native -p grpo-model -p grpo-trainer --features grpo-model/torch --test processes -- --ignored --exact "engines::$1" --nocapture \
     | tee "$WORK/trained.said"
   grep -q "1 passed" "$WORK/trained.said"
   note "$(grep "largest gap" "$WORK/trained.said" || echo "${1//_/ }")"

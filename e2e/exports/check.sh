@@ -24,7 +24,8 @@ random_models() { "$PYTHON" libs/model/tests/golden/make.py --random "$COUNT" --
 ours() {
   LD_LIBRARY_PATH=$LIBRARIES cargo test "${TORCH[@]}" --test "$1" -- --ignored --exact "$2" --nocapture | tee "$WORK/said"
   grep -q "1 passed" "$WORK/said"
-  note "$(grep "largest relative" "$WORK/said" || echo "${2//_/ }")"
+  local name=${2##*::}
+  note "$(grep "largest relative" "$WORK/said" || echo "${name//_/ }")"
 }
 
 # theirs PYTHON PEER: its last line is the sum.
@@ -41,7 +42,7 @@ stage "$COUNT models of random geometry" random_models
 export GRPO_REFERENCE_MODELS=$WORK/models
 stage "computed as transformers does" ours reference models_of_random_geometry_compute_what_transformers_does
 export GRPO_EXPORTS=$WORK/exports
-stage "trained and exported" ours families what_is_trained_is_exported_for_others
+stage "trained and exported" ours trainer families::what_is_trained_is_exported_for_others
 stage "loaded by transformers" theirs "$PYTHON" transformers
 stage "loaded by PEFT" theirs "$PYTHON" peft
 stage "loaded by vLLM" theirs "$VLLM" vllm

@@ -1,5 +1,5 @@
-//! What `collectives.cc` exports: the rendezvous store, groups and their collectives, those that are under way, and the exchange
-//! of a graph.
+//! What `collectives.cc` exports: the rendezvous store, groups and their collectives, those that are under way, and the
+//! exchange of a graph.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -4,8 +4,7 @@
 //!
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
 //! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
-//! close). One that hangs is found through
-//! [`rendezvous_store`], where every rank says how far it is.
+//! close). One that hangs is found through [`rendezvous_store`], where every rank says how far it is.
 
 #![allow(unsafe_code)]
 

@@ -83,8 +83,8 @@ enum Stage {
     Killed,
 }
 
-/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `on_termination` is given
-/// what to do when this process is told to end.
+/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `on_termination` is
+/// given what to do when this process is told to end.
 pub fn launch(
     ranks: Ranks,
     program: &Path,

@@ -31,8 +31,8 @@ impl LossGrad {
 }
 
 /// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in
-/// the order of
-/// [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own words.
+/// the order of [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's
+/// own words.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> LossGrad + 'a;
 
 /// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number

@@ -4,8 +4,8 @@
 //! a part of a micro-batch's tokens, and they trade tokens for heads around attention ([`grpo_model::layout`]). Such a
 //! *sequence-parallel group* counts as one where micro-batches are dealt. Apart from that, parameters, gradients and
 //! optimizer state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a
-//! replica, gradients are scattered within nodes and summed over the *replicate group* (one rank of each node), and only
-//! that sum crosses the network.
+//! replica, gradients are scattered within nodes and summed over the *replicate group* (one rank of each node), and
+//! only that sum crosses the network.
 //!
 //! ```text
 //! 2 nodes of 4, sequenceParallel 2, shard Node      rank       0 1 2 3 | 4 5 6 7

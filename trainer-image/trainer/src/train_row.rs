@@ -10,8 +10,8 @@ pub struct TrainRow {
     pub weights: Vec<f32>,
     /// Logprob of token i when it was sampled.
     pub rollout_logprobs: Vec<f32>,
-    /// Logprobs of the trainer, under the weights that the batch's first step starts from. Empty where the trainer is at
-    /// those weights.
+    /// Logprobs of the trainer, under the weights that the batch's first step starts from. Empty where the trainer is
+    /// at those weights.
     pub old_logprobs: Vec<f64>,
     /// Under the base model. Empty where nobody asks.
     pub reference: Vec<f64>,

@@ -58,8 +58,8 @@ impl Sharded {
         }
     }
 
-    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `embedding_and_head`; answers what flows
-    /// into the last block's output `x: [b, t, h]`.
+    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `embedding_and_head`; answers
+    /// what flows into the last block's output `x: [b, t, h]`.
     pub(super) fn head(
         &self,
         batch: &MicroBatch,

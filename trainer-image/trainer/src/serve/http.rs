@@ -1,5 +1,5 @@
-//! The HTTP servers of a trainer's pods. Every pod's says whether its rank has joined the rendezvous; rank 0's has state, steps
-//! and metrics too. It answers from memory and hands orders to the training thread; it never computes.
+//! The HTTP servers of a trainer's pods. Every pod's says whether its rank has joined the rendezvous; rank 0's has
+//! state, steps and metrics too. It answers from memory and hands orders to the training thread; it never computes.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

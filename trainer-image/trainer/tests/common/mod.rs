@@ -1,6 +1,6 @@
 //! A tiny model and batches for it.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod graph;
 pub mod process;

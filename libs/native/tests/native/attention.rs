@@ -1,7 +1,5 @@
 //! Tree attention, rotation and the fused optimizer against dense double precision, forward and gradients.
 
-#![allow(clippy::unwrap_used)]
-
 use grpo_native::attention::{self, AttentionError, Piece};
 use grpo_native::fused;
 use grpo_native::optimizer::{AdamStep, adamw};

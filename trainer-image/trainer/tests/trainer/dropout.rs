@@ -1,11 +1,7 @@
 //! What an adapter's dropout drops is the token's, the layer's and the step's affair: not the packing's, the ranks' or
 //! the schedule's.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{algorithm, alone, batch, flat, model, ranks};
+use crate::common::{algorithm, alone, batch, flat, model, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_model::lora::Lora;
 use grpo_native::Group;
@@ -68,7 +64,7 @@ fn however_rows_are_packed_divided_and_scheduled_the_same_is_dropped() {
         let mesh = |group: Group| Mesh::new(group, dims).unwrap();
         ranks(2, |group| {
             let whole = model(Group::join(&grpo_native::Rendezvous::alone()).unwrap());
-            let divided = Sharded::new(common::config(), mesh(group), &whole.weights().unwrap()).unwrap();
+            let divided = Sharded::new(crate::common::config(), mesh(group), &whole.weights().unwrap()).unwrap();
             stepped(&mut adapted(divided, 0.4), &algorithm)
         })
     };

@@ -1,13 +1,9 @@
 //! Router replay: tokens go through the experts that are recorded, on whichever rank and in whatever pack; a record
 //! that cannot be used is refused.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 
-use common::{algorithm, batch, family_config, flat, ranks};
+use crate::common::{algorithm, batch, family_config, flat, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};

@@ -1,12 +1,8 @@
 //! Every family of models, whole and with an adapter: steps over ranks, shards read from files, exports read back.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 
-use common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
+use crate::common::{algorithm, batch, family_config as config, family_json as config_json, flat, ranks};
 use grpo_crds::algorithm::Algorithm;
 use grpo_model::adapter;
 use grpo_model::lora::{Linear, Lora};

@@ -1,14 +1,10 @@
 //! Pods of several ranks, started as the operator does: one process in each pod, which starts the ranks. On the CPU,
 //! where ranks compute as well.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use common::process::{Attempt, Run, until};
+use crate::common::process::{Attempt, Run, until};
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 
 /// The processes that this one started, by their `RANK`.

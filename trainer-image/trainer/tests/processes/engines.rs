@@ -4,13 +4,9 @@
 //! `e2e/engines/vllm.sh` runs one of these before a vLLM serves behind an agent, the other afterwards. The run's store
 //! lies between them as it does between a trainer's attempts.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::process::{Attempt, Run};
+use crate::common::process::{Attempt, Run};
 use grpo_records::Writer;
 use grpo_records::batch::{Batch, Row, WeightsSpan};
 use grpo_records::outcome::Outcome;
@@ -71,7 +67,7 @@ fn an_adapter_is_published_for_a_real_vllm() {
     for step in 1..=STEPS {
         attempt.step(&run, step);
     }
-    common::process::until(|| attempt.state().checkpoint_step == STEPS);
+    crate::common::process::until(|| attempt.state().checkpoint_step == STEPS);
     drop(attempt);
     let version = paths::weights_version("l1", STEPS);
     let published = run.store.at(&paths::weights(&version));

@@ -1,10 +1,6 @@
 //! Checkpoints, published versions, and batches that are refused.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{algorithm, alone, batch, flat, model, ranks, steps};
+use crate::common::{algorithm, alone, batch, flat, model, ranks, steps};
 use grpo_model::weights::{Weights, checksum};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;

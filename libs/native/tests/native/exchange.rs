@@ -1,7 +1,5 @@
 //! Groups of some ranks, the exchange and what is in flight, over processes that meet on the loopback.
 
-#![allow(clippy::unwrap_used)]
-
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,7 +26,7 @@ fn ranks(test: &str, world: u32, work: impl Fn(Group)) {
     drop(free);
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture"]);
+        command.args(["--exact", &format!("exchange::{test}"), "--nocapture"]);
         command.env("TEST_RANK", rank.to_string()).env("TEST_PORT", &port);
         command.spawn().unwrap()
     };

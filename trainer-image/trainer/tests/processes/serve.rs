@@ -1,12 +1,8 @@
 //! The process as a run's pods start it: two ranks, orders over HTTP, deaths, and what comes back.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::net::TcpStream;
 
-use common::process::{Attempt, Run, STEPS, checksum, exists, until};
+use crate::common::process::{Attempt, Run, STEPS, checksum, exists, until};
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, TrainerPhase};
 use grpo_records::weights::WeightsManifest;

@@ -1,7 +1,5 @@
 //! Linear layers and the SwiGLU with one behind it against libtorch's single operations, forward and gradients.
 
-#![allow(clippy::unwrap_used)]
-
 use grpo_native::linear::{gated, linear};
 use tch::{Device, Kind, Tensor};
 

@@ -1,11 +1,7 @@
 //! Breadth-first sharded steps against plain autograd and the objective's scalar words.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::graph::Graph;
-use common::{algorithm, alone, batch, config, flat, model, ranks, steps};
+use crate::common::graph::Graph;
+use crate::common::{algorithm, alone, batch, config, flat, model, ranks, steps};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};

@@ -4,12 +4,8 @@
 //! A step's gradient is seen in AdamW's first moment: without memory (beta 0) and without clipping that is the last
 //! optimizer step's gradient.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::graph::{At, expected};
-use common::{algorithm, alone, batch, config, flat, model, ranks};
+use crate::common::graph::{At, expected};
+use crate::common::{algorithm, alone, batch, config, flat, model, ranks};
 use grpo_crds::algorithm::{
     Aggregation, Algorithm, Band, Clip, Correction, Denominator, Kl, KlEstimator, KlGradient, KlPlacement, Loss,
     OldLogprobs, Ratio,
@@ -28,7 +24,7 @@ use tch::Tensor;
 /// Every episode has two rows, and one was cut.
 fn turns(step: u32) -> Batch {
     let mut batch = batch(step);
-    let more: Vec<Row> = common::batch(step + 100).rows;
+    let more: Vec<Row> = crate::common::batch(step + 100).rows;
     for (first, mut second) in batch.rows.clone().into_iter().zip(more) {
         second.reward = first.reward;
         batch.rows.push(second);
@@ -265,7 +261,7 @@ fn every_option_has_the_gradient_and_loss_of_the_objective_in_one_graph_however_
     // The policy is not the base any more.
     let moved = |model: &mut Sharded| {
         model.base_is_here();
-        common::steps(model, 3..=4);
+        crate::common::steps(model, 3..=4);
     };
     let mut single = alone();
     let base = single.weights().unwrap();
@@ -307,7 +303,7 @@ fn a_kl_penalty_in_the_reward_changes_advantages_and_nothing_else() {
     let batch = turns(1);
     let mut single = alone();
     let base = single.weights().unwrap();
-    common::steps(&mut single, 3..=4);
+    crate::common::steps(&mut single, 3..=4);
     let now = single.weights().unwrap();
     let at = At {
         start: &now,
@@ -327,7 +323,7 @@ fn a_kl_penalty_in_the_reward_changes_advantages_and_nothing_else() {
         let (wanted, _) = expected(&batch, &algorithm, &at, |_| true);
         let moved = |model: &mut Sharded| {
             model.base_is_here();
-            common::steps(model, 3..=4);
+            crate::common::steps(model, 3..=4);
         };
         let act = |model: &mut Sharded, _: &()| grpo::step(model, &batch, "batch", &algorithm, 0).unwrap();
         let (found, metrics) = taken(2, &[()], moved, act).remove(0);

@@ -1,7 +1,5 @@
 //! Packs: what is shared, where it stands, how it is cut and dealt.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{HashMap, HashSet};
 
 use grpo_native::attention;

@@ -3,13 +3,9 @@
 //!
 //! 10 kills; `make test-trainer-kills` has 200.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Instant;
 
-use common::process::{Attempt, Run, STEPS, checksum};
+use crate::common::process::{Attempt, Run, STEPS, checksum};
 use grpo_records::paths;
 use grpo_records::trainer::{StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;

@@ -1,11 +1,7 @@
 //! Steps in bf16 over fp32 masters, beside the same in fp32, and both by the operations that devices other than the CPU
 //! compute with.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{alone, config, flat, model, ranks, steps};
+use crate::common::{alone, config, flat, model, ranks, steps};
 use grpo_model::lora::Lora;
 use grpo_model::weights::{self, Source};
 use grpo_native::{Group, Rendezvous};

@@ -1,0 +1,163 @@
+use super::*;
+use proptest::prelude::*;
+
+fn how(std: StandardDeviation) -> Advantage {
+    Advantage {
+        std,
+        ..Default::default()
+    }
+}
+
+fn of(rewards: &[f64], std: StandardDeviation) -> GroupAdvantages {
+    advantages(rewards, &how(std), batch_deviation([rewards].into_iter()))
+}
+
+#[test]
+fn advantages_are_the_published_formulas() {
+    let rewards = [1.0, 0.0, 0.0, 0.0];
+    let value = |std| of(&rewards, std).values().unwrap()[0];
+    assert!((value(StandardDeviation::None) - 0.75).abs() < 1e-12);
+    assert!((value(StandardDeviation::Population) - 0.75 / (0.1875f64.sqrt() + 1e-6)).abs() < 1e-12);
+    assert!((value(StandardDeviation::Unbiased) - 0.75 / (0.5 + 1e-6)).abs() < 1e-12);
+}
+
+#[test]
+fn a_group_with_fewer_than_two_valid_episodes_is_dropped() {
+    assert_eq!(of(&[], StandardDeviation::None), GroupAdvantages::Dropped);
+    assert_eq!(of(&[1.0], StandardDeviation::None), GroupAdvantages::Dropped);
+}
+
+#[test]
+fn leave_one_out_compares_with_the_mean_of_the_others() {
+    let how = Advantage {
+        estimator: Estimator::LeaveOneOut,
+        std: StandardDeviation::None,
+        epsilon: 0.0,
+    };
+    let found = advantages(&[1.0, 0.0, 0.5], &how, 0.0);
+    for (found, wanted) in found.values().unwrap().iter().zip([0.75, -0.75, 0.0]) {
+        assert!((found - wanted).abs() < 1e-12, "{found} {wanted}");
+    }
+}
+
+#[test]
+fn the_batchs_deviation_is_over_every_kept_group_and_epsilon_is_the_specs() {
+    let groups = [vec![1.0, 0.0], vec![5.0], vec![3.0, 3.0]];
+    let deviation = batch_deviation(groups.iter().map(Vec::as_slice));
+    // Of 1, 0, 3, 3: mean 1.75, squares 6.75.
+    assert!((deviation - (6.75f64 / 3.0).sqrt()).abs() < 1e-12);
+    let how = Advantage {
+        epsilon: 0.5,
+        ..how(StandardDeviation::Batch)
+    };
+    let found = advantages(&groups[0], &how, deviation);
+    assert!((found.values().unwrap()[0] - 0.5 / (deviation + 0.5)).abs() < 1e-12);
+    assert_eq!(batch_deviation(std::iter::empty()), 0.0);
+}
+
+#[test]
+fn equal_rewards_teach_nothing_and_give_no_rounding_noise() {
+    let group = of(&[0.1, 0.1, 0.1], StandardDeviation::Population);
+    assert_eq!(group, GroupAdvantages::ZeroVariance(vec![0.0; 3]));
+}
+
+#[test]
+fn shuffled_rewards_are_the_same_rewards_in_places_that_seed_step_and_group_decide() {
+    let places = |seed, step, group| {
+        let mut rewards = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        shuffle(&mut rewards, seed, step, group);
+        rewards
+    };
+    let mut sorted = places(1, 2, 3);
+    sorted.sort_by(f64::total_cmp);
+    assert_eq!(sorted, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(places(1, 2, 3), places(1, 2, 3));
+    for (seed, step, group) in [(0, 2, 3), (1, 1, 3), (1, 2, 4)] {
+        assert_ne!(places(seed, step, group), places(1, 2, 3));
+    }
+}
+
+#[test]
+fn every_place_is_as_likely_as_the_others() {
+    let mut counts = [0u32; 4];
+    for group in 0..4000 {
+        let mut rewards = [1.0, 0.0, 0.0, 0.0];
+        shuffle(&mut rewards, 0, 1, group);
+        counts[rewards.iter().position(|r| *r == 1.0).unwrap()] += 1;
+    }
+    assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+}
+
+fn turns(rows: &[(&str, Option<u32>, f32)]) -> Batch {
+    let mut batch = Batch::new(grpo_records::Writer::driver(1), "run", 0, 1);
+    batch.rows = rows
+        .iter()
+        .map(|(episode, turn, reward)| Row {
+            group: 0,
+            episode: (*episode).to_owned(),
+            task: 0,
+            instance: "i".to_owned(),
+            turn: *turn,
+            tokens: vec![1, 2],
+            mask: vec![0, 1],
+            logprobs: vec![0.0, -1.0],
+            weights: Vec::new(),
+            experts: Vec::new(),
+            temperature: 1.0,
+            reward: *reward,
+            outcome: grpo_records::outcome::Outcome::Resolved,
+            truncated: *episode == "b",
+        })
+        .collect();
+    batch
+}
+
+#[test]
+fn step_wise_compares_turns_of_one_number_and_drops_a_turn_that_only_one_episode_has() {
+    let mut algorithm = Algorithm::default();
+    algorithm.advantage.estimator = Estimator::StepWise;
+    algorithm.advantage.std = StandardDeviation::None;
+    let batch = turns(&[
+        ("a", Some(0), 1.0),
+        ("a", Some(1), 0.5),
+        ("a", Some(2), 9.0),
+        ("b", Some(0), 0.0),
+        ("b", Some(1), 0.5),
+    ]);
+    let found = batch_advantages(&batch, &algorithm, 0).unwrap();
+    assert_eq!(found.rows, [Some(0.5), Some(0.0), None, Some(-0.5), Some(0.0)]);
+    assert_eq!((found.groups, found.dropped, found.zero_variance), (3, 1, 1));
+    let whole = batch_advantages(&turns(&[("a", None, 1.0)]), &algorithm, 0);
+    assert!(matches!(whole, Err(AdvantageError::StepWise { .. })), "{whole:?}");
+}
+
+#[test]
+fn shaped_rewards_take_the_place_of_the_batchs_but_not_in_its_mean_and_a_cut_episode_stays_in_the_baseline() {
+    let mut algorithm = Algorithm {
+        mask_overlong: true,
+        ..Default::default()
+    };
+    algorithm.advantage.std = StandardDeviation::None;
+    let batch = turns(&[("a", None, 1.0), ("b", None, 1.0)]);
+    let found = shaped_advantages(&batch, &[0.5, 1.5], &algorithm, 0).unwrap();
+    assert_eq!(found.rows, [Some(-0.5), Some(0.5)]);
+    assert_eq!((found.mean_reward, found.masked), (1.0, vec![false, true]));
+    let broken = shaped_advantages(&batch, &[f64::NAN, 1.0], &algorithm, 0);
+    assert!(matches!(broken, Err(AdvantageError::Reward { .. })));
+}
+
+proptest! {
+    #[test]
+    fn advantages_are_centred_and_keep_the_order_of_rewards(rewards in prop::collection::vec(-2.0f64..2.0, 2..16)) {
+        for std in [StandardDeviation::None, StandardDeviation::Population, StandardDeviation::Unbiased, StandardDeviation::Batch] {
+            let group = of(&rewards, std);
+            let values = group.values().unwrap();
+            prop_assert!(values.iter().sum::<f64>().abs() < 1e-6);
+            for (i, a) in rewards.iter().enumerate() {
+                for (j, b) in rewards.iter().enumerate() {
+                    prop_assert!(a <= b || values[i] >= values[j]);
+                }
+            }
+        }
+    }
+}

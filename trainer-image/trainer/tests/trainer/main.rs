@@ -1,0 +1,16 @@
+//! The trainer's parts, called as a library; ranks are threads that meet on the loopback.
+//!
+//! One binary, because linking libtorch takes longer than most of these tests.
+
+#![allow(clippy::unwrap_used)]
+
+mod arithmetic;
+#[path = "../common/mod.rs"]
+mod common;
+mod dropout;
+mod families;
+mod options;
+mod packing;
+mod precision;
+mod replay;
+mod store;
