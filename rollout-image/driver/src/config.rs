@@ -134,8 +134,8 @@ impl Settings {
             Ok::<_, Fault>(Training {
                 tasks: selection(config, &set.dataset, &set.select)?,
                 order: match set.order {
-                    grpo_run::Order::Shuffled => Order::Shuffled,
-                    grpo_run::Order::InOrder => Order::Given,
+                    grpo_run::TaskOrder::Shuffled => Order::Shuffled,
+                    grpo_run::TaskOrder::InOrder => Order::Given,
                 },
                 seed: set.seed.unwrap_or(spec.seed),
             })
