@@ -3,7 +3,7 @@
 
 use grpo_crds::{
     InferencePool,
-    inference_pool::engines::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
+    inference_pool::owned_flags::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
 };
 use kube::core::cel::{validate_cel, validate_cel_update};
 

@@ -42,7 +42,7 @@ pub struct TaskSet {
     pub select: Select,
     /// Shuffled: another order in every pass, drawn from `seed`. InOrder: as in the file.
     #[serde(default)]
-    pub order: Order,
+    pub order: TaskOrder,
     /// Seed of the order. Default: the run's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9007199254740991i64))]
@@ -96,7 +96,7 @@ fn yes() -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum Order {
+pub enum TaskOrder {
     #[default]
     Shuffled,
     InOrder,

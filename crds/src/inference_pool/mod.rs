@@ -3,6 +3,7 @@
 //! What is particular to one engine is in [`engines`].
 
 pub mod engines;
+pub mod owned_flags;
 
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,

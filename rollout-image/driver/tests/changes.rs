@@ -1,9 +1,6 @@
 //! Changes of a run that runs: what is taken over, when, and what a restarted driver makes of them.
 
-#![allow(clippy::unwrap_used)]
-
-mod world;
-
+use crate::world::{self, World};
 use grpo_contracts::RunConfig;
 use grpo_driver::config::Settings;
 use grpo_driver::engine::Endpoints;
@@ -14,7 +11,6 @@ use grpo_records::{CheckpointOrder, EpisodeRecord, EpisodeScope, Event, JournalE
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use world::World;
 
 /// `run.json` of a world, which tests change.
 struct File {

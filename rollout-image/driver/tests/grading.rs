@@ -1,9 +1,6 @@
 //! The official grader as a worker process, and grading with it.
 
-#![allow(clippy::unwrap_used)]
-
-mod world;
-
+use crate::world::{self, World};
 use grpo_driver::grade::Grader;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
 use grpo_driver::sandbox::Gateway;
@@ -11,7 +8,6 @@ use grpo_driver::tasks::{self, Selection, Task};
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
 use serde_json::json;
 use std::time::Duration;
-use world::World;
 
 fn worker() -> GraderWorker {
     GraderWorker::new(world::grader_worker(), world::grader_site())

@@ -1,9 +1,6 @@
 //! The driver as a process: killed in the middle, started again, and how it ends.
 
-#![allow(clippy::unwrap_used)]
-
-mod world;
-
+use crate::world::{self, World};
 use grpo_contracts::RunConfig;
 use grpo_records::{EpisodeScope, paths};
 use serde_json::json;
@@ -11,7 +8,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
-use world::World;
 
 fn config(world: &World, iterations: u32) -> PathBuf {
     config_of(world, iterations, &world::model())

@@ -1,16 +1,12 @@
 //! Whole runs against surroundings on real sockets, with real repositories, commands and the official grader.
 
-#![allow(clippy::unwrap_used)]
-
-mod world;
-
+use crate::world::{self, World};
 use axum::http::StatusCode;
 use grpo_driver::fault::DriverError;
 use grpo_records::{Outcome, TrainerPhase, VoidReason, paths};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Priority, SandboxCause};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use world::World;
 
 #[tokio::test]
 async fn a_run_learns_from_every_episode_and_everything_it_claims_can_be_recomputed() {

@@ -3,7 +3,7 @@
 
 use grpo_crds::inference_pool::{
     Engine,
-    engines::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
+    owned_flags::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
 };
 
 /// The first item of `extraArgs` that stands for a flag of the operator's, in words.

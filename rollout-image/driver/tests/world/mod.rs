@@ -4,8 +4,6 @@
 //! A sandbox is a copy of a repository in a folder of its own; `/testbed` and `/tmp/grpo` in commands and scripts mean
 //! that folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
 
-#![allow(dead_code)]
-
 pub mod experts;
 
 use axum::Router;

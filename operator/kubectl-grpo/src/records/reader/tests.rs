@@ -1,0 +1,84 @@
+use super::*;
+
+fn run() -> GrpoRun {
+    serde_json::from_value(json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun",
+        "metadata": {"name": "demo", "namespace": "team", "uid": "uid-1"},
+        "spec": {
+            "model": {"image": {"reference": "m"}}, "tasks": {}, "agent": {"bash": {}},
+            "inference": {"poolRef": {"name": "p"}}, "sandboxes": {"poolRef": {"name": "p"}},
+            "store": {"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}},
+        },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn the_reader_is_restricted_reads_only_and_ends_by_itself() {
+    let made: Pod = serde_json::from_value(pod(&run(), "demo-store", "driver:1", None)).unwrap();
+    let spec = made.spec.unwrap();
+    assert_eq!(spec.active_deadline_seconds, Some(600));
+    assert_eq!(spec.automount_service_account_token, Some(false));
+    let security = spec.security_context.unwrap();
+    assert_eq!(
+        (
+            security.run_as_non_root,
+            security.seccomp_profile.unwrap().type_.as_str()
+        ),
+        (Some(true), "RuntimeDefault")
+    );
+    let container = &spec.containers[0];
+    let locked = container.security_context.as_ref().unwrap();
+    assert_eq!(
+        (locked.allow_privilege_escalation, locked.read_only_root_filesystem),
+        (Some(false), Some(true))
+    );
+    assert_eq!(locked.capabilities.as_ref().unwrap().drop, Some(vec!["ALL".to_owned()]));
+    assert_eq!(container.volume_mounts.as_ref().unwrap()[0].read_only, Some(true));
+    let volume = spec.volumes.as_ref().unwrap()[0]
+        .persistent_volume_claim
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        (volume.claim_name.as_str(), volume.read_only),
+        ("demo-store", Some(true))
+    );
+    assert_eq!(container.args.as_ref().unwrap(), &["records", "--path", "team/demo"]);
+    assert_eq!(made.metadata.owner_references.unwrap()[0].uid, "uid-1");
+}
+
+#[test]
+fn what_let_the_last_driver_run_lets_the_reader_run() {
+    let last: PodSpec = serde_json::from_value(json!({
+        "containers": [{"name": "driver"}], "imagePullSecrets": [{"name": "pull"}],
+        "tolerations": [{"key": "team", "operator": "Exists"}], "nodeSelector": {"pool": "cpu"},
+    }))
+    .unwrap();
+    let made: Pod = serde_json::from_value(pod(&run(), "c", "driver:1", Some(&last))).unwrap();
+    let spec = made.spec.unwrap();
+    assert_eq!(spec.image_pull_secrets, last.image_pull_secrets);
+    assert_eq!(
+        (spec.tolerations, spec.node_selector),
+        (last.tolerations, last.node_selector)
+    );
+}
+
+#[test]
+fn a_reader_that_cannot_run_says_why() {
+    let with = |status: Value| -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "r"}, "status": status})).unwrap()
+    };
+    let state = |state: Value| json!([{"name": "records", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+    let pull = with(
+        json!({"phase": "Pending", "containerStatuses": state(json!({"waiting": {"reason": "ImagePullBackOff", "message": "no i"}}))}),
+    );
+    assert_eq!(hopeless(&pull).as_deref(), Some("ImagePullBackOff: no i"));
+    let ended = with(
+        json!({"phase": "Failed", "containerStatuses": state(json!({"terminated": {"exitCode": 1, "message": "no store\n"}}))}),
+    );
+    assert_eq!(hopeless(&ended).as_deref(), Some("it ended with exit code 1: no store"));
+    let starting = with(
+        json!({"phase": "Pending", "containerStatuses": state(json!({"waiting": {"reason": "ContainerCreating"}}))}),
+    );
+    assert_eq!(hopeless(&starting), None);
+}
