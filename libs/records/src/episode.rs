@@ -40,7 +40,7 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
-    /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of
+    /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a folder of
     /// its own.
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.scope, &self.name(), attempt)
@@ -92,8 +92,7 @@ pub struct EpisodeRecord {
     pub run: String,
     #[serde(flatten)]
     pub key: EpisodeKey,
-    /// Which try this is, from 1.
-    #[serde(rename = "try")]
+    /// Which attempt of the episode this is, from 1.
     pub attempt: u32,
     pub task: u32,
     pub image: String,
@@ -151,7 +150,6 @@ pub struct EpisodeMeta {
     pub run: String,
     #[serde(flatten)]
     pub key: EpisodeKey,
-    #[serde(rename = "try")]
     pub attempt: u32,
     pub outcome: Outcome,
     /// Absent for a void.

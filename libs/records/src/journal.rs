@@ -55,7 +55,7 @@ pub enum Event {
         outcome: Outcome,
         reward: f32,
     },
-    /// A try came to nothing through no fault of the policy.
+    /// An attempt came to nothing through no fault of the policy.
     EpisodeVoided {
         episode: String,
         reason: VoidReason,
