@@ -4,25 +4,8 @@ use crate::batch::{ExpertsSpan, Row, WeightsSpan};
 use crate::outcome::Outcome;
 use crate::paths;
 use crate::record::{Record, Writer};
+use crate::scope::EpisodeScope;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Which part of the run an episode belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "kind")]
-pub enum EpisodeScope {
-    Iteration { iteration: u32 },
-    Evaluation { set: String, weights: String },
-}
-
-impl fmt::Display for EpisodeScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Iteration { iteration } => write!(f, "iteration {iteration}"),
-            Self::Evaluation { set, weights } => write!(f, "evaluation {set} of {weights}"),
-        }
-    }
-}
 
 /// Names an episode: a sample of a group of an iteration or of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 //! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records
 //! that the driver and the trainer wrote. Nothing here judges what it reads.
 
-use crate::journal::{Event, JournalEntry};
+use crate::event::{Event, JournalEntry};
 use crate::record::{DecodeError, Record, SCHEMA, decode};
 use crate::{Batch, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;

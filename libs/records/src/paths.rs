@@ -1,6 +1,6 @@
 //! Where everything lies below a run's root. No other module of any process spells a path of the store.
 
-use crate::episode::EpisodeScope;
+use crate::scope::EpisodeScope;
 
 /// The folder of the journal.
 pub const JOURNAL: &str = "journal";

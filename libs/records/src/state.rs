@@ -1,6 +1,6 @@
 //! The state of a run, as the fold of its journal.
 
-use crate::journal::{Event, JournalEntry};
+use crate::event::{Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
 use crate::settings::{LiveSettings, Sampling};
 use std::collections::BTreeMap;
