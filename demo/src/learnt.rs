@@ -105,7 +105,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads every episode that counts: of several tries, the one with a verdict, or else the last.
+    /// Reads every episode that counts: of several attempts, the one with a verdict, or else the last.
     pub fn read(folder: &RunFolder, set: &str, weights: &str) -> Result<Self, FolderError> {
         let scope = grpo_records::EpisodeScope::Evaluation {
             set: set.to_owned(),

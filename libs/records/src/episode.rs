@@ -4,25 +4,8 @@ use crate::batch::{ExpertsSpan, Row, WeightsSpan};
 use crate::outcome::Outcome;
 use crate::paths;
 use crate::record::{Record, Writer};
+use crate::scope::EpisodeScope;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Which part of the run an episode belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "kind")]
-pub enum EpisodeScope {
-    Iteration { iteration: u32 },
-    Evaluation { set: String, weights: String },
-}
-
-impl fmt::Display for EpisodeScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Iteration { iteration } => write!(f, "iteration {iteration}"),
-            Self::Evaluation { set, weights } => write!(f, "evaluation {set} of {weights}"),
-        }
-    }
-}
 
 /// Names an episode: a sample of a group of an iteration or of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -40,7 +23,7 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
-    /// The folder of the given try (from 1). A try that came to nothing is left as it lies; the next has a folder of
+    /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a folder of
     /// its own.
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.scope, &self.name(), attempt)
@@ -92,8 +75,7 @@ pub struct EpisodeRecord {
     pub run: String,
     #[serde(flatten)]
     pub key: EpisodeKey,
-    /// Which try this is, from 1.
-    #[serde(rename = "try")]
+    /// Which attempt of the episode this is, from 1.
     pub attempt: u32,
     pub task: u32,
     pub image: String,
@@ -151,7 +133,6 @@ pub struct EpisodeMeta {
     pub run: String,
     #[serde(flatten)]
     pub key: EpisodeKey,
-    #[serde(rename = "try")]
     pub attempt: u32,
     pub outcome: Outcome,
     /// Absent for a void.

@@ -4,7 +4,7 @@
 //! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records
 //! that the driver and the trainer wrote. Nothing here judges what it reads.
 
-use crate::journal::{Event, JournalEntry};
+use crate::event::{Event, JournalEntry};
 use crate::record::{DecodeError, Record, SCHEMA, decode};
 use crate::{Batch, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
@@ -33,7 +33,7 @@ pub struct RunFolder {
     pub torn: Vec<String>,
 }
 
-/// One try of one episode, as it lies in the store.
+/// One attempt of one episode, as it lies in the store.
 #[derive(Clone, Debug)]
 pub struct EpisodeFolder {
     /// Below the store's root.
@@ -117,7 +117,7 @@ impl RunFolder {
             .collect()
     }
 
-    /// Every finished try (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
+    /// Every finished attempt (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
     pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
         let root = paths::scope(scope);
         let at = self.dir.join(&root);
@@ -254,7 +254,7 @@ pub(crate) fn names_in(dir: &Path) -> Result<Vec<String>, FolderError> {
     Ok(names)
 }
 
-/// Of several tries of one episode, the one that counts.
+/// Of several attempts of one episode, the one that counts.
 pub fn counting(all: Vec<EpisodeFolder>) -> Vec<EpisodeFolder> {
     let mut by_name: BTreeMap<String, EpisodeFolder> = BTreeMap::new();
     for episode in all {

@@ -6,7 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its
 //!   verdict;
 //! * [`batch::Batch`]: what one training step consumes;
-//! * [`journal::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
+//! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
@@ -16,6 +16,7 @@
 
 pub mod batch;
 pub mod episode;
+pub mod event;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod folder;
@@ -24,6 +25,7 @@ pub mod look;
 pub mod outcome;
 pub mod paths;
 pub mod record;
+pub mod scope;
 pub mod settings;
 pub mod show;
 pub mod state;
@@ -33,10 +35,12 @@ pub mod turn;
 pub mod weights;
 
 pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
-pub use episode::{EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, GradeRecord, Message};
-pub use journal::{Event, Journal, JournalEntry, JournalError};
+pub use episode::{EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
+pub use event::{Event, JournalEntry};
+pub use journal::{Journal, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
+pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};

@@ -56,13 +56,13 @@ pub struct EpisodesOf {
     pub limit: Option<usize>,
 }
 
-/// One try of one episode.
+/// One attempt of one episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Episode {
     /// Below the store's root.
     pub path: String,
-    /// Absent while it has no verdict, and for a try that was given up.
+    /// Absent while it has no verdict, and for an attempt that was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<EpisodeMeta>,
 }

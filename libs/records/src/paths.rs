@@ -1,6 +1,6 @@
 //! Where everything lies below a run's root. No other module of any process spells a path of the store.
 
-use crate::episode::EpisodeScope;
+use crate::scope::EpisodeScope;
 
 /// The folder of the journal.
 pub const JOURNAL: &str = "journal";
@@ -28,7 +28,7 @@ pub fn scope(scope: &EpisodeScope) -> String {
     }
 }
 
-/// The folder of one try of an episode.
+/// The folder of one attempt of an episode.
 pub fn episode(of: &EpisodeScope, name: &str, attempt: u32) -> String {
     match attempt {
         0 | 1 => format!("{}/{name}", scope(of)),
@@ -53,7 +53,7 @@ pub fn parse_scope(path: &str) -> Option<EpisodeScope> {
     (scope(&found) == path).then_some(found)
 }
 
-/// The scope and the name of the episode (one try of it) whose folder this is.
+/// The scope and the name of the episode (one attempt of it) whose folder this is.
 pub fn parse_episode(path: &str) -> Option<(EpisodeScope, &str)> {
     let (of, name) = path.rsplit_once('/')?;
     is_plain_name(name).then_some((parse_scope(of)?, name))

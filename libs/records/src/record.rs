@@ -64,7 +64,7 @@ pub enum Role {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::JournalEntry;
+    use crate::event::JournalEntry;
 
     #[test]
     fn a_record_of_another_schema_is_refused_by_its_number() {

@@ -147,7 +147,7 @@ fn end(out: &mut String, view: &EpisodeView) {
             Some(told) => {
                 let _ = writeln!(out, "\n--- ended: {:?}; not graded", told.end);
             }
-            None => out.push_str("\n--- it has not ended, or this try was given up\n"),
+            None => out.push_str("\n--- it has not ended, or this attempt was given up\n"),
         },
     }
 }

@@ -1,6 +1,6 @@
 //! The state of a run, as the fold of its journal.
 
-use crate::journal::{Event, JournalEntry};
+use crate::event::{Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
 use crate::settings::{LiveSettings, Sampling};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct RunState {
     /// Episode folder to its verdict.
     pub verdicts: BTreeMap<String, (Outcome, f32)>,
     pub voids: BTreeMap<VoidReason, u64>,
-    /// How long voided tries had become, in tokens, summed: losing the long ones biases training.
+    /// How long voided attempts had become, in tokens, summed: losing the long ones biases training.
     pub voided_tokens: u64,
     pub groups_dropped: u64,
     pub finished: Option<Finished>,

@@ -41,7 +41,7 @@ fn numbering(folder: &RunFolder) -> Check {
     check
 }
 
-/// Every verdict is journalled once, and is what the episode's own record says; no episode has two, whatever its tries.
+/// Every verdict is journalled once, and is what the episode's own record says; no episode has two, whatever its attempts.
 fn verdicts(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
     let mut check = Check::new("committed verdicts are there once, none lost");
     let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();
@@ -142,7 +142,7 @@ fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
             )
         });
     }
-    // A try that was given up before it had a record of its own is in the journal alone.
+    // An attempt that was given up before it had a record of its own is in the journal alone.
     check.looked_at += journalled.len() as u64;
     check
 }

@@ -38,7 +38,7 @@ pub struct Heading {
     pub max_staleness: u32,
 }
 
-/// Puts the batch together from the stored trajectories of `metas`, the final tries of an iteration's episodes.
+/// Puts the batch together from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
 pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> Result<Made, BatchError> {
     let mut groups: BTreeMap<u32, Vec<&EpisodeMeta>> = BTreeMap::new();
     for meta in metas {

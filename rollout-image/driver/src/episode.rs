@@ -2,7 +2,7 @@
 //!
 //! Every turn is durable before the next begins, the patch before its sandbox is given back, the verdict (`meta.json`)
 //! last. So a driver that comes back finds one of: a verdict, which stands; a patch, which is graded; turns whose
-//! sandbox is still there, which go on; or a try that is left as it lies and followed by another.
+//! sandbox is still there, which go on; or an attempt that is left as it lies and followed by another.
 
 mod records;
 mod turn;
@@ -60,13 +60,13 @@ pub struct Episodes {
     pub bases: Mutex<HashMap<String, Arc<OnceCell<String>>>>,
 }
 
-/// Why a try stopped short of a verdict.
+/// Why an attempt stopped short of a verdict.
 enum Abort {
     Void {
         reason: VoidReason,
         message: String,
     },
-    /// An earlier driver's try that cannot go on.
+    /// An earlier driver's attempt that cannot go on.
     Abandoned,
     Driver(DriverError),
 }
@@ -140,25 +140,25 @@ struct AgentResult {
 }
 
 impl Episodes {
-    /// One try, up to its `meta.json`. `resume` when an earlier driver began this very try; nothing comes back if it
-    /// cannot go on and another try is due.
+    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes back if it
+    /// cannot go on and another attempt is due.
     pub async fn attempt(
         &self,
         plan: &EpisodePlan,
-        number: u32,
+        attempt: u32,
         resume: bool,
     ) -> Result<Option<EpisodeMeta>, DriverError> {
-        let dir = plan.key.dir(number);
+        let dir = plan.key.dir(attempt);
         let mut trajectory = Trajectory::opening(&self.opening(plan)?);
         let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
-        let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, number, resume, &mut trajectory)).await;
+        let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, attempt, resume, &mut trajectory)).await;
         let stopped = match ended {
             Err(_) => Abort::Void {
                 reason: VoidReason::DeadlineInfrastructure,
                 message: format!("the episode took more than {limit:?}, waiting included"),
             },
             Ok(Err(stop)) => stop,
-            Ok(Ok(result)) => return self.conclude(plan, &dir, number, result).await.map(Some),
+            Ok(Ok(result)) => return self.conclude(plan, &dir, attempt, result).await.map(Some),
         };
         match stopped {
             Abort::Driver(error) => Err(error),
@@ -172,8 +172,8 @@ impl Episodes {
                     message: Some(message),
                     took: Duration::ZERO,
                 };
-                self.write_trajectory(plan, &dir, number, &trajectory).await?;
-                self.write_meta(plan, &dir, number, &trajectory, None, graded)
+                self.write_trajectory(plan, &dir, attempt, &trajectory).await?;
+                self.write_meta(plan, &dir, attempt, &trajectory, None, graded)
                     .await
                     .map(Some)
             }
@@ -187,12 +187,12 @@ impl Episodes {
         })
     }
 
-    /// From wherever the try stands to the durable patch; the sandbox is given back on the way.
+    /// From wherever the attempt stands to the durable patch; the sandbox is given back on the way.
     async fn run_attempt(
         &self,
         plan: &EpisodePlan,
         dir: &str,
-        number: u32,
+        attempt: u32,
         resume: bool,
         trajectory: &mut Trajectory,
     ) -> Result<AgentResult, Abort> {
@@ -200,14 +200,14 @@ impl Episodes {
         if resume {
             self.read_turns(dir, trajectory).await?;
             if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.persist(plan, dir, number, patch, trajectory).await?);
+                return Ok(self.persist(plan, dir, attempt, patch, trajectory).await?);
             }
         }
         let sandbox = match resume {
             true => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
             false => self.lease(plan, &lease, trajectory).await?,
         };
-        // What was sampled by other weights belongs to another try.
+        // What was sampled by other weights belongs to another attempt.
         if resume
             && trajectory
                 .weights
@@ -219,7 +219,7 @@ impl Episodes {
         }
         match self.run_turns(plan, dir, &sandbox, trajectory).await {
             Ok(patch) => {
-                let result = self.persist(plan, dir, number, patch, trajectory).await?;
+                let result = self.persist(plan, dir, attempt, patch, trajectory).await?;
                 sandbox.release().await;
                 Ok(result)
             }
@@ -254,14 +254,14 @@ impl Episodes {
         &self,
         plan: &EpisodePlan,
         dir: &str,
-        number: u32,
+        attempt: u32,
         patch: Option<Bytes>,
         trajectory: &Trajectory,
     ) -> Result<AgentResult, DriverError> {
         if let Some(patch) = &patch {
             self.store.create_bytes(&paths::patch(dir), patch.clone()).await?;
         }
-        self.write_trajectory(plan, dir, number, trajectory).await?;
+        self.write_trajectory(plan, dir, attempt, trajectory).await?;
         Ok(AgentResult {
             patch,
             trajectory: trajectory.clone(),
@@ -354,7 +354,7 @@ impl Episodes {
         &self,
         plan: &EpisodePlan,
         dir: &str,
-        number: u32,
+        attempt: u32,
         result: AgentResult,
     ) -> Result<EpisodeMeta, DriverError> {
         let AgentResult { patch, trajectory } = result;
@@ -366,7 +366,7 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        self.write_meta(plan, dir, number, &trajectory, patch.as_ref(), graded)
+        self.write_meta(plan, dir, attempt, &trajectory, patch.as_ref(), graded)
             .await
     }
 
@@ -393,7 +393,7 @@ impl Episodes {
         self.grader.grade(&plan.task, dir, end, patch).await
     }
 
-    /// The same for a restarted driver, so that it finds the lease again; another for every try and for other weights.
+    /// The same for a restarted driver, so that it finds the lease again; another for every attempt and for other weights.
     fn lease_id(&self, dir: &str) -> String {
         let name = format!("{} {dir} {}", self.settings.uid, *self.wanted.borrow());
         format!("a-{}", &sha256_hex(name.as_bytes())[..24])

@@ -4,6 +4,7 @@
 //! batch that was written is trained on; weights that were promoted are what engines are made to serve. What changes in
 //! the run while it runs is taken over before something new is begun.
 
+mod changes;
 mod evaluate;
 mod weights;
 

@@ -5,7 +5,7 @@
 //! whoever finishes it.
 
 use crate::config::Settings;
-use crate::fault::{DriverError, TerminalFault};
+use crate::fault::TerminalFault;
 use grpo_contracts::RunConfig;
 use grpo_contracts::live::OtherRunError;
 use grpo_records::settings::LiveSettings;
@@ -147,30 +147,5 @@ impl Live {
             settings: settings.live(),
             ignored: taken.ignored,
         })
-    }
-}
-
-impl crate::iterate::Run {
-    /// Between two pieces of work: takes over what has changed. In the journal first, then in force.
-    pub(crate) async fn take_changes(&self) -> Result<(), DriverError> {
-        if let Some(settings) = self.live.look().await {
-            self.journal
-                .record(grpo_records::Event::SettingsTaken {
-                    settings: settings.clone(),
-                })
-                .await?;
-            tracing::info!(?settings, "settings taken over");
-            self.board
-                .change(|progress| progress.iterations = Some(settings.iterations));
-            self.live.take(settings);
-        }
-        self.quiet();
-        Ok(())
-    }
-
-    /// Nothing is waited for: what is left to be said is what is wrong with the file.
-    pub(crate) fn quiet(&self) {
-        let complaint = self.live.complaint();
-        self.board.change(|progress| progress.message = complaint);
     }
 }

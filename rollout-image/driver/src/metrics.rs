@@ -138,7 +138,7 @@ pub struct IterationRecord {
 }
 
 impl IterationRecord {
-    /// Sums up the final tries of an iteration's episodes.
+    /// Sums up the final attempts of an iteration's episodes.
     pub fn of(writer: Writer, iteration: u32, weights: String, metas: &[EpisodeMeta]) -> Self {
         let valid: Vec<&EpisodeMeta> = metas.iter().filter(|meta| meta.outcome.is_verdict()).collect();
         let mean = |sum: f64| {

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 
 /// Episodes at the same time when neither the run nor the pool says how many.
 const DEFAULT_CONCURRENCY: usize = 8;
-/// Tries of one episode that are looked for in the store; beyond any budget.
-const MOST_TRIES: u32 = 1000;
+/// Attempts at one episode that are looked for in the store; beyond any budget.
+const MOST_ATTEMPTS: u32 = 1000;
 /// Pause before a void episode is tried again, times the number of voids.
 const VOID_PAUSE: Duration = Duration::from_secs(2);
 
@@ -114,17 +114,17 @@ impl Rollouts {
         }
     }
 
-    /// One episode, over as many tries as it takes and the budget allows.
+    /// One episode, over as many attempts as it takes and the budget allows.
     async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
         let mut voids = 0;
-        for number in 1..=MOST_TRIES {
-            let dir = plan.key.dir(number);
+        for attempt in 1..=MOST_ATTEMPTS {
+            let dir = plan.key.dir(attempt);
             let begun = there.contains(dir.rsplit('/').next().unwrap_or_default());
             let stored = self.stored(&dir, begun).await?;
             let known = stored.is_some();
             let meta = match stored {
                 Some(meta) => Some(meta),
-                None => self.episodes.attempt(plan, number, begun).await?,
+                None => self.episodes.attempt(plan, attempt, begun).await?,
             };
             let Some(meta) = meta else {
                 tracing::info!(episode = %dir, "its sandbox is gone with an earlier driver; trying again");
@@ -150,7 +150,7 @@ impl Rollouts {
             }
         }
         Err(DriverError::Other(format!(
-            "{} was begun {MOST_TRIES} times and never finished",
+            "{} was begun {MOST_ATTEMPTS} times and never finished",
             plan.key.name()
         )))
     }

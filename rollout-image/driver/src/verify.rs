@@ -89,7 +89,7 @@ async fn scope(
     let (_, tries) = store.names_in(folder).await?;
     let mut rates = Rates::default();
     let mut rows = BTreeMap::new();
-    // The last try of an episode that has a record is what counts.
+    // The last attempt of an episode that has a record is what counts.
     let mut last: BTreeMap<String, (u32, String)> = BTreeMap::new();
     for name in tries {
         let dir = format!("{folder}/{name}");

@@ -333,7 +333,7 @@ impl World {
         Journal::open(self.store(), Writer::driver(99)).await.unwrap().1
     }
 
-    /// Every finished try in the store.
+    /// Every finished attempt in the store.
     pub async fn metas(&self) -> Vec<EpisodeMeta> {
         let store = self.store();
         let mut metas = Vec::new();

@@ -1,0 +1,98 @@
+//! One entry of the journal: what the driver decided, or what came to an end.
+
+use crate::outcome::{Outcome, VoidReason};
+use crate::record::{Record, Writer};
+use crate::settings::LiveSettings;
+use serde::{Deserialize, Serialize};
+
+/// `journal/<seq>.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JournalEntry {
+    pub schema: u32,
+    pub writer: Writer,
+    pub sequence: u64,
+    /// Seconds since the epoch.
+    pub at: i64,
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+impl Record for JournalEntry {}
+
+/// What was decided or came to an end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all_fields = "camelCase", tag = "event")]
+pub enum Event {
+    /// First entry: this store belongs to this run.
+    RunStarted {
+        run: String,
+        namespace: String,
+        name: String,
+        seed: u64,
+        /// Checksum of the tasks' rows in order: another dataset under the same path is noticed.
+        tasks_sha256: String,
+        tasks: u32,
+    },
+    /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held
+    /// when it started.
+    SettingsTaken { settings: LiveSettings },
+    /// The groups of an iteration are fixed.
+    IterationStarted {
+        iteration: u32,
+        weights: String,
+        /// Positions in the dataset, one a group.
+        tasks: Vec<u32>,
+    },
+    /// An episode has its verdict (`meta.json` was there before this entry).
+    Verdict {
+        episode: String,
+        outcome: Outcome,
+        reward: f32,
+    },
+    /// An attempt came to nothing through no fault of the policy.
+    EpisodeVoided {
+        episode: String,
+        reason: VoidReason,
+        turns: u32,
+        tokens: usize,
+        message: String,
+    },
+    /// Too few of a group's episodes are valid.
+    GroupDropped { iteration: u32, group: u32, valid: u32 },
+    /// The batch of a step lies in the store.
+    BatchWritten {
+        iteration: u32,
+        step: u32,
+        sha256: String,
+        rows: u32,
+    },
+    /// The trainer finished a step and published its weights.
+    StepDone {
+        step: u32,
+        weights: String,
+        manifest_sha256: String,
+    },
+    /// From now on this version is the one to sample from. This entry is the truth; engines follow it.
+    Promoted {
+        weights: String,
+        manifest_sha256: String,
+        step: u32,
+    },
+    /// A set was evaluated; it is not evaluated again for these weights.
+    EvaluationDone {
+        set: String,
+        weights: String,
+        resolved: u32,
+        episodes: u32,
+        voids: u32,
+    },
+    /// Nothing is left to do, or nothing more can be done.
+    RunFinished {
+        succeeded: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+}
