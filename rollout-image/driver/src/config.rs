@@ -9,7 +9,7 @@ use crate::tasks::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, Mode, Order, Resume};
+use grpo_crds::grpo_run::{self, Mode, Resume, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use serde_json::json;
@@ -62,7 +62,7 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct Training {
     pub tasks: Selection,
-    pub order: Order,
+    pub order: TaskOrder,
     pub seed: u64,
 }
 

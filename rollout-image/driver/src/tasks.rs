@@ -5,7 +5,7 @@
 //! never the gold patch or the names of the tests.
 
 use crate::fault::TerminalFault;
-use grpo_crds::grpo_run::Order;
+use grpo_crds::grpo_run::TaskOrder;
 use grpo_records::paths::is_plain_name;
 use grpo_records::store::sha256_hex;
 use rand::SeedableRng;
@@ -201,7 +201,7 @@ fn image_of(file: &Path, line: usize, row: &Map<String, Value>, instance: &str) 
 
 /// The positions of the tasks of iteration `k` (from 1): the next `prompts` of an endless sequence of passes over the
 /// dataset, each pass shuffled by itself. A pure function, so a restarted driver takes the same ones.
-pub fn for_iteration(order: Order, seed: u64, tasks: usize, prompts: usize, k: u32) -> Vec<u32> {
+pub fn for_iteration(order: TaskOrder, seed: u64, tasks: usize, prompts: usize, k: u32) -> Vec<u32> {
     let first = (k as usize - 1) * prompts;
     let mut pass: Option<(usize, Vec<u32>)> = None;
     (first..first + prompts)
@@ -215,9 +215,9 @@ pub fn for_iteration(order: Order, seed: u64, tasks: usize, prompts: usize, k: u
         .collect()
 }
 
-fn order_of_pass(order: Order, seed: u64, tasks: usize, pass: usize) -> Vec<u32> {
+fn order_of_pass(order: TaskOrder, seed: u64, tasks: usize, pass: usize) -> Vec<u32> {
     let mut positions: Vec<u32> = (0..tasks as u32).collect();
-    if order == Order::Shuffled {
+    if order == TaskOrder::Shuffled {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         bytes[8..16].copy_from_slice(&(pass as u64).to_le_bytes());
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn every_pass_takes_every_task_once_and_iterations_follow_each_other() {
         let taken: Vec<u32> = (1..=5)
-            .flat_map(|k| for_iteration(Order::Shuffled, 7, 10, 4, k))
+            .flat_map(|k| for_iteration(TaskOrder::Shuffled, 7, 10, 4, k))
             .collect();
         let (mut first, mut second) = (taken[..10].to_vec(), taken[10..].to_vec());
         assert_ne!(first, second);
@@ -323,6 +323,6 @@ mod tests {
         second.sort_unstable();
         assert_eq!(first, (0..10).collect::<Vec<u32>>());
         assert_eq!(first, second);
-        assert_eq!(for_iteration(Order::InOrder, 7, 3, 2, 2), [2, 0]);
+        assert_eq!(for_iteration(TaskOrder::InOrder, 7, 3, 2, 2), [2, 0]);
     }
 }

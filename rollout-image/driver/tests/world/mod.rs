@@ -247,7 +247,7 @@ impl World {
             replay: None,
             train: Some(Training {
                 tasks: selection.clone(),
-                order: grpo_crds::grpo_run::Order::Shuffled,
+                order: grpo_crds::grpo_run::TaskOrder::Shuffled,
                 seed: 7,
             }),
             evaluate: vec![Evaluation {
