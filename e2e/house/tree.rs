@@ -59,7 +59,7 @@ pub fn is_test(path: &str) -> bool {
 
 /// Fails above the limit and below it.
 pub fn hold(what: &str, limit: usize, found: &[String]) {
-    let shown = found.iter().take(40).cloned().collect::<Vec<_>>().join("\n  ");
+    let shown = found.iter().take(60).cloned().collect::<Vec<_>>().join("\n  ");
     assert!(
         found.len() <= limit,
         "{what}: {} found, at most {limit} may be:\n  {shown}",
