@@ -104,7 +104,10 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             continue;
         }
         let record = folder.trajectory(&episode.path)?;
-        let differs = Sequence::of(&turns).differs_from(&record);
+        let differs = Sequence::of(&turns)
+            .differs_from(&record)
+            .or_else(|| misplaced(episode))
+            .or_else(|| ended_otherwise(episode, &turns));
         tokens.expect(differs.is_none(), || {
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
@@ -135,6 +138,19 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     // Most runs record none.
     let experts = Some(experts).filter(|check| check.looked_at > 0);
     Ok([tokens, texts, actions].into_iter().chain(experts).collect())
+}
+
+/// A record that names another folder than the one it lies in.
+fn misplaced(episode: &EpisodeFolder) -> Option<String> {
+    let named = episode.meta.key.dir(episode.meta.attempt);
+    (named != episode.path).then(|| format!("its meta.json is that of {named}"))
+}
+
+/// An end that the last turn does not have.
+fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord]) -> Option<String> {
+    let (last, recorded) = (turns.last()?.end, episode.meta.end);
+    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded);
+    differs.then(|| format!("ended with {last:?} by its turns, {recorded:?} by meta.json"))
 }
 
 fn open(path: &std::path::Path) -> Result<Tokenizer, VerifyError> {

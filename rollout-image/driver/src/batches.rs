@@ -97,15 +97,10 @@ fn staleness(versions: &[String], step: u32) -> u32 {
     let trained = step.saturating_sub(1);
     versions
         .iter()
-        .filter_map(|version| step_of(version))
+        .filter_map(|version| paths::step_of_weights(version))
         .map(|sampled| trained.saturating_sub(sampled))
         .max()
         .unwrap_or(0)
-}
-
-/// The step in `<lineage>-v<step>`.
-pub fn step_of(version: &str) -> Option<u32> {
-    version.rsplit_once("-v")?.1.parse().ok()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`shared_journal`] is the
 //! journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
-//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster
+//! [`serve`] shows the cluster
 //! weights, progress and numbers; [`records_server`] shows people the records.
 
 pub mod agent_bash;
@@ -37,4 +37,3 @@ pub mod tasks;
 pub mod template;
 pub mod trainer;
 pub mod trajectory;
-pub mod verify;

@@ -24,14 +24,17 @@ use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::start::{self, Process};
 use grpo_driver::tasks::Selection;
-use grpo_driver::verify;
 use grpo_engine_protocol as engine;
+use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
     CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase,
     TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
+use grpo_verify::grader::GraderCommand;
+use grpo_verify::rows::TaskRows;
+use grpo_verify::{Check, Sources};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -349,16 +352,33 @@ impl World {
         metas
     }
 
-    /// Recomputes everything from the store, with the official grader; nothing may disagree.
-    pub async fn verified(&self) -> verify::Report {
-        let worker = grpo_driver::grader_worker::GraderWorker::new(grader_worker(), grader_site());
-        let judge = verify::Judge {
-            worker: &worker,
-            rows: &self.rows,
+    /// Recomputes everything from the store, with the official grader.
+    pub async fn recomputed(&self) -> (RunFolder, Vec<Check>) {
+        let dir = self.store().dir().to_owned();
+        let mut tasks = TaskRows::default();
+        tasks
+            .take(&self.tasks, &std::fs::read_to_string(&self.tasks).unwrap())
+            .unwrap();
+        let sources = Sources {
+            tasks,
+            grader: GraderCommand {
+                worker: grader_worker(),
+                site: grader_site(),
+            },
         };
-        let report = verify::recompute(&self.store(), Some(&judge)).await.unwrap();
-        assert_eq!(report.disagreements, Vec::<String>::new());
-        report
+        let recomputed = tokio::task::spawn_blocking(move || {
+            let folder = RunFolder::open(&dir).unwrap();
+            let checks = grpo_verify::verify(&folder, &sources).unwrap();
+            (folder, checks)
+        });
+        recomputed.await.unwrap()
+    }
+
+    /// Recomputes everything; nothing may disagree.
+    pub async fn verified(&self) -> RunFolder {
+        let (folder, checks) = self.recomputed().await;
+        assert!(grpo_verify::holds(&checks), "{}", grpo_verify::text(&checks));
+        folder
     }
 
     /// No command of a sandbox ran twice.
@@ -368,6 +388,12 @@ impl World {
             assert_eq!(*times, 1, "{what:?}");
         }
     }
+}
+
+/// How many rows the batch of each iteration has.
+pub fn rows_of_steps(folder: &RunFolder) -> Vec<usize> {
+    let steps = folder.state.iterations.values().filter_map(|iteration| iteration.step);
+    steps.map(|step| folder.batch(step).unwrap().rows.len()).collect()
 }
 
 pub async fn serve(router: Router) -> SocketAddr {
