@@ -5,7 +5,7 @@ use crate::agent_bash::Prompts;
 use crate::engine::Endpoints;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
-use crate::tasks::Selection;
+use crate::tasks::selection::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;

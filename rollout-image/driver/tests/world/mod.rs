@@ -23,7 +23,7 @@ use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::start::{self, Process};
-use grpo_driver::tasks::Selection;
+use grpo_driver::tasks::selection::Selection;
 use grpo_engine_protocol as engine;
 use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
