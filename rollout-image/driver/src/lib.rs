@@ -3,7 +3,7 @@
 //! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from
 //! [`agent_bash`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and
-//! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
+//! [`outcome`] and has its [`reward`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
 //! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`shared_journal`] is the
 //! journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
@@ -27,6 +27,7 @@ pub mod patch;
 pub mod progress;
 pub mod promote;
 pub mod records_server;
+pub mod reward;
 pub mod rollout;
 pub mod sandbox;
 pub mod seeds;
