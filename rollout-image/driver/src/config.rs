@@ -2,9 +2,9 @@
 //! types.
 
 use crate::agent_bash::Prompts;
-use crate::engine::Endpoints;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
+use crate::replicas::Endpoints;
 use crate::tasks::selection::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;

@@ -18,7 +18,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
-use crate::promote::{Target, View};
+use crate::replicas::switch::{Target, View};
 use crate::rollout::{Rollouts, Tally};
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{Task, selection};

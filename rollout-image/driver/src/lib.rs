@@ -4,7 +4,7 @@
 //! [`agent_bash`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and
 //! [`outcome`] and has its [`reward`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
-//! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`shared_journal`] is the
+//! the engines follow ([`replicas`]). Everything finished is in the store before it counts; [`shared_journal`] is the
 //! journal of decisions,
 //! [`live`] takes over what changes in the run while it runs.
 //! [`serve`] shows the cluster
@@ -25,8 +25,8 @@ pub mod metrics;
 pub mod outcome;
 pub mod patch;
 pub mod progress;
-pub mod promote;
 pub mod records_server;
+pub mod replicas;
 pub mod reward;
 pub mod rollout;
 pub mod sandbox;

@@ -12,7 +12,7 @@ use crate::iterate::{self, Run};
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::progress::Board;
-use crate::promote::{self, View};
+use crate::replicas::switch::{self, View};
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
@@ -97,7 +97,7 @@ pub async fn run(
     let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
     let (target, target_seen) = watch::channel(None);
     let (view, view_seen) = watch::channel(View::default());
-    tokio::spawn(promote::follow(engines.clone(), target_seen, view, metrics.clone()));
+    tokio::spawn(switch::follow(engines.clone(), target_seen, view, metrics.clone()));
     let episodes = Arc::new(Episodes {
         settings: settings.clone(),
         store: store.clone(),
