@@ -23,8 +23,8 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
-    /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a folder of
-    /// its own.
+    /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a
+    /// folder of its own.
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.scope, &self.name(), attempt)
     }

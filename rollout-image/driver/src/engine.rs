@@ -1,7 +1,7 @@
 //! Sampling: sends each request to the replica that [`crate::replicas`] chooses.
 //!
-//! A request carries the version it wants; a replica that serves another says so and is passed over until it has caught up.
-//! Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
+//! A request carries the version it wants; a replica that serves another says so and is passed over until it has caught
+//! up. Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
 
 mod answer;
 

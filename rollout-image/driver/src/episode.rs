@@ -140,8 +140,8 @@ struct AgentResult {
 }
 
 impl Episodes {
-    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes back if it
-    /// cannot go on and another attempt is due.
+    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes
+    /// back if it cannot continue and another attempt is due.
     pub async fn attempt(
         &self,
         plan: &EpisodePlan,

@@ -1,4 +1,5 @@
-//! The server through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read only.
+//! The server through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read
+//! only.
 //!
 //! It listens on loopback. Weights are for the cluster; records are not: graders' logs and other episodes must not
 //! reach a sandbox on a network that enforces no policy. Who gets here came by the API server's port-forward, so the
