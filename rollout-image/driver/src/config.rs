@@ -1,7 +1,7 @@
 //! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
 //! types.
 
-use crate::agent_bash::Prompts;
+use crate::agent::bash::Prompts;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;

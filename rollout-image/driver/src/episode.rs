@@ -7,7 +7,7 @@
 mod records;
 mod turn;
 
-use crate::agent_bash::BashAgent;
+use crate::agent::LoopAgent;
 use crate::config::{Sampling, Settings};
 use crate::engine::{EngineError, Engines};
 use crate::fault::{DriverError, TerminalFault};
@@ -50,7 +50,7 @@ pub struct Episodes {
     pub gateway: Gateway,
     pub engines: Engines,
     pub template: ChatTemplate,
-    pub agent: BashAgent,
+    pub agent: Box<dyn LoopAgent>,
     pub grader: Grader,
     /// The weights to sample from.
     pub wanted: watch::Receiver<String>,

@@ -1,7 +1,8 @@
 //! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts
 //! what runs in the background.
 
-use crate::agent_bash::BashAgent;
+use crate::agent::LoopAgent;
+use crate::agent::bash::BashAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
@@ -105,7 +106,7 @@ pub async fn run(
         gateway,
         engines,
         template,
-        agent,
+        agent: Box::new(agent),
         grader,
         wanted: wanted_seen,
         grading: watch::channel(0).0,
@@ -214,7 +215,7 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
 /// some commands would make fail.
 fn check_prompts(
     template: &ChatTemplate,
-    agent: &BashAgent,
+    agent: &dyn LoopAgent,
     settings: &Settings,
     tasks: &[Task],
 ) -> Result<(), TerminalFault> {

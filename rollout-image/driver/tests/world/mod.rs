@@ -19,7 +19,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
-use grpo_driver::agent_bash::Prompts;
+use grpo_driver::agent::bash::Prompts;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;

@@ -3,6 +3,7 @@
 //! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
 //! that merely mentions the sentinel does not submit.
 
+use super::{LoopAgent, Observation};
 use crate::template::ChatMessage;
 use grpo_records::{ExecSummary, TurnAction};
 use minijinja::{Environment, UndefinedBehavior, context};
@@ -61,19 +62,8 @@ impl BashAgent {
         })
     }
 
-    /// The messages before the first answer.
-    pub fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
-        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
-        let mut messages = Vec::new();
-        if self.has_system {
-            messages.push(ChatMessage::new("system", render("system")?));
-        }
-        messages.push(ChatMessage::new("user", render("task")?));
-        Ok(messages)
-    }
-
     /// What is said after a command ran.
-    pub fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
+    fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
         self.environment.get_template("observation")?.render(context! {
             output => output.trim_end_matches('\n'),
             exitCode => exec.exit_code,
@@ -86,7 +76,7 @@ impl BashAgent {
     }
 
     /// What is said when there was nothing to run.
-    pub fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
+    fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
         let (blocks, truncated) = match action {
             TurnAction::FormatError { blocks } => (*blocks, false),
             _ => (0, true),
@@ -127,15 +117,56 @@ impl BashAgent {
     }
 
     /// True when a command that succeeded printed the sentinel as the first line that is not blank.
-    pub fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
+    fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
         exec.exit_code == Some(0)
             && !exec.timed_out
             && output.lines().map(str::trim).find(|line| !line.is_empty()) == Some(self.sentinel.as_str())
     }
 }
 
+impl LoopAgent for BashAgent {
+    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
+        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
+        let mut messages = Vec::new();
+        if self.has_system {
+            messages.push(ChatMessage::new("system", render("system")?));
+        }
+        messages.push(ChatMessage::new("user", render("task")?));
+        Ok(messages)
+    }
+
+    fn parse(&self, answer: &str) -> TurnAction {
+        action_of(answer)
+    }
+
+    fn command<'a>(&self, action: &'a TurnAction) -> Option<&'a str> {
+        match action {
+            TurnAction::Command { command } => Some(command),
+            TurnAction::FormatError { .. } | TurnAction::Truncated => None,
+        }
+    }
+
+    fn observe(
+        &self,
+        action: &TurnAction,
+        ran: Option<(&str, &ExecSummary)>,
+        turns_left: u32,
+    ) -> Result<Observation, minijinja::Error> {
+        Ok(match ran {
+            Some((output, exec)) => Observation {
+                text: self.observation(output, exec, turns_left)?,
+                submitted: self.is_submission(output, exec),
+            },
+            None => Observation {
+                text: self.format_error(action, turns_left)?,
+                submitted: false,
+            },
+        })
+    }
+}
+
 /// Exactly one ```` ```bash ```` block, or a format error that says how many there were.
-pub fn action_of(answer: &str) -> TurnAction {
+fn action_of(answer: &str) -> TurnAction {
     let mut blocks = blocks_of(answer);
     match (blocks.pop(), blocks.len()) {
         (Some(command), 0) => TurnAction::Command { command },
