@@ -13,9 +13,15 @@ const GONE: [(&str, &str); 24] = [
     ("sandbox-image/gateway/src", r"\bmod (grow|turns|seen|shelf)\b"),
     ("libs/sandbox-protocol/src", r"\bHeld\b"),
     ("operator/co", r"\bmod (walls|words|ends|waits|memory|mirror|child)\b"),
-    ("operator", r"\b(struct|enum|type) (Mirror|Mirrors|Holds|Note|Child|Memory)\b"),
+    (
+        "operator",
+        r"\b(struct|enum|type) (Mirror|Mirrors|Holds|Note|Child|Memory)\b",
+    ),
     ("operator", r"\b(let_in|put_back)\b"),
-    ("rollout-image/driver/src", r"\b(struct|enum) (Ledger|Transcript|Stop)\b"),
+    (
+        "rollout-image/driver/src",
+        r"\b(struct|enum) (Ledger|Transcript|Stop)\b",
+    ),
     (
         "rollout-image/driver/src",
         r"\bfn (act|work|left|follow|aim|synced|noting)\b",

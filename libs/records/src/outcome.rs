@@ -53,15 +53,4 @@ pub enum VoidReason {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_outcome_is_written_as_the_contract_says() {
-        assert_eq!(serde_json::to_string(&Outcome::Resolved).unwrap(), "\"Resolved\"");
-        assert_eq!(
-            serde_json::to_string(&Outcome::void(VoidReason::SandboxLost)).unwrap(),
-            r#"{"Void":{"reason":"SandboxLost"}}"#
-        );
-    }
-}
+mod tests;

@@ -41,7 +41,8 @@ fn numbering(folder: &RunFolder) -> Check {
     check
 }
 
-/// Every verdict is journalled once, and is what the episode's own record says; no episode has two, whatever its attempts.
+/// Every verdict is journalled once, and is what the episode's own record says; no episode has two,
+/// however many attempts it took.
 fn verdicts(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
     let mut check = Check::new("committed verdicts are there once, none lost");
     let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();

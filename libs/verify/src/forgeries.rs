@@ -96,6 +96,7 @@ fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EpisodeRecord, [TurnR
     meta.key.scope = SCOPE;
     let mut second = fixture::edit_turn(1, "1 passed");
     second.prompt_length = 6;
+    second.end = Some(EpisodeEnd::Submitted);
     let turns = [fixture::look_turn(), second];
     let sequence = episodes::Sequence::of(&turns);
     let record = EpisodeRecord {
@@ -181,6 +182,19 @@ fn a_token_that_was_not_sampled_is_found() {
         found.contains(&"rows of batches are their episodes, token by token"),
         "{found:?}"
     );
+}
+
+#[test]
+fn an_episode_that_lies_elsewhere_or_ended_otherwise_is_found() {
+    for (field, value) in [("attempt", serde_json::json!(2)), ("end", "TurnLimit".into())] {
+        let dir = store();
+        forge(dir.path(), &paths::meta(&of(0)), |meta| meta[field] = value);
+        assert_eq!(
+            found(dir.path()),
+            ["episodes are the token ids of their turns"],
+            "{field}"
+        );
+    }
 }
 
 #[test]

@@ -56,20 +56,26 @@ struct Answer {
 }
 
 impl GraderCommand {
+    /// The child process; its standard input and output are pipes.
+    pub fn process(&self) -> Command {
+        let mut process = Command::new("python3");
+        process
+            .arg(&self.worker)
+            .env("PYTHONPATH", &self.site)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PYTHONUTF8", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        process
+    }
+
     pub fn start(&self) -> Result<Grader, GraderError> {
         let cannot = |what: String| GraderError::Start {
             worker: self.worker.clone(),
             site: self.site.clone(),
             what,
         };
-        let mut child = Command::new("python3")
-            .arg(&self.worker)
-            .env("PYTHONPATH", &self.site)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| cannot(e.to_string()))?;
+        let mut child = self.process().spawn().map_err(|e| cannot(e.to_string()))?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(cannot("no pipes".into()));
         };

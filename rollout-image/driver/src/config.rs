@@ -1,11 +1,11 @@
 //! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
 //! types.
 
-use crate::agent_bash::Prompts;
-use crate::engine::Endpoints;
+use crate::agent::bash::Prompts;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
-use crate::tasks::Selection;
+use crate::replicas::Endpoints;
+use crate::tasks::selection::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
@@ -306,25 +306,4 @@ fn duration(period: Period) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
-        let run: grpo_crds::GrpoRun = serde_json::from_value(json!({
-            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "r", "namespace": "n"},
-            "spec": {
-                "model": {"image": {"reference": "example.com/model:1"}},
-                "agent": {"bash": {}},
-                "trainer": {"gpusPerNode": 8, "colocate": true},
-                "inference": {"pool": {"engine": {"embedded": {}}}},
-                "sandboxes": {"pool": {"max": 4}},
-                "store": {"persistentVolumeClaim": {"claimName": "runs"}}
-            }
-        }))
-        .unwrap();
-        let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
-        assert_eq!(fault.reason, support::REASON);
-        assert!(fault.message.contains("spec.trainer.colocate: true"), "{fault}");
-    }
-}
+mod tests;

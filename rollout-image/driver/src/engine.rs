@@ -1,42 +1,26 @@
-//! Sampling: finds every engine replica, sends each request to the least busy one that serves the wanted weights.
+//! Sampling: sends each request to the replica that [`crate::replicas`] chooses.
 //!
-//! The replicas are whatever addresses the pool's headless service resolves to, looked up every second. A request
-//! carries the version it wants; a replica that serves another says so and is passed over until it has caught up.
-//! Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
+//! A request carries the version it wants; a replica that serves another says so and is passed over until it has caught
+//! up. Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
 
 mod answer;
 
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
+use crate::replicas::{Endpoints, Replicas};
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Prompt, WEIGHTS_HEADER,
     WeightsOrder,
 };
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long a replica that did not answer is left alone.
-const COOL_DOWN: Duration = Duration::from_secs(1);
-/// How long the list of addresses is trusted.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Where the replicas are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoints {
-    /// All addresses of this name, on this port.
-    Name {
-        host: String,
-        port: u16,
-    },
-    Fixed(Vec<SocketAddr>),
-}
 
 /// What is to be sampled.
 #[derive(Clone, Debug)]
@@ -76,22 +60,13 @@ pub enum EngineError {
     Terminal(TerminalFault),
 }
 
-#[derive(Debug, Default, Clone)]
-struct Replica {
-    in_flight: usize,
-    serving: Option<String>,
-    rest_until: Option<Instant>,
-}
-
-/// The pool of replicas, as the driver sees it. Cloning is cheap.
+/// The client of the replicas. Cloning is cheap.
 #[derive(Clone)]
 pub struct Engines {
-    endpoints: Endpoints,
+    replicas: Replicas,
     model: String,
     http: reqwest::Client,
     patience: Duration,
-    replicas: Arc<Mutex<BTreeMap<SocketAddr, Replica>>>,
-    looked_up: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
 enum Refused {
@@ -107,35 +82,16 @@ impl Engines {
             .no_proxy()
             .build()?;
         Ok(Self {
-            endpoints,
+            replicas: Replicas::new(endpoints),
             model: model.into(),
             http,
             patience,
-            replicas: Arc::default(),
-            looked_up: Arc::default(),
         })
-    }
-
-    /// The name of the pool, for messages.
-    pub fn host(&self) -> String {
-        match &self.endpoints {
-            Endpoints::Name { host, .. } => host.clone(),
-            Endpoints::Fixed(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        }
     }
 
     /// Every replica there is now.
     pub async fn replicas(&self) -> Vec<SocketAddr> {
-        let mut looked_up = self.looked_up.lock().await;
-        if looked_up.is_none_or(|at| at.elapsed() >= LOOK_UP_EVERY) {
-            match self.look_up().await {
-                Ok(found) => self.remember(&found),
-                // A name without addresses and a resolver that is away look alike; what was known stays in use.
-                Err(error) => tracing::debug!(host = %self.host(), %error, "looking up the engines"),
-            }
-            *looked_up = Some(Instant::now());
-        }
-        self.known().keys().copied().collect()
+        self.replicas.all().await
     }
 
     /// Asks a replica's agent what it serves.
@@ -143,7 +99,7 @@ impl Engines {
         let request = self.http.get(format!("http://{replica}/agent/v1/status"));
         let answer = request.timeout(Duration::from_secs(3)).send().await.map_err(brief)?;
         let status: AgentStatus = answer.error_for_status().map_err(brief)?.json().await.map_err(brief)?;
-        self.with(replica, |r| r.serving.clone_from(&status.serving));
+        self.replicas.serves(replica, &status.serving);
         Ok(status)
     }
 
@@ -161,8 +117,8 @@ impl Engines {
         let mut last = "no replica is known".to_owned();
         while began.elapsed() < self.patience {
             let version = wanted.borrow().clone();
-            self.replicas().await;
-            if let Some(guard) = self.least_busy(&version) {
+            self.replicas.all().await;
+            if let Some(guard) = self.replicas.least_busy(&version) {
                 let asked = Instant::now();
                 match self.ask(guard.replica, ask, &version).await {
                     Ok(answer) => {
@@ -180,13 +136,13 @@ impl Engines {
                     }
                 }
             } else {
-                last = format!("no replica serves {version} ({} known)", self.known().len());
+                last = format!("no replica serves {version} ({} known)", self.replicas.count());
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         Err(EngineError::Unavailable {
-            host: self.host(),
+            host: self.replicas.host(),
             within: self.patience,
             last,
         })
@@ -229,7 +185,7 @@ impl Engines {
 
     fn refusal(&self, replica: SocketAddr, error: ErrorBody) -> Refused {
         if error.code == ErrorCode::WrongWeights {
-            self.with(replica, |r| r.serving.clone_from(&error.serving));
+            self.replicas.serves(replica, &error.serving);
         }
         match (error.fault, error.code) {
             (ErrorOrigin::Workload, _) => Refused::Terminal(TerminalFault::new(
@@ -263,65 +219,8 @@ impl Engines {
     }
 
     fn rest(&self, replica: SocketAddr, why: String) -> Refused {
-        self.with(replica, |r| r.rest_until = Some(Instant::now() + COOL_DOWN));
+        self.replicas.rest(replica);
         Refused::Again(why)
-    }
-
-    async fn look_up(&self) -> std::io::Result<Vec<SocketAddr>> {
-        match &self.endpoints {
-            Endpoints::Fixed(all) => Ok(all.clone()),
-            Endpoints::Name { host, port } => {
-                let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-                Ok(found.collect())
-            }
-        }
-    }
-
-    fn remember(&self, found: &[SocketAddr]) {
-        let mut known = self.known();
-        known.retain(|replica, state| found.contains(replica) || state.in_flight > 0);
-        for replica in found {
-            known.entry(*replica).or_default();
-        }
-    }
-
-    /// Takes the least busy replica that is not known to serve something else, and counts the request as its own until
-    /// the guard is dropped.
-    fn least_busy(&self, version: &str) -> Option<InFlight> {
-        let mut known = self.known();
-        let now = Instant::now();
-        let (replica, state) = known
-            .iter_mut()
-            .filter(|(_, r)| r.rest_until.is_none_or(|until| until <= now))
-            .filter(|(_, r)| r.serving.as_deref().is_none_or(|serving| serving == version))
-            .min_by_key(|(_, r)| r.in_flight)?;
-        state.in_flight += 1;
-        Some(InFlight {
-            replica: *replica,
-            engines: self.clone(),
-        })
-    }
-
-    fn with(&self, replica: SocketAddr, change: impl FnOnce(&mut Replica)) {
-        if let Some(state) = self.known().get_mut(&replica) {
-            change(state);
-        }
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<SocketAddr, Replica>> {
-        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct InFlight {
-    replica: SocketAddr,
-    engines: Engines,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.engines
-            .with(self.replica, |r| r.in_flight = r.in_flight.saturating_sub(1));
     }
 }
 

@@ -7,7 +7,7 @@
 mod records;
 mod turn;
 
-use crate::agent_bash::BashAgent;
+use crate::agent::LoopAgent;
 use crate::config::{Sampling, Settings};
 use crate::engine::{EngineError, Engines};
 use crate::fault::{DriverError, TerminalFault};
@@ -50,7 +50,7 @@ pub struct Episodes {
     pub gateway: Gateway,
     pub engines: Engines,
     pub template: ChatTemplate,
-    pub agent: BashAgent,
+    pub agent: Box<dyn LoopAgent>,
     pub grader: Grader,
     /// The weights to sample from.
     pub wanted: watch::Receiver<String>,
@@ -140,8 +140,8 @@ struct AgentResult {
 }
 
 impl Episodes {
-    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes back if it
-    /// cannot go on and another attempt is due.
+    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes
+    /// back if it cannot continue and another attempt is due.
     pub async fn attempt(
         &self,
         plan: &EpisodePlan,

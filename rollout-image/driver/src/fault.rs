@@ -2,8 +2,8 @@
 
 use grpo_records::{JournalError, StoreError};
 
-/// Ends the run: retrying cannot help. It is written to the journal, to `status.progress.fault`
-/// and to the termination message, and the driver exits with 42.
+/// Ends the run: retrying cannot help. It is written to the journal, to `status.progress.fault` and to the termination
+/// message, and the driver exits with 42.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct TerminalFault {

@@ -3,10 +3,10 @@
 //! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was
 //! judged.
 
+use grpo_verify::grader::GraderCommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -66,8 +66,7 @@ struct Answer {
 
 /// The worker and how to start it again. Judging is pure computation, so one at a time is enough for one driver.
 pub struct GraderWorker {
-    worker: PathBuf,
-    site: PathBuf,
+    command: GraderCommand,
     patience: Duration,
     running: Mutex<Option<Running>>,
 }
@@ -83,8 +82,10 @@ impl GraderWorker {
     /// `worker` is worker.py, `site` the folder its packages were installed into.
     pub fn new(worker: impl Into<PathBuf>, site: impl Into<PathBuf>) -> Self {
         Self {
-            worker: worker.into(),
-            site: site.into(),
+            command: GraderCommand {
+                worker: worker.into(),
+                site: site.into(),
+            },
             patience: PATIENCE,
             running: Mutex::new(None),
         }
@@ -142,18 +143,11 @@ impl GraderWorker {
 
     async fn start(&self) -> Result<Running, WorkerError> {
         let cannot = |what: String| WorkerError::Start {
-            worker: self.worker.clone(),
-            site: self.site.clone(),
+            worker: self.command.worker.clone(),
+            site: self.command.site.clone(),
             what,
         };
-        let mut child = Command::new("python3")
-            .arg(&self.worker)
-            .env("PYTHONPATH", &self.site)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("PYTHONUTF8", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+        let mut child = Command::from(self.command.process())
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| cannot(error.to_string()))?;

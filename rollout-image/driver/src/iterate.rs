@@ -18,10 +18,10 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
 use crate::progress::Board;
-use crate::promote::{Target, View};
+use crate::replicas::switch::{Target, View};
 use crate::rollout::{Rollouts, Tally};
 use crate::shared_journal::SharedJournal;
-use crate::tasks::{self, Task};
+use crate::tasks::{Task, selection};
 use crate::trainer::TrainerClient;
 use grpo_contracts::support;
 use grpo_crds::grpo_run::Mode;
@@ -165,7 +165,7 @@ impl Run {
         let Some(training) = &self.settings.train else {
             return Err(TerminalFault::new("NoTasks", "mode Train needs tasks.train").into());
         };
-        let tasks = tasks::for_iteration(
+        let tasks = selection::for_iteration(
             training.order,
             training.seed,
             self.train_tasks.len(),

@@ -1,16 +1,14 @@
 //! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
 //!
 //! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from
-//! [`agent_bash`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
-//! [`sandbox`]); its [`patch`] is judged by [`grade`] and
-//! [`outcome`]; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and
-//! the engines follow ([`promote`]). Everything finished is in the store before it counts; [`shared_journal`] is the
-//! journal of decisions,
-//! [`live`] takes over what changes in the run while it runs.
-//! [`verify`] recomputes what a store claims from token ids, masks and grader logs alone. [`serve`] shows the cluster
-//! weights, progress and numbers; [`records_server`] shows people the records.
+//! [`agent`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
+//! [`sandbox`]); its [`patch`] is judged by [`grade`] and [`outcome`] and has its [`reward`]; [`rollout`] runs many of
+//! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
+//! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
+//! [`live`] takes over what changes in the run while it runs. [`serve`] shows the cluster weights, progress and numbers;
+//! [`records_server`] shows people the records.
 
-pub mod agent_bash;
+pub mod agent;
 pub mod batches;
 pub mod config;
 pub mod engine;
@@ -25,8 +23,9 @@ pub mod metrics;
 pub mod outcome;
 pub mod patch;
 pub mod progress;
-pub mod promote;
 pub mod records_server;
+pub mod replicas;
+pub mod reward;
 pub mod rollout;
 pub mod sandbox;
 pub mod seeds;
@@ -37,4 +36,3 @@ pub mod tasks;
 pub mod template;
 pub mod trainer;
 pub mod trajectory;
-pub mod verify;

@@ -1,7 +1,8 @@
 //! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts
 //! what runs in the background.
 
-use crate::agent_bash::BashAgent;
+use crate::agent::LoopAgent;
+use crate::agent::bash::BashAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
@@ -12,7 +13,7 @@ use crate::iterate::{self, Run};
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::progress::Board;
-use crate::promote::{self, View};
+use crate::replicas::switch::{self, View};
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
@@ -97,7 +98,7 @@ pub async fn run(
     let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
     let (target, target_seen) = watch::channel(None);
     let (view, view_seen) = watch::channel(View::default());
-    tokio::spawn(promote::follow(engines.clone(), target_seen, view, metrics.clone()));
+    tokio::spawn(switch::follow(engines.clone(), target_seen, view, metrics.clone()));
     let episodes = Arc::new(Episodes {
         settings: settings.clone(),
         store: store.clone(),
@@ -105,7 +106,7 @@ pub async fn run(
         gateway,
         engines,
         template,
-        agent,
+        agent: Box::new(agent),
         grader,
         wanted: wanted_seen,
         grading: watch::channel(0).0,
@@ -214,7 +215,7 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
 /// some commands would make fail.
 fn check_prompts(
     template: &ChatTemplate,
-    agent: &BashAgent,
+    agent: &dyn LoopAgent,
     settings: &Settings,
     tasks: &[Task],
 ) -> Result<(), TerminalFault> {

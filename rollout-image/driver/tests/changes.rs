@@ -3,9 +3,9 @@
 use crate::world::{self, World};
 use grpo_contracts::RunConfig;
 use grpo_driver::config::Settings;
-use grpo_driver::engine::Endpoints;
 use grpo_driver::fault::DriverError;
 use grpo_driver::live::Source;
+use grpo_driver::replicas::Endpoints;
 use grpo_records::settings::LiveSettings;
 use grpo_records::{CheckpointOrder, EpisodeRecord, EpisodeScope, Event, JournalEntry, paths};
 use serde_json::{Value, json};

@@ -3,7 +3,8 @@
 use crate::world::{self, World};
 use axum::http::StatusCode;
 use grpo_driver::fault::DriverError;
-use grpo_records::{Outcome, TrainerPhase, VoidReason, paths};
+use grpo_records::folder::counting;
+use grpo_records::{EpisodeMeta, Outcome, TrainerPhase, VoidReason, paths};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Priority, SandboxCause};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,15 +14,21 @@ async fn a_run_learns_from_every_episode_and_everything_it_claims_can_be_recompu
     let world = World::new(3).await;
     world.go(world.settings(), 1).await.unwrap();
 
-    let report = world.verified().await;
-    assert_eq!((report.batches, report.rows), (2, 16));
-    assert_eq!(report.iterations[&1].episodes, 8);
-    let resolved = report.iterations[&1].resolved;
+    let folder = world.verified().await;
+    assert_eq!(world::rows_of_steps(&folder), [8, 8]);
+    let first = grpo_records::EpisodeScope::Iteration { iteration: 1 };
+    let first = counting(folder.episodes(&first).unwrap());
+    assert!(first.len() == 8 && first.iter().all(|episode| episode.meta.outcome.is_verdict()));
+    let resolved = first
+        .iter()
+        .filter(|episode| episode.meta.outcome == Outcome::Resolved)
+        .count();
     assert!(
         resolved > 0 && resolved < 8,
         "{resolved} of 8: half of the seeds are even"
     );
-    assert_eq!(report.evaluations["fixed"].keys().collect::<Vec<_>>(), ["a-v0", "a-v2"]);
+    let evaluated = ["a-v0", "a-v2"].map(|weights| ("fixed".to_owned(), weights.to_owned()));
+    assert_eq!(folder.evaluations(), evaluated);
 
     let state = world.state().await;
     assert!(state.finished.unwrap().succeeded);
@@ -133,7 +140,7 @@ async fn a_sandbox_that_is_taken_away_voids_the_try_and_the_next_one_counts() {
     let state = world.state().await;
     assert_eq!((state.verdicts.len(), state.voids[&VoidReason::SandboxLost]), (8, 1));
     assert!(state.voided_tokens > 0);
-    assert_eq!(world.verified().await.rows, 8);
+    assert_eq!(world::rows_of_steps(&world.verified().await), [8]);
 }
 
 #[tokio::test]
@@ -204,8 +211,9 @@ async fn identical_patches_of_a_task_are_graded_once_and_the_others_name_their_s
     let fixed = metas.iter().filter(|m| m.outcome == Outcome::Resolved).count();
     assert!(fixed > 1, "several episodes find the same fix");
     assert_eq!(world.gateway.state.lock().unwrap().evaluations as usize, patches.len());
-    let report = world.verified().await;
-    assert_eq!(report.iterations[&1].reused as usize, metas.len() - patches.len());
+    let is_reused = |meta: &&EpisodeMeta| meta.grade.as_ref().is_some_and(|grade| grade.reused_from.is_some());
+    assert_eq!(metas.iter().filter(is_reused).count(), metas.len() - patches.len());
+    world.verified().await;
 }
 
 #[tokio::test]
@@ -342,12 +350,11 @@ async fn with_staleness_one_the_next_rollout_overlaps_the_step_and_no_token_is_o
     settings.iterations = 3;
     world.go(settings, 1).await.unwrap();
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2, 3]);
-    let report = world.verified().await;
-    assert_eq!(report.batches, 3);
+    assert_eq!(world::rows_of_steps(&world.verified().await).len(), 3);
     for meta in world.metas().await {
         if let grpo_records::EpisodeScope::Iteration { iteration } = meta.key.scope {
             for version in &meta.weights {
-                let sampled = grpo_driver::batches::step_of(version).unwrap();
+                let sampled = paths::step_of_weights(version).unwrap();
                 assert!(iteration - 1 - sampled <= 1, "{version} in iteration {iteration}");
             }
         }
@@ -403,9 +410,10 @@ async fn the_experts_of_a_mixture_come_with_its_batches_and_nothing_is_reported_
     world.verified().await;
     let file = world.store().dir().join(&rows[0].experts[1].file);
     std::fs::write(&file, "other").unwrap();
-    let report = grpo_driver::verify::recompute(&world.store(), None).await.unwrap();
-    assert_eq!(report.disagreements.len(), 1);
-    assert!(report.disagreements[0].contains(&rows[0].experts[1].file));
+    let (_, checks) = world.recomputed().await;
+    let disagreements: Vec<String> = checks.into_iter().flat_map(|check| check.disagreements).collect();
+    assert_eq!(disagreements.len(), 1);
+    assert!(disagreements[0].contains(&rows[0].experts[1].file));
 }
 
 #[tokio::test]

@@ -4,10 +4,11 @@ use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
+use crate::reward;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, Outcome, SCHEMA, TurnRecord, paths};
+use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, SCHEMA, TurnRecord, paths};
 
 impl Episodes {
     pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
@@ -92,7 +93,7 @@ impl Episodes {
             run: self.settings.uid.clone(),
             key: plan.key.clone(),
             attempt,
-            reward: self.reward(&graded.outcome),
+            reward: reward::of_outcome(&self.settings.reward, &graded.outcome),
             outcome: graded.outcome,
             end,
             turns: trajectory.turns,
@@ -114,14 +115,6 @@ impl Episodes {
             grpo_records::Created::Written { .. } => Ok(meta),
             // Somebody was faster: there is one verdict per episode, and that is theirs.
             grpo_records::Created::Existed => Ok(self.store.read(&paths::meta(dir)).await?),
-        }
-    }
-
-    pub(super) fn reward(&self, outcome: &Outcome) -> Option<f32> {
-        match outcome {
-            Outcome::Resolved => Some(self.settings.reward.resolved),
-            Outcome::Unresolved => Some(self.settings.reward.unresolved),
-            Outcome::Void { .. } => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One turn: sample, act, observe, record.
 
 use super::{Abort, EpisodePlan, Episodes, millis, now};
-use crate::agent_bash;
+use crate::agent::Observation;
 use crate::engine::{Ask, Sampled};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::seeds;
@@ -80,7 +80,7 @@ impl Episodes {
             at: now(),
         };
         if answer.finish == FinishReason::Stop {
-            record.action = agent_bash::action_of(&record.text);
+            record.action = self.agent.parse(&record.text);
         }
         self.respond(plan, sandbox, trajectory, &mut record).await?;
         trajectory.push(&record)?;
@@ -125,26 +125,24 @@ impl Episodes {
             record.end = Some(EpisodeEnd::ContextFull);
             return Ok(());
         }
-        let text = match record.action.clone() {
-            TurnAction::Command { command } => match self.run(plan, sandbox, trajectory, record, &command).await? {
+        let ran = match self.agent.command(&record.action).map(str::to_owned) {
+            Some(command) => match self.run(plan, sandbox, trajectory, record, &command).await? {
                 None => {
                     record.end = Some(EpisodeEnd::SandboxExhausted);
                     return Ok(());
                 }
-                Some((output, exec)) => {
-                    let submitted = self.agent.is_submission(&output, &exec);
-                    let text = self.agent.observation(&output, &exec, turns_left)?;
-                    record.exec = Some(exec);
-                    if submitted {
-                        record.end = Some(EpisodeEnd::Submitted);
-                        record.observation_text = text;
-                        return Ok(());
-                    }
-                    text
-                }
+                ran => ran,
             },
-            action => self.agent.format_error(&action, turns_left)?,
+            None => None,
         };
+        let outcome = ran.as_ref().map(|(output, exec)| (output.as_str(), exec));
+        let Observation { text, submitted } = self.agent.observe(&record.action, outcome, turns_left)?;
+        record.exec = ran.map(|(_, exec)| exec);
+        if submitted {
+            record.end = Some(EpisodeEnd::Submitted);
+            record.observation_text = text;
+            return Ok(());
+        }
         let stop = record
             .sampled
             .last()

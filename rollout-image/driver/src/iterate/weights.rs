@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::promote::{self, Target};
+use crate::replicas::switch::{self, Target};
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::WeightsOrder;
 use grpo_records::store::sha256_hex;
@@ -119,7 +119,7 @@ impl Run {
         self.board.begin(Stage::Syncing);
         let mut view = self.view.clone();
         let updated = tokio::select! {
-            updated = promote::until_updated(self.view.clone(), version) => updated.map_err(DriverError::Other),
+            updated = switch::until_updated(self.view.clone(), version) => updated.map_err(DriverError::Other),
             () = async {
                 while view.changed().await.is_ok() {
                     let message = view.borrow_and_update().message.clone();

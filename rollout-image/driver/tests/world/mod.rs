@@ -5,6 +5,11 @@
 //! that folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
 
 pub mod experts;
+mod fake_engine;
+mod fake_gateway;
+mod fake_trainer;
+
+pub use fake_gateway::lost;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -12,24 +17,27 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
-use grpo_driver::agent_bash::Prompts;
+use grpo_driver::agent::bash::Prompts;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
-use grpo_driver::engine::Endpoints;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
 use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
+use grpo_driver::replicas::Endpoints;
 use grpo_driver::start::{self, Process};
-use grpo_driver::tasks::Selection;
-use grpo_driver::verify;
+use grpo_driver::tasks::selection::Selection;
 use grpo_engine_protocol as engine;
+use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
     CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase,
     TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
+use grpo_verify::grader::GraderCommand;
+use grpo_verify::rows::TaskRows;
+use grpo_verify::{Check, Sources};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -214,9 +222,9 @@ impl World {
             away_for: Mutex::new(0),
         });
         trainer.publish(0).await;
-        let gateway_address = serve(gateway_router(gateway.clone())).await;
-        let engine_address = serve(engine_router(engine.clone())).await;
-        let trainer_address = serve(trainer_router(trainer.clone())).await;
+        let gateway_address = serve(fake_gateway::router(gateway.clone())).await;
+        let engine_address = serve(fake_engine::router(engine.clone())).await;
+        let trainer_address = serve(fake_trainer::router(trainer.clone())).await;
         Self {
             mount,
             gateway,
@@ -347,16 +355,33 @@ impl World {
         metas
     }
 
-    /// Recomputes everything from the store, with the official grader; nothing may disagree.
-    pub async fn verified(&self) -> verify::Report {
-        let worker = grpo_driver::grader_worker::GraderWorker::new(grader_worker(), grader_site());
-        let judge = verify::Judge {
-            worker: &worker,
-            rows: &self.rows,
+    /// Recomputes everything from the store, with the official grader.
+    pub async fn recomputed(&self) -> (RunFolder, Vec<Check>) {
+        let dir = self.store().dir().to_owned();
+        let mut tasks = TaskRows::default();
+        tasks
+            .take(&self.tasks, &std::fs::read_to_string(&self.tasks).unwrap())
+            .unwrap();
+        let sources = Sources {
+            tasks,
+            grader: GraderCommand {
+                worker: grader_worker(),
+                site: grader_site(),
+            },
         };
-        let report = verify::recompute(&self.store(), Some(&judge)).await.unwrap();
-        assert_eq!(report.disagreements, Vec::<String>::new());
-        report
+        let recomputed = tokio::task::spawn_blocking(move || {
+            let folder = RunFolder::open(&dir).unwrap();
+            let checks = grpo_verify::verify(&folder, &sources).unwrap();
+            (folder, checks)
+        });
+        recomputed.await.unwrap()
+    }
+
+    /// Recomputes everything; nothing may disagree.
+    pub async fn verified(&self) -> RunFolder {
+        let (folder, checks) = self.recomputed().await;
+        assert!(grpo_verify::holds(&checks), "{}", grpo_verify::text(&checks));
+        folder
     }
 
     /// No command of a sandbox ran twice.
@@ -368,404 +393,15 @@ impl World {
     }
 }
 
+/// How many rows the batch of each iteration has.
+pub fn rows_of_steps(folder: &RunFolder) -> Vec<usize> {
+    let steps = folder.state.iterations.values().filter_map(|iteration| iteration.step);
+    steps.map(|step| folder.batch(step).unwrap().rows.len()).collect()
+}
+
 pub async fn serve(router: Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
     address
-}
-
-// The gateway.
-
-fn gateway_router(gateway: Arc<Gateway>) -> Router {
-    Router::new()
-        .route("/v1/leases", post(lease))
-        .route("/v1/leases/{id}", get(get_lease).delete(release))
-        .route("/v1/leases/{id}/exec", post(exec))
-        .route("/v1/leases/{id}/renew", post(get_lease))
-        .route("/v1/leases/{id}/files", put(put_file).get(get_file))
-        .route("/v1/demand", put(demand))
-        .route(
-            "/v1/pool",
-            get(|| async {
-                Json(sandbox::PoolState {
-                    max: 4,
-                    ..Default::default()
-                })
-            }),
-        )
-        .with_state(gateway)
-}
-
-pub fn lost(cause: sandbox::SandboxCause) -> InjectedFault {
-    (StatusCode::GONE, sandbox::ErrorBody::lost("l", cause))
-}
-
-fn refused(code: sandbox::ErrorCode, fault: sandbox::FaultOrigin) -> Response {
-    let body = sandbox::ErrorBody::new(code, fault, format!("{code:?}"));
-    (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
-}
-
-impl Gateway {
-    fn away(&self) -> bool {
-        let mut state = self.state.lock().unwrap();
-        let away = state.away_for > 0;
-        state.away_for = state.away_for.saturating_sub(1);
-        away
-    }
-
-    fn translate(&self, lease: &str, text: &str) -> String {
-        let state = self.state.lock().unwrap();
-        let dir = state.leases[lease].2.display().to_string();
-        text.replace("/testbed", &format!("{dir}/testbed"))
-            .replace("/tmp/grpo", &format!("{dir}/tmp/grpo"))
-    }
-}
-
-async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox::LeaseRequest>) -> Response {
-    if gateway.away() {
-        return refused(sandbox::ErrorCode::Unavailable, sandbox::FaultOrigin::Infrastructure);
-    }
-    let mut state = gateway.state.lock().unwrap();
-    if let Some((lease, ..)) = state.leases.get(&request.id) {
-        return Json(lease.clone()).into_response();
-    }
-    state.epoch += 1;
-    let lease = sandbox::Lease {
-        id: request.id.clone(),
-        epoch: state.epoch,
-        sandbox: format!("pod-{}", state.epoch),
-        image: request.image,
-        node: "n".into(),
-        expires_at: i64::MAX,
-    };
-    let dir = gateway.dir.path().join(format!("lease-{}", state.epoch));
-    std::fs::create_dir(&dir).unwrap();
-    sh(&dir, "cp -a ../testbed .");
-    state.leases.insert(request.id, (lease.clone(), request.priority, dir));
-    state.most_at_once = state.most_at_once.max(state.leases.len());
-    Json(lease).into_response()
-}
-
-async fn get_lease(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Response {
-    match gateway.state.lock().unwrap().leases.get(&id) {
-        Some((lease, ..)) => Json(lease.clone()).into_response(),
-        None => refused(sandbox::ErrorCode::NoSuchLease, sandbox::FaultOrigin::Client),
-    }
-}
-
-async fn release(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> StatusCode {
-    let mut state = gateway.state.lock().unwrap();
-    state.leases.remove(&id);
-    state.released.push(id);
-    StatusCode::NO_CONTENT
-}
-
-async fn exec(
-    State(gateway): State<Arc<Gateway>>,
-    Path(id): Path<String>,
-    Json(request): Json<sandbox::ExecRequest>,
-) -> Response {
-    if gateway.away() {
-        return refused(
-            sandbox::ErrorCode::SandboxUnreachable,
-            sandbox::FaultOrigin::Infrastructure,
-        );
-    }
-    let key = (id.clone(), request.id.clone());
-    {
-        let mut state = gateway.state.lock().unwrap();
-        let Some((lease, priority, _)) = state.leases.get(&id).cloned() else {
-            return refused(sandbox::ErrorCode::NoSuchLease, sandbox::FaultOrigin::Client);
-        };
-        let hooked = gateway.hook.lock().unwrap();
-        let fault = (!state.results.contains_key(&key))
-            .then(|| hooked.as_ref().and_then(|hook| hook(&lease, priority, &request)))
-            .flatten();
-        if let Some((status, body)) = fault {
-            if status == StatusCode::GONE {
-                state.leases.remove(&id);
-            }
-            return (status, Json(body)).into_response();
-        }
-    }
-    // Goes on when the caller is gone, and whoever asks again with the same id waits for the same result.
-    let cell = gateway
-        .state
-        .lock()
-        .unwrap()
-        .results
-        .entry(key.clone())
-        .or_default()
-        .clone();
-    let running = tokio::spawn(async move {
-        let result = cell.get_or_init(|| async {
-            {
-                let mut state = gateway.state.lock().unwrap();
-                *state.ran.entry(key).or_default() += 1;
-                state.evaluations += u32::from(request.id == "eval");
-            }
-            run_command(&gateway, &id, &request).await
-        });
-        result.await.clone()
-    });
-    Json(running.await.unwrap()).into_response()
-}
-
-async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {
-    let argv: Vec<String> = request.argv.iter().map(|part| gateway.translate(lease, part)).collect();
-    let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));
-    let mut command = tokio::process::Command::new(&argv[0]);
-    // Interleaved as they were written, like the real one.
-    command
-        .args(&argv[1..])
-        .current_dir(cwd)
-        .envs(&request.env)
-        .kill_on_drop(true);
-    let began = std::time::Instant::now();
-    let ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), command.output()).await;
-    let millis = began.elapsed().as_millis() as u64;
-    let (exit_code, output, timed_out) = match ended {
-        Ok(out) => {
-            let out = out.unwrap();
-            let text = [out.stderr, out.stdout].concat();
-            (out.status.code(), String::from_utf8_lossy(&text).into_owned(), false)
-        }
-        Err(_) => (None, String::new(), true),
-    };
-    sandbox::ExecResult {
-        id: request.id.clone(),
-        exit_code,
-        signal: None,
-        timed_out,
-        output,
-        omitted_bytes: 0,
-        duration_millis: millis,
-        killed: timed_out.then_some(sandbox::Killed::Timeout),
-    }
-}
-
-async fn put_file(
-    State(gateway): State<Arc<Gateway>>,
-    Path(id): Path<String>,
-    Query(query): Query<HashMap<String, String>>,
-    body: Bytes,
-) -> StatusCode {
-    let path = PathBuf::from(gateway.translate(&id, &query["path"]));
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    // Scripts name the sandbox's paths; patches are left alone.
-    let bytes = match path.extension().is_some_and(|e| e == "sh") {
-        true => gateway.translate(&id, std::str::from_utf8(&body).unwrap()).into_bytes(),
-        false => body.to_vec(),
-    };
-    std::fs::write(path, bytes).unwrap();
-    StatusCode::NO_CONTENT
-}
-
-async fn get_file(
-    State(gateway): State<Arc<Gateway>>,
-    Path(id): Path<String>,
-    Query(query): Query<HashMap<String, String>>,
-) -> Response {
-    match std::fs::read(gateway.translate(&id, &query["path"])) {
-        Ok(bytes) => bytes.into_response(),
-        Err(_) => refused(sandbox::ErrorCode::NoSuchFile, sandbox::FaultOrigin::Client),
-    }
-}
-
-async fn demand(State(gateway): State<Arc<Gateway>>, Json(_): Json<sandbox::Demand>) -> StatusCode {
-    gateway.state.lock().unwrap().demands += 1;
-    StatusCode::NO_CONTENT
-}
-
-// The engine and its agent.
-
-fn engine_router(engine: Arc<Engine>) -> Router {
-    Router::new()
-        .route("/v1/completions", post(complete))
-        .route("/agent/v1/weights", put(order))
-        .route("/agent/v1/status", get(status))
-        .with_state(engine)
-}
-
-async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
-    if !*engine.stuck.lock().unwrap() {
-        engine.serving.lock().unwrap().clone_from(&order.version);
-    }
-    engine.orders.lock().unwrap().push(order);
-    StatusCode::ACCEPTED
-}
-
-async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {
-    Json(engine::AgentStatus {
-        instance: engine.instance.lock().unwrap().clone(),
-        serving: Some(engine.serving.lock().unwrap().clone()),
-        wanted: None,
-        state: engine::AgentState::Idle,
-        message: None,
-        loaded_sha256: None,
-        changed: None,
-    })
-}
-
-async fn complete(
-    State(engine): State<Arc<Engine>>,
-    headers: HeaderMap,
-    Json(request): Json<engine::CompletionRequest>,
-) -> Response {
-    let serving = engine.serving.lock().unwrap().clone();
-    let wanted = headers[engine::WEIGHTS_HEADER].to_str().unwrap().to_owned();
-    if wanted != serving {
-        let body = engine::ErrorBody::wrong_weights(Some(&serving), &wanted);
-        return (StatusCode::CONFLICT, Json(body)).into_response();
-    }
-    let engine::Prompt::Tokens(prompt) = request.prompt else {
-        panic!("text prompt");
-    };
-    if request.routed_experts_from.is_some() && !*engine.reports_experts.lock().unwrap() {
-        let body = engine::ErrorBody::new(engine::ErrorCode::ExpertsNotReported, "it was started without the flag");
-        return (StatusCode::BAD_REQUEST, Json(body)).into_response();
-    }
-    let seed = request.seed.unwrap();
-    let text = engine.tokenizer.decode(&prompt, false).unwrap();
-    let answer = (engine.policy.lock().unwrap())(&text, seed);
-    let mut ids = engine
-        .tokenizer
-        .encode_fast(answer.as_str(), false)
-        .unwrap()
-        .get_ids()
-        .to_vec();
-    ids.push(STOP);
-    let mut finish = engine::FinishReason::Stop;
-    if ids.len() > request.max_tokens as usize {
-        ids.truncate(request.max_tokens as usize);
-        finish = engine::FinishReason::Length;
-    }
-    let whole = [&prompt[..], &ids[..]].concat();
-    let routed_experts = request.routed_experts_from.map(|from| experts::reported(&whole, from));
-    engine.experts_asked.lock().unwrap().push(request.routed_experts_from);
-    engine.asked.lock().unwrap().push((prompt, seed, serving.clone()));
-    let logprobs = vec![-0.25; ids.len()];
-    Json(engine::CompletionResponse {
-        id: "c".into(),
-        object: "text_completion".into(),
-        created: 0,
-        model: request.model,
-        weights_version: serving.clone(),
-        choices: vec![engine::CompletionChoice {
-            index: 0,
-            text: String::new(),
-            token_ids: ids,
-            finish_reason: finish,
-            stop_reason: None,
-            logprobs: Some(engine::ChoiceLogprobs {
-                token_logprobs: logprobs,
-            }),
-            routed_experts,
-            weights_version: serving,
-        }],
-        usage: engine::Usage::default(),
-    })
-    .into_response()
-}
-
-// The trainer.
-
-impl Trainer {
-    pub async fn publish(&self, step: u32) {
-        let lineage = self.lineage.lock().unwrap().clone();
-        let version = paths::weights_version(&lineage, step);
-        let manifest = WeightsManifest {
-            version: version.clone(),
-            lineage,
-            step,
-            parent: None,
-            files: Vec::new(),
-            tensors_sha256: sha256_hex(version.as_bytes()),
-        };
-        self.store
-            .create(&paths::weights_manifest(&version), &manifest)
-            .await
-            .unwrap();
-        *self.step.lock().unwrap() = step;
-    }
-
-    async fn state(&self) -> TrainerState {
-        let step = *self.step.lock().unwrap();
-        let lineage = self.lineage.lock().unwrap().clone();
-        let weights = paths::weights_version(&lineage, step);
-        let manifest = self.store.bytes(&paths::weights_manifest(&weights)).await.unwrap();
-        TrainerState {
-            attempt: 1,
-            world_size: 1,
-            lineage,
-            step,
-            manifest_sha256: sha256_hex(&manifest),
-            weights,
-            checkpoint_step: step,
-            phase: *self.phase.lock().unwrap(),
-            error: None,
-        }
-    }
-
-    fn away(&self) -> bool {
-        let mut away = self.away_for.lock().unwrap();
-        let is_away = *away > 0;
-        *away = away.saturating_sub(1);
-        is_away
-    }
-}
-
-fn trainer_router(trainer: Arc<Trainer>) -> Router {
-    Router::new()
-        .route("/v1/state", get(trainer_state))
-        .route("/v1/steps/{k}", put(put_step).get(get_step))
-        .with_state(trainer)
-}
-
-async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
-    match trainer.away() {
-        true => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-        false => Json(trainer.state().await).into_response(),
-    }
-}
-
-async fn put_step(
-    State(trainer): State<Arc<Trainer>>,
-    Path(k): Path<u32>,
-    Json(request): Json<StepRequest>,
-) -> Response {
-    if trainer.away() {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
-    }
-    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken
-    // one after the other.
-    tokio::spawn(async move {
-        let _one_at_a_time = trainer.orders.lock().await;
-        let state = trainer.state().await;
-        if state.step + 1 != k {
-            return (StatusCode::CONFLICT, Json(state)).into_response();
-        }
-        let bytes = trainer.store.bytes(&request.batch).await.unwrap();
-        assert_eq!(sha256_hex(&bytes), request.sha256);
-        trainer.steps_run.lock().unwrap().push(k);
-        trainer.kept.lock().unwrap().push(request.checkpoint);
-        trainer.publish(k).await;
-        StatusCode::ACCEPTED.into_response()
-    })
-    .await
-    .unwrap()
-}
-
-async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Json<StepState> {
-    let state = trainer.state().await;
-    let done = state.step >= k;
-    Json(StepState {
-        step: k,
-        state: if done { StepPhase::Done } else { StepPhase::Queued },
-        weights: done.then(|| state.weights.clone()),
-        manifest_sha256: done.then(|| state.manifest_sha256.clone()),
-        metrics: None,
-        error: None,
-    })
 }

@@ -3,6 +3,7 @@
 //! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
 //! that merely mentions the sentinel does not submit.
 
+use super::{LoopAgent, Observation};
 use crate::template::ChatMessage;
 use grpo_records::{ExecSummary, TurnAction};
 use minijinja::{Environment, UndefinedBehavior, context};
@@ -61,19 +62,8 @@ impl BashAgent {
         })
     }
 
-    /// The messages before the first answer.
-    pub fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
-        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
-        let mut messages = Vec::new();
-        if self.has_system {
-            messages.push(ChatMessage::new("system", render("system")?));
-        }
-        messages.push(ChatMessage::new("user", render("task")?));
-        Ok(messages)
-    }
-
     /// What is said after a command ran.
-    pub fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
+    fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
         self.environment.get_template("observation")?.render(context! {
             output => output.trim_end_matches('\n'),
             exitCode => exec.exit_code,
@@ -86,7 +76,7 @@ impl BashAgent {
     }
 
     /// What is said when there was nothing to run.
-    pub fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
+    fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
         let (blocks, truncated) = match action {
             TurnAction::FormatError { blocks } => (*blocks, false),
             _ => (0, true),
@@ -127,15 +117,56 @@ impl BashAgent {
     }
 
     /// True when a command that succeeded printed the sentinel as the first line that is not blank.
-    pub fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
+    fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
         exec.exit_code == Some(0)
             && !exec.timed_out
             && output.lines().map(str::trim).find(|line| !line.is_empty()) == Some(self.sentinel.as_str())
     }
 }
 
+impl LoopAgent for BashAgent {
+    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
+        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
+        let mut messages = Vec::new();
+        if self.has_system {
+            messages.push(ChatMessage::new("system", render("system")?));
+        }
+        messages.push(ChatMessage::new("user", render("task")?));
+        Ok(messages)
+    }
+
+    fn parse(&self, answer: &str) -> TurnAction {
+        action_of(answer)
+    }
+
+    fn command<'a>(&self, action: &'a TurnAction) -> Option<&'a str> {
+        match action {
+            TurnAction::Command { command } => Some(command),
+            TurnAction::FormatError { .. } | TurnAction::Truncated => None,
+        }
+    }
+
+    fn observe(
+        &self,
+        action: &TurnAction,
+        ran: Option<(&str, &ExecSummary)>,
+        turns_left: u32,
+    ) -> Result<Observation, minijinja::Error> {
+        Ok(match ran {
+            Some((output, exec)) => Observation {
+                text: self.observation(output, exec, turns_left)?,
+                submitted: self.is_submission(output, exec),
+            },
+            None => Observation {
+                text: self.format_error(action, turns_left)?,
+                submitted: false,
+            },
+        })
+    }
+}
+
 /// Exactly one ```` ```bash ```` block, or a format error that says how many there were.
-pub fn action_of(answer: &str) -> TurnAction {
+fn action_of(answer: &str) -> TurnAction {
     let mut blocks = blocks_of(answer);
     match (blocks.pop(), blocks.len()) {
         (Some(command), 0) => TurnAction::Command { command },
@@ -169,94 +200,4 @@ fn blocks_of(answer: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ran(exit: i32) -> ExecSummary {
-        ExecSummary {
-            exec: "e".into(),
-            exit_code: Some(exit),
-            signal: None,
-            timed_out: false,
-            killed: None,
-            output_bytes: 0,
-            omitted_bytes: 0,
-            duration_millis: 1,
-        }
-    }
-
-    fn agent() -> BashAgent {
-        BashAgent::new(&Prompts::default(), Value::Null).unwrap()
-    }
-
-    /// Defect 10.
-    #[test]
-    fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
-        let one = "Look.\n```bash\ngrep -n '' $F\nls\n```";
-        assert_eq!(
-            action_of(one),
-            TurnAction::Command {
-                command: "grep -n '' $F\nls".into()
-            }
-        );
-        let two = format!("{one}\nand\n{one}");
-        assert_eq!(action_of(&two), TurnAction::FormatError { blocks: 2 });
-        assert_eq!(action_of("I am done."), TurnAction::FormatError { blocks: 0 });
-        assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
-        assert_eq!(action_of("```bashful\nls\n```"), TurnAction::FormatError { blocks: 0 });
-    }
-
-    #[test]
-    fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_fence() {
-        let answer = "```bash\ncat <<'E'\n``\nE\n```\nrest";
-        assert_eq!(
-            action_of(answer),
-            TurnAction::Command {
-                command: "cat <<'E'\n``\nE".into()
-            }
-        );
-    }
-
-    /// Defect 11.
-    #[test]
-    fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {
-        let agent = agent();
-        assert!(!agent.is_submission("grep found: SUBMIT\n", &ran(0)));
-        assert!(!agent.is_submission("x\nSUBMIT\n", &ran(0)));
-        assert!(!agent.is_submission("SUBMIT\n", &ran(1)));
-        assert!(agent.is_submission("\nSUBMIT\nanything", &ran(0)));
-    }
-
-    #[test]
-    fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
-        let task = Map::from_iter([("problem_statement".to_owned(), Value::String("Bug in f.".into()))]);
-        let opening = agent().opening(&task).unwrap();
-        assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
-        assert_eq!(opening[1].content, "Bug in f.");
-        assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
-    }
-
-    #[test]
-    fn a_template_that_only_a_killed_command_would_break_is_found_before_the_run() {
-        let prompts = Prompts {
-            observation: "{{ exitCode + 1 }}".into(),
-            ..Prompts::default()
-        };
-        assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err());
-        assert!(agent().rehearse().is_ok());
-    }
-
-    #[test]
-    fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
-        let prompts = Prompts {
-            task: "{{ task.patch }}".into(),
-            ..Prompts::default()
-        };
-        assert!(
-            BashAgent::new(&prompts, Value::Null)
-                .unwrap()
-                .opening(&Map::new())
-                .is_err()
-        );
-    }
-}
+mod tests;

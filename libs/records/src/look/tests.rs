@@ -1,0 +1,154 @@
+use super::*;
+use crate::{Outcome, fixture};
+use proptest::prelude::*;
+
+fn store() -> (tempfile::TempDir, Records) {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let records = Records::below(dir.path());
+    (dir, records)
+}
+
+fn of(scope: &str) -> EpisodesOf {
+    EpisodesOf {
+        scope: scope.into(),
+        ..EpisodesOf::default()
+    }
+}
+
+#[test]
+fn iterations_and_evaluations_are_found_by_their_folders() {
+    let (_dir, records) = store();
+    let named: Vec<String> = records.contents().unwrap().scopes.iter().map(paths::scope).collect();
+    assert_eq!(named, ["rollouts/iter-000001", "evaluations/heldout/a-v0"]);
+}
+
+#[test]
+fn an_empty_store_has_no_episodes_and_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Records::below(dir.path());
+    assert_eq!(records.contents().unwrap(), Contents::default());
+    assert_eq!(
+        records.episodes(&of("rollouts/iter-000001")).unwrap(),
+        EpisodePage::default()
+    );
+}
+
+#[test]
+fn pages_follow_each_other_without_gap_or_repetition() {
+    let (_dir, records) = store();
+    let mut wanted = EpisodesOf {
+        limit: Some(3),
+        ..of("rollouts/iter-000001")
+    };
+    let first = records.episodes(&wanted).unwrap();
+    assert_eq!(first.episodes.len(), 3);
+    wanted.after = first.next.clone();
+    let second = records.episodes(&wanted).unwrap();
+    let names: Vec<&str> = first
+        .episodes
+        .iter()
+        .chain(&second.episodes)
+        .map(Episode::name)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "psf__requests-1__g0__i0",
+            "psf__requests-1__g0__i1",
+            "psf__requests-1__g0__i2",
+            "psf__requests-1__g0__i3"
+        ]
+    );
+    assert_eq!(second.next, None);
+    let outcomes: Vec<Option<Outcome>> = first
+        .episodes
+        .iter()
+        .chain(&second.episodes)
+        .map(|episode| episode.meta.as_ref().map(|meta| meta.outcome.clone()))
+        .collect();
+    assert_eq!((&outcomes[0], &outcomes[3]), (&Some(Outcome::Resolved), &None));
+}
+
+#[test]
+fn turns_come_in_pages_that_end_at_the_last_one() {
+    let (dir, records) = store();
+    let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
+    for number in 2..20 {
+        let turn = serde_json::to_vec(&fixture::turn(number, "true", "")).unwrap();
+        std::fs::write(dir.path().join(paths::turn(path, number)), turn).unwrap();
+    }
+    let page = |from: u32| {
+        records
+            .turns(&TurnsOf {
+                path: path.into(),
+                from,
+            })
+            .unwrap()
+    };
+    let (first, last) = (page(0), page(16));
+    assert_eq!((first.turns.len(), first.next), (TURNS_A_PAGE, Some(16)));
+    assert_eq!((last.turns.len(), last.next), (4, None));
+}
+
+#[test]
+fn a_record_too_large_to_read_is_refused_and_a_long_patch_cut() {
+    let (dir, records) = store();
+    let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
+    std::fs::write(dir.path().join(paths::patch(path)), vec![b'x'; (1 << 20) + 7]).unwrap();
+    let view = records.episode(path).unwrap();
+    assert_eq!((view.patch.unwrap().len(), view.patch_omitted), (1 << 20, 7));
+    let file = std::fs::File::create(dir.path().join(paths::trajectory(path))).unwrap();
+    file.set_len(LARGEST_RECORD + 1).unwrap();
+    assert_eq!(records.episode(path).unwrap_err().code, RefusalCode::TooLarge);
+}
+
+#[test]
+fn a_path_that_leaves_the_episodes_is_refused_before_any_file_is_touched() {
+    let (_dir, records) = store();
+    for path in [
+        "journal/0000000001.json",
+        "rollouts/iter-000001",
+        "rollouts/iter-000001/..",
+        "rollouts/iter-1/x",
+        "rollouts/../journal/x",
+        "evaluations/../rollouts/iter-000001",
+        "/etc/passwd",
+        "",
+    ] {
+        assert_eq!(records.episode(path).unwrap_err().code, RefusalCode::BadPath, "{path}");
+        assert_eq!(
+            records
+                .turns(&TurnsOf {
+                    path: path.into(),
+                    from: 0
+                })
+                .unwrap_err()
+                .code,
+            RefusalCode::BadPath,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        records.episodes(&of("weights/a-v1")).unwrap_err().code,
+        RefusalCode::BadPath
+    );
+}
+
+proptest! {
+    #[test]
+    fn only_paths_that_a_store_writes_are_taken(path in "[a-z0-9./_-]{0,40}|(rollouts|evaluations)/[a-z0-9./_-]{0,30}") {
+        if let Some((scope, name)) = paths::parse_episode(&path) {
+            prop_assert_eq!(format!("{}/{name}", paths::scope(&scope)), path.clone());
+            prop_assert!(path.split('/').all(paths::is_plain_name));
+        }
+    }
+
+    #[test]
+    fn every_scope_is_found_again_by_its_path(iteration in 0u32.., set in "[a-z][a-z0-9-]{0,20}", step in 0u32..) {
+        let weights = paths::weights_version("l1", step);
+        for scope in [EpisodeScope::Iteration { iteration }, EpisodeScope::Evaluation { set: set.clone(), weights: weights.clone() }] {
+            prop_assert_eq!(paths::parse_scope(&paths::scope(&scope)), Some(scope));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+use super::*;
+
+fn ran(exit: i32) -> ExecSummary {
+    ExecSummary {
+        exec: "e".into(),
+        exit_code: Some(exit),
+        signal: None,
+        timed_out: false,
+        killed: None,
+        output_bytes: 0,
+        omitted_bytes: 0,
+        duration_millis: 1,
+    }
+}
+
+fn agent() -> BashAgent {
+    BashAgent::new(&Prompts::default(), Value::Null).unwrap()
+}
+
+/// Defect 10.
+#[test]
+fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
+    let one = "Look.\n```bash\ngrep -n '' $F\nls\n```";
+    assert_eq!(
+        action_of(one),
+        TurnAction::Command {
+            command: "grep -n '' $F\nls".into()
+        }
+    );
+    let two = format!("{one}\nand\n{one}");
+    assert_eq!(action_of(&two), TurnAction::FormatError { blocks: 2 });
+    assert_eq!(action_of("I am done."), TurnAction::FormatError { blocks: 0 });
+    assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
+    assert_eq!(action_of("```bashful\nls\n```"), TurnAction::FormatError { blocks: 0 });
+}
+
+#[test]
+fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_fence() {
+    let answer = "```bash\ncat <<'E'\n``\nE\n```\nrest";
+    assert_eq!(
+        action_of(answer),
+        TurnAction::Command {
+            command: "cat <<'E'\n``\nE".into()
+        }
+    );
+}
+
+/// Defect 11.
+#[test]
+fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {
+    let agent = agent();
+    assert!(!agent.is_submission("grep found: SUBMIT\n", &ran(0)));
+    assert!(!agent.is_submission("x\nSUBMIT\n", &ran(0)));
+    assert!(!agent.is_submission("SUBMIT\n", &ran(1)));
+    assert!(agent.is_submission("\nSUBMIT\nanything", &ran(0)));
+}
+
+#[test]
+fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
+    let task = Map::from_iter([("problem_statement".to_owned(), Value::String("Bug in f.".into()))]);
+    let opening = agent().opening(&task).unwrap();
+    assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
+    assert_eq!(opening[1].content, "Bug in f.");
+    assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
+}
+
+#[test]
+fn a_template_that_only_a_killed_command_would_break_is_found_before_the_run() {
+    let prompts = Prompts {
+        observation: "{{ exitCode + 1 }}".into(),
+        ..Prompts::default()
+    };
+    assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err());
+    assert!(agent().rehearse().is_ok());
+}
+
+#[test]
+fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
+    let prompts = Prompts {
+        task: "{{ task.patch }}".into(),
+        ..Prompts::default()
+    };
+    assert!(
+        BashAgent::new(&prompts, Value::Null)
+            .unwrap()
+            .opening(&Map::new())
+            .is_err()
+    );
+}

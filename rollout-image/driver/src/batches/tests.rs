@@ -1,0 +1,123 @@
+use super::*;
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, SCHEMA, VoidReason, WeightsSpan};
+
+async fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
+    let key = EpisodeKey {
+        scope: EpisodeScope::Iteration { iteration: 1 },
+        instance: "a".into(),
+        group,
+        sample,
+    };
+    let record = EpisodeRecord {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        run: "u".into(),
+        key: key.clone(),
+        attempt: 1,
+        task: 0,
+        image: "i".into(),
+        end: EpisodeEnd::Submitted,
+        turns: 1,
+        messages: Vec::new(),
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        prompt_length: 1,
+        tokens: vec![1, 2],
+        mask: vec![0, 1],
+        logprobs: vec![0.0, -0.5],
+        weights: vec![WeightsSpan {
+            from: 1,
+            to: 2,
+            version: version.into(),
+        }],
+        experts: Vec::new(),
+        truncated: false,
+        started_at: 0,
+        finished_at: 1,
+    };
+    store.create(&paths::trajectory(&key.dir(1)), &record).await.unwrap();
+    let reward = match outcome {
+        Outcome::Resolved => Some(1.0),
+        Outcome::Unresolved => Some(0.0),
+        Outcome::Void { .. } => None,
+    };
+    EpisodeMeta {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        run: "u".into(),
+        key,
+        attempt: 1,
+        outcome,
+        reward,
+        end: EpisodeEnd::Submitted,
+        turns: 1,
+        tokens: 2,
+        sampled_tokens: 1,
+        format_errors: 0,
+        truncated: false,
+        weights: vec![version.into()],
+        patch_bytes: 0,
+        patch_sha256: None,
+        grade: None,
+        message: None,
+        agent_millis: 0,
+        grade_millis: 0,
+        waited_millis: 0,
+        at: 0,
+    }
+}
+
+fn heading(max_staleness: u32, step: u32) -> Heading {
+    Heading {
+        writer: Writer::driver(1),
+        run: "u".into(),
+        iteration: step,
+        step,
+        max_staleness,
+    }
+}
+
+/// Defects 17 and 25: a void is not a zero; it leaves group, baseline and batch.
+#[tokio::test]
+async fn a_void_leaves_its_group_and_a_group_of_one_is_dropped_and_counted() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "n/r").unwrap();
+    let void = || Outcome::void(VoidReason::SandboxLost);
+    let metas = [
+        episode(&store, 0, 0, Outcome::Resolved, "a-v0").await,
+        episode(&store, 0, 1, void(), "a-v0").await,
+        episode(&store, 0, 2, Outcome::Unresolved, "a-v0").await,
+        episode(&store, 1, 0, Outcome::Resolved, "a-v0").await,
+        episode(&store, 1, 1, void(), "a-v0").await,
+    ];
+    let made = make(&store, heading(0, 1), &metas).await.unwrap();
+    assert_eq!(made.batch.rows.len(), 2);
+    assert_eq!(made.batch.groups[0].rewards, [1.0, 0.0]);
+    assert_eq!(made.batch.groups[0].voids, 1);
+    assert!(matches!(
+        made.dropped[..],
+        [Event::GroupDropped { group: 1, valid: 1, .. }]
+    ));
+}
+
+#[tokio::test]
+async fn tokens_of_weights_older_than_allowed_do_not_get_into_a_batch() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "n/r").unwrap();
+    let metas = [
+        episode(&store, 0, 0, Outcome::Resolved, "a-v1").await,
+        episode(&store, 0, 1, Outcome::Unresolved, "a-v1").await,
+        episode(&store, 0, 2, Outcome::Unresolved, "a-v0").await,
+    ];
+    let strict = make(&store, heading(0, 2), &metas).await.unwrap();
+    assert_eq!(
+        (strict.batch.rows.len(), strict.too_stale, strict.staleness_max),
+        (2, 1, 0)
+    );
+    let loose = make(&store, heading(1, 2), &metas).await.unwrap();
+    assert_eq!(
+        (loose.batch.rows.len(), loose.too_stale, loose.staleness_max),
+        (3, 0, 1)
+    );
+}

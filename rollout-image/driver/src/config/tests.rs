@@ -1,0 +1,20 @@
+use super::*;
+
+#[test]
+fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
+    let run: grpo_crds::GrpoRun = serde_json::from_value(json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "r", "namespace": "n"},
+        "spec": {
+            "model": {"image": {"reference": "example.com/model:1"}},
+            "agent": {"bash": {}},
+            "trainer": {"gpusPerNode": 8, "colocate": true},
+            "inference": {"pool": {"engine": {"embedded": {}}}},
+            "sandboxes": {"pool": {"max": 4}},
+            "store": {"persistentVolumeClaim": {"claimName": "runs"}}
+        }
+    }))
+    .unwrap();
+    let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
+    assert_eq!(fault.reason, support::REASON);
+    assert!(fault.message.contains("spec.trainer.colocate: true"), "{fault}");
+}

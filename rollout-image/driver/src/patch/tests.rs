@@ -1,0 +1,190 @@
+use super::*;
+use std::path::Path;
+use std::process::{Command, Output};
+
+struct Repo {
+    dir: tempfile::TempDir,
+    base: String,
+}
+
+fn run(argv: &[String]) -> Output {
+    Command::new(&argv[0]).args(&argv[1..]).output().unwrap()
+}
+
+fn sh(dir: &Path, script: &str) -> String {
+    let out = Command::new("sh")
+        .arg("-euc")
+        .arg(script)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{script}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}
+
+const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a;";
+
+impl Repo {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        sh(
+            dir.path(),
+            &format!(
+                "{GIT} git init -q repo; cd repo; printf 'one\\ntwo\\n' > a.py; printf 'gone\\n' > gone.py; printf 'same\\ntext\\n' > old.py
+                     printf '\\000\\001bin' > blob; printf 'x\\r\\ny\\r\\n' > crlf.txt; printf '/t\\n' > .git/info/exclude
+                     git add -A; git commit -qm base; echo private > t"
+            ),
+        );
+        sh(dir.path(), "cp -a repo fresh");
+        let base = sh(&dir.path().join("repo"), "git rev-parse HEAD");
+        Self { dir, base }
+    }
+
+    fn tree(&self) -> String {
+        self.dir.path().join("repo").to_str().unwrap().to_owned()
+    }
+
+    fn policy(&self, script: &str) {
+        sh(&self.dir.path().join("repo"), &format!("{GIT} {script}"));
+    }
+
+    fn take(&self) -> Output {
+        let out = self.dir.path().join("out/patch.diff");
+        run(&take_to(&self.tree(), &self.base, out.to_str().unwrap(), MAX_PATCH))
+    }
+
+    fn patch(&self) -> Vec<u8> {
+        let out = self.take();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        std::fs::read(self.dir.path().join("out/patch.diff")).unwrap()
+    }
+
+    /// Takes the patch, applies it to a fresh copy, and says whether the two trees are the same.
+    fn survives(&self) -> bool {
+        let patch = self.patch();
+        assert!(!patch.is_empty());
+        let fresh = self.dir.path().join("fresh");
+        let file = self.dir.path().join("out/patch.diff");
+        let out = run(&apply_from(fresh.to_str().unwrap(), &self.base, file.to_str().unwrap()));
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let diff = Command::new("diff")
+            .args(["-r", "--no-dereference", "-x", ".git", "repo", "fresh"])
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap();
+        print!("{}", String::from_utf8_lossy(&diff.stdout));
+        diff.status.success()
+    }
+}
+
+#[test]
+fn nothing_changed_is_an_empty_patch() {
+    assert!(Repo::new().patch().is_empty());
+}
+
+/// Defect 12.
+#[test]
+fn new_deleted_renamed_and_binary_files_reach_the_grader() {
+    let repo = Repo::new();
+    repo.policy(
+        "echo new > 'new file.py'; mkdir d; echo deep > d/deep.py; rm gone.py; mv old.py renamed.py
+             printf '\\000\\377changed' > blob; chmod +x a.py; ln -s a.py link; echo three >> a.py",
+    );
+    assert!(repo.survives());
+}
+
+/// Defect 12: a helper that lies in the tree by the image's own wish is not part of the patch.
+#[test]
+fn what_the_image_excludes_stays_out_of_the_patch() {
+    let repo = Repo::new();
+    repo.policy("echo tampered > t; echo x >> a.py");
+    assert!(!String::from_utf8(repo.patch()).unwrap().contains("tampered"));
+}
+
+#[test]
+fn what_the_policy_commits_stages_or_hides_in_its_index_is_in_the_patch_all_the_same() {
+    let repo = Repo::new();
+    repo.policy(
+        "echo committed > c.py; git add c.py; git commit -qm mine; echo staged > s.py; git add s.py
+             git update-index --assume-unchanged a.py; echo hidden >> a.py; git update-index --skip-worktree old.py; echo also >> old.py",
+    );
+    assert!(repo.survives());
+}
+
+#[test]
+fn hostile_configuration_attributes_and_hooks_have_no_say() {
+    let repo = Repo::new();
+    repo.policy(
+        "git config diff.external 'sh -c \"echo forged\"'; git config diff.noprefix true; git config core.autocrlf true
+             git config filter.evil.clean 'echo cleaned'; git config core.fsmonitor 'touch fsmonitor-ran'; git config diff.forge.textconv 'echo conv'
+             git config core.excludesFile /tmp/nothing; git config core.hooksPath hooks; git config core.quotePath false
+             printf '*.py filter=evil diff=forge -diff\\n*.txt text eol=crlf\\n' > .gitattributes
+             echo four >> a.py; printf 'x\\r\\nz\\r\\n' > crlf.txt",
+    );
+    assert!(repo.survives());
+    assert!(!repo.dir.path().join("repo/fsmonitor-ran").exists());
+}
+
+#[test]
+fn a_repository_made_inside_the_tree_is_so_many_files() {
+    let repo = Repo::new();
+    repo.policy("mkdir inner; cd inner; git init -q; echo x > x.py");
+    repo.patch();
+    assert!(String::from_utf8(repo.patch()).unwrap().contains("inner/x.py"));
+}
+
+#[test]
+fn a_broken_checkout_is_told_from_everything_else() {
+    let repo = Repo::new();
+    repo.policy("rm -rf .git/objects");
+    assert_eq!(repo.take().status.code(), Some(BROKEN_CHECKOUT));
+    let gone = Repo::new();
+    gone.policy("rm -rf .git");
+    assert_eq!(gone.take().status.code(), Some(BROKEN_CHECKOUT));
+}
+
+#[test]
+fn a_patch_beyond_the_limit_is_refused_where_it_is_made() {
+    let repo = Repo::new();
+    repo.policy("seq 1 2000 > big.txt");
+    let out = repo.dir.path().join("out/patch.diff");
+    let argv = take_to(&repo.tree(), &repo.base, out.to_str().unwrap(), 1000);
+    assert_eq!(run(&argv).status.code(), Some(PATCH_TOO_LARGE));
+}
+
+#[test]
+fn a_patch_applies_to_an_image_whose_tree_is_not_its_commit() {
+    let repo = Repo::new();
+    sh(
+        repo.dir.path(),
+        "for d in repo fresh; do echo baked >> $d/a.py; echo extra > $d/extra.txt; done",
+    );
+    repo.policy("echo five >> old.py");
+    assert!(repo.survives());
+}
+
+#[test]
+fn a_patch_of_another_tree_does_not_apply_and_says_so() {
+    let repo = Repo::new();
+    let patch = repo.dir.path().join("other.diff");
+    std::fs::write(
+        &patch,
+        "diff --git a/none.py b/none.py\n--- a/none.py\n+++ b/none.py\n@@ -1,2 +1,2 @@\n-was\n+is\n context\n",
+    )
+    .unwrap();
+    let fresh = repo.dir.path().join("fresh");
+    let argv = apply_from(fresh.to_str().unwrap(), &repo.base, patch.to_str().unwrap());
+    assert_eq!(run(&argv).status.code(), Some(DOES_NOT_APPLY));
+}
+
+/// Defect 16: no delimiter in the patch can end it early, because no heredoc carries it.
+#[test]
+fn a_patch_that_spells_a_heredoc_delimiter_arrives_whole() {
+    let repo = Repo::new();
+    repo.policy("printf 'EOF\\nEOF_114329324912\\nrm -rf /\\n' > a.py");
+    assert!(repo.survives());
+}

@@ -1,0 +1,78 @@
+use super::*;
+
+#[test]
+fn a_change_of_stage_is_written_at_once_and_a_count_waits() {
+    let board = Board::new("u", 3);
+    let first = board.watch().borrow().clone();
+    let written = (first.clone(), Instant::now());
+    board.change(|p| p.episodes_done = Some(1));
+    assert!(!due(&board.watch().borrow(), Some(&written)));
+    board.begin(Stage::Rollout);
+    assert!(due(&board.watch().borrow(), Some(&written)));
+    let long_ago = Instant::now().checked_sub(WRITE_EVERY).unwrap();
+    let old = (
+        Progress {
+            episodes_done: Some(0),
+            ..board.watch().borrow().clone()
+        },
+        long_ago,
+    );
+    assert!(due(&board.watch().borrow(), Some(&old)));
+}
+
+#[test]
+fn stages_overlap_and_the_one_people_wait_for_is_in_front() {
+    let board = Board::new("u", 3);
+    board.begin(Stage::Training);
+    board.begin(Stage::Rollout);
+    let now = board.now();
+    assert_eq!(
+        (now.stage, now.stages),
+        (Some(Stage::Rollout), vec![Stage::Training, Stage::Rollout])
+    );
+    board.end(Stage::Rollout);
+    assert_eq!(board.now().stage, Some(Stage::Training));
+}
+
+#[tokio::test]
+async fn a_write_applies_progress_alone_and_names_the_runs_uid() {
+    use axum::extract::{Request, State};
+    use std::sync::{Arc, Mutex};
+    type WrittenRequests = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
+    let seen: WrittenRequests = Arc::default();
+    async fn take(State(seen): State<WrittenRequests>, request: Request) -> axum::Json<serde_json::Value> {
+        let at = format!("{} {}", request.method(), request.uri());
+        let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        seen.lock().unwrap().push((at, body.clone()));
+        axum::Json(json!({
+            "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": body["metadata"],
+            "spec": {
+                "model": {"image": {"reference": "m"}}, "tasks": {}, "agent": {"bash": {}}, "inference": {}, "sandboxes": {}, "store": {},
+            },
+        }))
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(take).with_state(seen.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+    let board = Board::new("uid-1", 3);
+    board.begin(Stage::Rollout);
+    assert!(write_last(client, "ns", "run", &board.now()).await);
+    let (at, body) = seen.lock().unwrap()[0].clone();
+    assert!(
+        at.starts_with("PATCH /apis/grpo.dev/v1alpha1/namespaces/ns/grporuns/run/status?"),
+        "{at}"
+    );
+    assert!(
+        at.contains("fieldManager=grpo-driver") && at.contains("force=true"),
+        "{at}"
+    );
+    assert_eq!(body["metadata"]["uid"], "uid-1");
+    assert_eq!(
+        body["status"].as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["progress"]
+    );
+    assert_eq!(body["status"]["progress"]["stage"], "Rollout");
+}

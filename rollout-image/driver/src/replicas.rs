@@ -1,0 +1,147 @@
+//! The replicas of the engine pool: which there are, which may be asked, and, in [`switch`], which weights each serves.
+//!
+//! The replicas are the addresses that the pool's headless service resolves to, looked up every second. One is eligible
+//! unless it is known to serve other weights or has failed a moment ago; of the eligible ones the least busy is taken.
+
+pub mod switch;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a replica that did not answer is left alone.
+const COOL_DOWN: Duration = Duration::from_secs(1);
+/// How long the list of addresses is trusted.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the replicas are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// All addresses of this name, on this port.
+    Name {
+        host: String,
+        port: u16,
+    },
+    Fixed(Vec<SocketAddr>),
+}
+
+#[derive(Debug, Default, Clone)]
+struct Replica {
+    in_flight: usize,
+    serving: Option<String>,
+    rest_until: Option<Instant>,
+}
+
+/// The pool, as the driver sees it. Cloning is cheap.
+#[derive(Clone)]
+pub struct Replicas {
+    endpoints: Endpoints,
+    known: Arc<Mutex<BTreeMap<SocketAddr, Replica>>>,
+    looked_up: Arc<tokio::sync::Mutex<Option<Instant>>>,
+}
+
+impl Replicas {
+    pub fn new(endpoints: Endpoints) -> Self {
+        Self {
+            endpoints,
+            known: Arc::default(),
+            looked_up: Arc::default(),
+        }
+    }
+
+    /// The name of the pool, for messages.
+    pub fn host(&self) -> String {
+        match &self.endpoints {
+            Endpoints::Name { host, .. } => host.clone(),
+            Endpoints::Fixed(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// Every replica there is now.
+    pub async fn all(&self) -> Vec<SocketAddr> {
+        let mut looked_up = self.looked_up.lock().await;
+        if looked_up.is_none_or(|at| at.elapsed() >= LOOK_UP_EVERY) {
+            match self.look_up().await {
+                Ok(found) => self.remember(&found),
+                // A name without addresses and a resolver that is away look alike; what was known stays in use.
+                Err(error) => tracing::debug!(host = %self.host(), %error, "looking up the engines"),
+            }
+            *looked_up = Some(Instant::now());
+        }
+        self.known().keys().copied().collect()
+    }
+
+    /// How many are known.
+    pub fn count(&self) -> usize {
+        self.known().len()
+    }
+
+    /// Remembers what a replica said it serves.
+    pub fn serves(&self, replica: SocketAddr, version: &Option<String>) {
+        self.with(replica, |r| r.serving.clone_from(version));
+    }
+
+    /// Leaves a replica alone for a moment.
+    pub fn rest(&self, replica: SocketAddr) {
+        self.with(replica, |r| r.rest_until = Some(Instant::now() + COOL_DOWN));
+    }
+
+    async fn look_up(&self) -> std::io::Result<Vec<SocketAddr>> {
+        match &self.endpoints {
+            Endpoints::Fixed(all) => Ok(all.clone()),
+            Endpoints::Name { host, port } => {
+                let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+                Ok(found.collect())
+            }
+        }
+    }
+
+    fn remember(&self, found: &[SocketAddr]) {
+        let mut known = self.known();
+        known.retain(|replica, state| found.contains(replica) || state.in_flight > 0);
+        for replica in found {
+            known.entry(*replica).or_default();
+        }
+    }
+
+    /// Takes the least busy replica that is not known to serve something else, and counts the request as its own until
+    /// the guard is dropped.
+    pub fn least_busy(&self, version: &str) -> Option<InFlight> {
+        let mut known = self.known();
+        let now = Instant::now();
+        let (replica, state) = known
+            .iter_mut()
+            .filter(|(_, r)| r.rest_until.is_none_or(|until| until <= now))
+            .filter(|(_, r)| r.serving.as_deref().is_none_or(|serving| serving == version))
+            .min_by_key(|(_, r)| r.in_flight)?;
+        state.in_flight += 1;
+        Some(InFlight {
+            replica: *replica,
+            replicas: self.clone(),
+        })
+    }
+
+    fn with(&self, replica: SocketAddr, change: impl FnOnce(&mut Replica)) {
+        if let Some(state) = self.known().get_mut(&replica) {
+            change(state);
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<SocketAddr, Replica>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that a replica works on.
+pub struct InFlight {
+    pub replica: SocketAddr,
+    replicas: Replicas,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.replicas
+            .with(self.replica, |r| r.in_flight = r.in_flight.saturating_sub(1));
+    }
+}

@@ -1,0 +1,79 @@
+//! From a row of SWE-bench 5 to a task.
+
+use super::Task;
+use super::reader::Row;
+use crate::fault::TerminalFault;
+use grpo_records::paths::is_plain_name;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// `index`: the task's position among the selected ones.
+pub fn task(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
+    let instance = text(&row, "instance_id")?;
+    if !is_plain_name(&instance) {
+        let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");
+        return Err(row.place.fault("instance_id", what));
+    }
+    for field in [
+        "problem_statement",
+        "repo",
+        "version",
+        "eval_script",
+        "log_parser",
+        "eval_type",
+    ] {
+        text(&row, field)?;
+    }
+    for field in ["FAIL_TO_PASS", "PASS_TO_PASS"] {
+        tests(&row, field)?;
+    }
+    let image = image(&row, &instance)?;
+    let env = match row.fields.get("env") {
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(value) => serde_json::from_value(value.clone())
+            .map_err(|_| row.place.fault("env", "not an object of names and texts"))?,
+    };
+    let mut fields = row.fields;
+    fields.insert("image".to_owned(), Value::String(image.clone()));
+    Ok(Task {
+        index: index as u32,
+        image,
+        base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
+        env,
+        sha256: row.sha256,
+        row: Arc::new(Value::Object(fields)),
+        instance,
+    })
+}
+
+fn text(row: &Row<'_>, field: &str) -> Result<String, TerminalFault> {
+    match row.fields.get(field) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(row.place.fault(field, "not a text")),
+        None => Err(row.place.fault(field, "missing")),
+    }
+}
+
+/// The lists come as lists, or as JSON in a text.
+fn tests(row: &Row<'_>, field: &str) -> Result<Vec<String>, TerminalFault> {
+    let read = match row.fields.get(field) {
+        None => return Err(row.place.fault(field, "missing")),
+        Some(Value::String(text)) => serde_json::from_str(text),
+        Some(value) => serde_json::from_value(value.clone()),
+    };
+    read.map_err(|error| row.place.fault(field, format!("not a list of test names: {error}")))
+}
+
+/// The row's own image wins; SWE-bench's naming rule is for rows that have none.
+fn image(row: &Row<'_>, instance: &str) -> Result<String, TerminalFault> {
+    for field in ["image", "image_name", "docker_image"] {
+        match row.fields.get(field) {
+            Some(Value::String(image)) if !image.is_empty() => return Ok(image.clone()),
+            None | Some(Value::Null) => {}
+            Some(_) => return Err(row.place.fault(field, "not the name of an image")),
+        }
+    }
+    let id = instance.replace("__", "_1776_").to_lowercase();
+    Ok(format!("docker.io/swebench/sweb.eval.x86_64.{id}:latest"))
+}

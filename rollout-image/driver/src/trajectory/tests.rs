@@ -1,0 +1,115 @@
+use super::*;
+use grpo_records::{SCHEMA, Writer};
+
+fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
+    TurnRecord {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        episode: "a__g0__i0".into(),
+        turn: number,
+        lease: "l".into(),
+        prompt_length,
+        prompt: if number == 0 { vec![1, 2, 3] } else { Vec::new() },
+        seed: 1,
+        sampled: vec![10, 11],
+        logprobs: vec![-0.5, -0.25],
+        weights: weights.into(),
+        finish: "stop".into(),
+        experts: None,
+        text: "x".into(),
+        action: TurnAction::FormatError { blocks: 0 },
+        exec: None,
+        observation: vec![20],
+        observation_text: "o".into(),
+        end: None,
+        sample_millis: 1,
+        exec_millis: 0,
+        waited_millis: 0,
+        at: 5,
+    }
+}
+
+/// Defects 22 and 23: observations stand between turns, and the mask is on what was sampled, not counted from an
+/// end.
+#[test]
+fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
+    let mut trajectory = Trajectory::default();
+    trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+    trajectory.push(&turn(1, 6, "a-v0")).unwrap();
+    assert_eq!(trajectory.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
+    assert_eq!(trajectory.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
+    assert_eq!(trajectory.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
+    assert_eq!(trajectory.weights.len(), 1);
+}
+
+#[test]
+fn another_version_opens_another_span() {
+    let mut trajectory = Trajectory::default();
+    trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+    trajectory.push(&turn(1, 6, "a-v1")).unwrap();
+    let spans: Vec<(usize, usize, &str)> = trajectory
+        .weights
+        .iter()
+        .map(|s| (s.from, s.to, s.version.as_str()))
+        .collect();
+    assert_eq!(spans, [(3, 5, "a-v0"), (6, 8, "a-v1")]);
+    assert_eq!(trajectory.versions(), ["a-v0", "a-v1"]);
+}
+
+#[test]
+fn experts_are_of_every_token_but_the_last_and_the_next_turn_goes_on_there() {
+    let span = |from, to| {
+        Some(ExpertsSpan {
+            from,
+            to,
+            file: "f".into(),
+            sha256: "s".into(),
+        })
+    };
+    let with = |number, prompt_length, experts| TurnRecord {
+        experts,
+        ..turn(number, prompt_length, "a-v0")
+    };
+    let mut trajectory = Trajectory::default();
+    trajectory.push(&with(0, 3, span(0, 4))).unwrap();
+    assert_eq!(trajectory.experts_to(), 4);
+    let mut other = trajectory.clone();
+    trajectory.push(&with(1, 6, span(4, 7))).unwrap();
+    assert_eq!(trajectory.experts.len(), 2);
+    let twice = other.push(&with(1, 6, span(3, 7)));
+    assert!(matches!(
+        twice,
+        Err(TrajectoryError::Experts {
+            known: 4,
+            computed: 7,
+            ..
+        })
+    ));
+}
+
+/// Defect 24.
+#[test]
+fn logprobs_are_never_padded_or_cut_to_fit() {
+    for logprobs in [vec![-0.5], vec![-0.5, -0.5, -0.5], vec![]] {
+        let mut record = turn(0, 3, "a-v0");
+        record.logprobs = logprobs;
+        assert!(matches!(
+            Trajectory::default().push(&record),
+            Err(TrajectoryError::Logprobs { .. })
+        ));
+    }
+}
+
+#[test]
+fn a_turn_that_was_sampled_from_another_prompt_is_refused() {
+    let mut trajectory = Trajectory::default();
+    trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+    assert!(matches!(
+        trajectory.push(&turn(1, 7, "a-v0")),
+        Err(TrajectoryError::PromptLength { .. })
+    ));
+    assert!(matches!(
+        trajectory.push(&turn(2, 6, "a-v0")),
+        Err(TrajectoryError::Order { .. })
+    ));
+}

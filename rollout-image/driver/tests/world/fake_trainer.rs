@@ -1,0 +1,102 @@
+//! The trainer.
+
+use super::*;
+
+impl Trainer {
+    pub async fn publish(&self, step: u32) {
+        let lineage = self.lineage.lock().unwrap().clone();
+        let version = paths::weights_version(&lineage, step);
+        let manifest = WeightsManifest {
+            version: version.clone(),
+            lineage,
+            step,
+            parent: None,
+            files: Vec::new(),
+            tensors_sha256: sha256_hex(version.as_bytes()),
+        };
+        self.store
+            .create(&paths::weights_manifest(&version), &manifest)
+            .await
+            .unwrap();
+        *self.step.lock().unwrap() = step;
+    }
+
+    async fn state(&self) -> TrainerState {
+        let step = *self.step.lock().unwrap();
+        let lineage = self.lineage.lock().unwrap().clone();
+        let weights = paths::weights_version(&lineage, step);
+        let manifest = self.store.bytes(&paths::weights_manifest(&weights)).await.unwrap();
+        TrainerState {
+            attempt: 1,
+            world_size: 1,
+            lineage,
+            step,
+            manifest_sha256: sha256_hex(&manifest),
+            weights,
+            checkpoint_step: step,
+            phase: *self.phase.lock().unwrap(),
+            error: None,
+        }
+    }
+
+    fn away(&self) -> bool {
+        let mut away = self.away_for.lock().unwrap();
+        let is_away = *away > 0;
+        *away = away.saturating_sub(1);
+        is_away
+    }
+}
+
+pub(super) fn router(trainer: Arc<Trainer>) -> Router {
+    Router::new()
+        .route("/v1/state", get(trainer_state))
+        .route("/v1/steps/{k}", put(put_step).get(get_step))
+        .with_state(trainer)
+}
+
+async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
+    match trainer.away() {
+        true => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        false => Json(trainer.state().await).into_response(),
+    }
+}
+
+async fn put_step(
+    State(trainer): State<Arc<Trainer>>,
+    Path(k): Path<u32>,
+    Json(request): Json<StepRequest>,
+) -> Response {
+    if trainer.away() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken
+    // one after the other.
+    tokio::spawn(async move {
+        let _one_at_a_time = trainer.orders.lock().await;
+        let state = trainer.state().await;
+        if state.step + 1 != k {
+            return (StatusCode::CONFLICT, Json(state)).into_response();
+        }
+        let bytes = trainer.store.bytes(&request.batch).await.unwrap();
+        assert_eq!(sha256_hex(&bytes), request.sha256);
+        trainer.steps_run.lock().unwrap().push(k);
+        trainer.kept.lock().unwrap().push(request.checkpoint);
+        trainer.publish(k).await;
+        StatusCode::ACCEPTED.into_response()
+    })
+    .await
+    .unwrap()
+}
+
+async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Json<StepState> {
+    let state = trainer.state().await;
+    let done = state.step >= k;
+    Json(StepState {
+        step: k,
+        state: if done { StepPhase::Done } else { StepPhase::Queued },
+        weights: done.then(|| state.weights.clone()),
+        manifest_sha256: done.then(|| state.manifest_sha256.clone()),
+        metrics: None,
+        error: None,
+    })
+}
