@@ -167,7 +167,7 @@ async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> one
 }
 
 #[tokio::test]
-async fn a_lease_given_back_while_it_is_written_is_not_promised_and_leaves_the_ledger() {
+async fn a_lease_given_back_while_it_is_written_is_not_granted_and_leaves_the_ledger() {
     let (core, mut changes) = core();
     let done = granting(&core, &mut changes).await;
     let epoch = core.look(|index| index.leases["a"].entry.epoch);

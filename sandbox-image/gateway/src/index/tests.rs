@@ -1,4 +1,4 @@
-//! The pool's promises, checked on the index alone.
+//! The guarantees of the pool, checked on the index alone.
 
 mod chaos;
 
@@ -174,7 +174,7 @@ fn a_full_queue_says_so_and_a_run_with_less_of_it_gets_in() {
 }
 
 #[test]
-fn a_sandbox_that_is_lost_before_its_lease_was_promised_is_replaced_without_a_word() {
+fn a_sandbox_that_is_lost_before_its_lease_was_granted_is_replaced_without_a_word() {
     let (mut index, mut next) = (Index::new(bounds(4, 0)), 0);
     index.wait(request("a", "x", Priority::Agent), 0).unwrap();
     let made = plan(&mut index, 0, &mut next);

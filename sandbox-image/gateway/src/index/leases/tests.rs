@@ -92,7 +92,7 @@ fn the_watch_may_tell_of_the_new_container_before_sandboxd_says_that_it_ends() {
 }
 
 #[test]
-fn what_is_given_back_by_itself_or_before_it_was_promised_goes_as_ever() {
+fn what_is_given_back_by_itself_or_before_it_was_granted_goes_as_ever() {
     let (mut index, mut next) = resetting(2);
     let expired = plan(&mut index, 200_000, &mut next);
     assert!(expired.contains(&delete("p1")), "{expired:?}");
