@@ -48,8 +48,9 @@ test: test-unit test-api test-operator test-e2e ## every test, those on a real c
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	cargo test $(PLAIN)
-	cargo test $(TORCH)
+	# Neither examples nor documentation tests: there are none of the latter, and looking for them takes a minute.
+	cargo test $(PLAIN) --lib --bins --tests
+	cargo test $(TORCH) --lib --bins --tests
 
 test-api: ## rules, bounds and chart on an API server without nodes
 	@e2e/setup/setup.sh build

@@ -7,7 +7,7 @@ use crate::tree::{files, hold};
 const WIDEST: usize = 120;
 
 /// Lines that use a phrase of the list below. An issue of its own rewrites them; new ones are refused.
-const PHRASES: usize = 527;
+const PHRASES: usize = 513;
 
 #[test]
 fn comments_over_120_columns_only_become_fewer() {

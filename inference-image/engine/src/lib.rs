@@ -5,7 +5,8 @@
 //! those do not: an answer is a function of the request, its seed and the weights, bit for bit, whatever else runs at
 //! the same time.
 //!
-//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop; [`prefix`] reuse,
+//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop;
+//! [`prefix`] reuse,
 //! [`sampling`]) → answer. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
 //! inbox → loop.
 

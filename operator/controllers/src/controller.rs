@@ -74,7 +74,8 @@ pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
     }
 }
 
-/// A controller of what a watched store shows that also listens to triggers. What else it watches is added by the caller.
+/// A controller of what a watched store shows that also listens to triggers. What else it watches is added by the
+/// caller.
 pub fn controller<K: Kind>(
     watched: &WatchedStore<K>,
     shown: impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,

@@ -393,7 +393,8 @@ impl Episodes {
         self.grader.grade(&plan.task, dir, end, patch).await
     }
 
-    /// The same for a restarted driver, so that it finds the lease again; another for every attempt and for other weights.
+    /// The same for a restarted driver, so that it finds the lease again; another for every attempt and for other
+    /// weights.
     fn lease_id(&self, dir: &str) -> String {
         let name = format!("{} {dir} {}", self.settings.uid, *self.wanted.borrow());
         format!("a-{}", &sha256_hex(name.as_bytes())[..24])

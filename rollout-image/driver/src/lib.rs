@@ -5,7 +5,8 @@
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and [`outcome`] and has its [`reward`]; [`rollout`] runs many of
 //! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
 //! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
-//! [`live`] takes over what changes in the run while it runs. [`serve`] shows the cluster weights, progress and numbers;
+//! [`live`] takes over what changes in the run while it runs. [`serve`] shows the cluster weights, progress and
+//! numbers;
 //! [`records_server`] shows people the records.
 
 pub mod agent;

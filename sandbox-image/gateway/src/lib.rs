@@ -4,9 +4,9 @@
 //! fed by events, answering with actions, no I/O. [`core`] carries actions out: it creates and deletes pods, commits
 //! leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says from a pod's status why it
 //! ended, [`pull`] why it cannot begin; [`slim_pod`] has the fields of a pod that are read. [`pod`] builds sandbox
-//! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says
-//! whether sandboxes reach nothing. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a
-//! lease, [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the
+//! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says whether
+//! sandboxes reach nothing. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease,
+//! [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the
 //! gateway's own API. [`metrics`] counts.
 //!
 //! # Restarts

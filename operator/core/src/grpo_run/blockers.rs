@@ -20,7 +20,8 @@ use crate::{
 /// Why a run is not running: one word for machines, a sentence for people.
 pub type Blocker = (&'static str, String);
 
-/// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can use.
+/// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
+/// use.
 pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
