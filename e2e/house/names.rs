@@ -24,7 +24,7 @@ const GONE: [(&str, &str); 24] = [
     ),
     (
         "rollout-image/driver/src",
-        r"\bfn (act|work|left|follow|aim|synced|noting)\b",
+        r"\bfn (act|work|left|aim|synced|noting)\b",
     ),
     ("libs/records/src", r"\bEpisodeHome\b"),
     ("trainer-image/trainer/src", r"\b(Mini|Slope|Ends)\b"),

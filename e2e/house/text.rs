@@ -10,7 +10,7 @@ const WIDEST: usize = 120;
 const PHRASES: usize = 513;
 
 #[test]
-fn comments_over_120_columns_only_become_fewer() {
+fn comments_are_wrapped_at_120_columns() {
     let mut wide = Vec::new();
     for file in files(&["rs"]) {
         for (number, line) in file.text.lines().enumerate() {
@@ -22,7 +22,7 @@ fn comments_over_120_columns_only_become_fewer() {
             }
         }
     }
-    hold("comment lines over 120 columns", 8, &wide);
+    hold("comment lines over 120 columns", 0, &wide);
 }
 
 #[test]

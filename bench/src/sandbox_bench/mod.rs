@@ -2,12 +2,13 @@
 //! `make bench-sandbox`.
 //!
 //! ```text
-//! rig (control plane + KWOK + played sandboxds + the gateway's process) ─┬► leases: leases/s, ledger writes   (figures 3 and 4)
-//!                                                                        ├► refill: pods made a second        (figure 5)
-//!                                                                        ├► chaos: killed, doubled, misled    (figure 6)
-//!                                                                        └► restart: killed, and its memory   (figure 7)
-//! rig with one sandboxd's process ──────────────────────────────────────► exec: commands, beside swe-rex    (figure 2)
-//! the real cluster, with the operator ──────────────────────────────────► warm: lease to first output       (figure 1)
+//! rig: control plane, KWOK, simulated sandboxds, the gateway's process
+//!   ├► leases: leases/s, ledger writes   (figures 3 and 4)
+//!   ├► refill: pods made a second        (figure 5)
+//!   ├► chaos: killed, doubled, misled    (figure 6)
+//!   └► restart: killed, and its memory   (figure 7)
+//! rig with one sandboxd's process ─► exec: commands, beside swe-rex    (figure 2)
+//! the real cluster, with the operator ─► warm: lease to first output   (figure 1)
 //! ```
 //!
 //! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at

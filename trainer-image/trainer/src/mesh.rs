@@ -9,8 +9,8 @@
 //!
 //! ```text
 //! 2 nodes of 4, sequenceParallel 2, shard Node      rank       0 1 2 3 | 4 5 6 7
-//!                                                   sequence   0 0 1 1 | 2 2 3 3     its micro-batches are one of four parts of the step's
-//!                                                   shard      0 1 2 3 | 0 1 2 3     of every unit, one of four
+//!                                                   sequence   0 0 1 1 | 2 2 3 3     its micro-batches: one of four parts
+//!                                                   shard      0 1 2 3 | 0 1 2 3     of every unit: one of four
 //! ```
 
 use std::rc::Rc;

@@ -2,7 +2,7 @@
 //! place of nodes.
 //!
 //! ```text
-//! etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler, kwok, and whoever holds a kubeconfig made by [`ControlPlane::user`]
+//! etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler, kwok, users ([`ControlPlane::user`])
 //!               └──► audit log ──► [`audit`]
 //! ```
 //!

@@ -7,7 +7,7 @@
 //! out, uids and the namespace are named instead of shown.
 //!
 //! ```text
-//! objects ─► normal (uids, namespace) ─► sections: summary, not executed, runs, pods, services, policies, rights, files
+//! objects ─► normal (uids, namespace) ─► sections: summary, runs, pods, services, policies, rights, files
 //! ```
 
 mod container;
