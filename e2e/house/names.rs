@@ -22,10 +22,7 @@ const GONE: [(&str, &str); 24] = [
         "rollout-image/driver/src",
         r"\b(struct|enum) (Ledger|Transcript|Stop)\b",
     ),
-    (
-        "rollout-image/driver/src",
-        r"\bfn (act|work|left|aim|synced|noting)\b",
-    ),
+    ("rollout-image/driver/src", r"\bfn (act|work|left|aim|synced|noting)\b"),
     ("libs/records/src", r"\bEpisodeHome\b"),
     ("trainer-image/trainer/src", r"\b(Mini|Slope|Ends)\b"),
     ("trainer-image/trainer/src", r"\bfn (flow|line|copies)\b"),

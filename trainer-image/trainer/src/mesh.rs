@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! 2 nodes of 4, sequenceParallel 2, shard Node      rank       0 1 2 3 | 4 5 6 7
-//!                                                   sequence   0 0 1 1 | 2 2 3 3     its micro-batches: one of four parts
+//!                                                   sequence   0 0 1 1 | 2 2 3 3     its micro-batches: a quarter
 //!                                                   shard      0 1 2 3 | 0 1 2 3     of every unit: one of four
 //! ```
 
