@@ -4,9 +4,38 @@
 
 pub mod bash;
 
+use self::bash::{BashAgent, Prompts};
+use crate::fault::TerminalFault;
 use crate::template::ChatMessage;
 use grpo_records::{ExecSummary, TurnAction};
 use serde_json::{Map, Value};
+
+/// Which agent a run has, and what is particular to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentKind {
+    Bash(Prompts),
+}
+
+impl AgentKind {
+    /// The agent that `spec.agent` names.
+    pub fn of(spec: &grpo_crds::agent::Agent) -> Result<Self, TerminalFault> {
+        if let Some(bash) = &spec.bash {
+            return Ok(Self::Bash(Prompts::of(bash)));
+        }
+        Err(TerminalFault::new(
+            "AgentUnknown",
+            "spec.agent names no agent that this driver has; give agent: {bash: {}}",
+        ))
+    }
+
+    /// The agent, with its templates compiled. `limits` is what prompts may tell the policy of its limits.
+    pub fn agent(&self, limits: Value) -> Result<Box<dyn LoopAgent>, TerminalFault> {
+        let built = match self {
+            Self::Bash(prompts) => BashAgent::new(prompts, limits).map(|agent| Box::new(agent) as Box<dyn LoopAgent>),
+        };
+        built.map_err(|error| TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}")))
+    }
+}
 
 /// What the policy is told after an action.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
 //! types.
 
-use crate::agent::bash::Prompts;
+use crate::agent::AgentKind;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;
@@ -80,7 +80,7 @@ pub struct Evaluation {
 
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    pub prompts: Prompts,
+    pub kind: AgentKind,
     pub turns: u32,
     pub command_timeout: Duration,
     pub episode_timeout: Duration,
@@ -244,20 +244,8 @@ fn selection(
 
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
-    let Some(bash) = &agent.bash else {
-        return Err(TerminalFault::new(
-            "AgentUnknown",
-            "spec.agent names no agent that this driver has; give agent: {bash: {}}",
-        ));
-    };
     Ok(AgentSettings {
-        prompts: Prompts {
-            system: bash.system.clone(),
-            task: bash.task.clone(),
-            observation: bash.observation.clone(),
-            format_error: bash.format_error.clone(),
-            sentinel: bash.submit_sentinel.clone(),
-        },
+        kind: AgentKind::of(agent)?,
         turns: agent.limits.turns,
         command_timeout: duration(agent.limits.command_timeout),
         episode_timeout: duration(agent.limits.episode_timeout),

@@ -2,7 +2,6 @@
 //! what runs in the background.
 
 use crate::agent::LoopAgent;
-use crate::agent::bash::BashAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
@@ -89,9 +88,8 @@ pub async fn run(
 
     let template = ChatTemplate::load(&settings.model)
         .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
-    let agent = BashAgent::new(&settings.agent.prompts, settings.agent.limits())
-        .map_err(|error| TerminalFault::new("PromptUnusable", format!("a template of spec.agent.bash: {error:#}")))?;
-    check_prompts(&template, &agent, &settings, &all)?;
+    let agent = settings.agent.kind.agent(settings.agent.limits())?;
+    check_prompts(&template, agent.as_ref(), &settings, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
 
@@ -106,7 +104,7 @@ pub async fn run(
         gateway,
         engines,
         template,
-        agent: Box::new(agent),
+        agent,
         grader,
         wanted: wanted_seen,
         grading: watch::channel(0).0,

@@ -19,6 +19,19 @@ pub struct Prompts {
     pub sentinel: String,
 }
 
+impl Prompts {
+    /// As `spec.agent.bash` has them.
+    pub fn of(spec: &grpo_crds::agent::BashAgent) -> Self {
+        Self {
+            system: spec.system.clone(),
+            task: spec.task.clone(),
+            observation: spec.observation.clone(),
+            format_error: spec.format_error.clone(),
+            sentinel: spec.submit_sentinel.clone(),
+        }
+    }
+}
+
 impl Default for Prompts {
     fn default() -> Self {
         Self {

@@ -17,6 +17,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
+use grpo_driver::agent::AgentKind;
 use grpo_driver::agent::bash::Prompts;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
@@ -268,7 +269,7 @@ impl World {
                 at_end: true,
             }],
             agent: AgentSettings {
-                prompts: Prompts::default(),
+                kind: AgentKind::Bash(Prompts::default()),
                 turns: 6,
                 command_timeout: Duration::from_secs(10),
                 episode_timeout: Duration::from_secs(60),
