@@ -145,7 +145,7 @@ impl Range {
             cluster::cache().join("grader-site"),
         );
         let minutes = Duration::from_secs(120);
-        let grader = Grader::new(pool.gateway()?, worker, TESTBED, minutes, minutes, "hostile")?;
+        let grader = Grader::new(pool.gateway()?, worker, minutes, minutes, "hostile")?;
         let services: Api<Service> = Api::all(pool.scene.client.clone());
         let address = async |namespace: &str, name: &str| -> Result<String> {
             let of = ListParams::default().fields(&format!("metadata.name={name},metadata.namespace={namespace}"));

@@ -86,8 +86,6 @@ pub struct AgentSettings {
     pub episode_timeout: Duration,
     /// Prompt and answers together.
     pub context_tokens: usize,
-    /// The repository inside the sandbox.
-    pub repository: String,
     /// The longest output of a command that is kept; head and tail.
     pub output_bytes: u64,
 }
@@ -253,7 +251,6 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
             Some(tokens) => tokens as usize,
             None => longest_context(&PathBuf::from(&config.model_path))?,
         },
-        repository: "/testbed".to_owned(),
         output_bytes: 16 << 10,
     })
 }

@@ -245,7 +245,7 @@ impl Episodes {
         }
         match trajectory.end {
             Some(EpisodeEnd::SandboxExhausted) => Ok(None),
-            _ => self.take_patch(sandbox, &base).await,
+            _ => self.take_patch(sandbox, &plan.task, &base).await,
         }
     }
 
@@ -289,7 +289,7 @@ impl Episodes {
             .or_default()
             .clone();
         let base = cell.get_or_try_init(|| async {
-            let repository = &self.settings.agent.repository;
+            let repository = &task.environment.directory;
             let argv = match &task.base_commit {
                 Some(base) => patch::check(repository, base),
                 None => patch::head(repository),
@@ -316,8 +316,8 @@ impl Episodes {
     }
 
     /// The patch; nothing where the policy left no repository that one could be taken from.
-    async fn take_patch(&self, sandbox: &Sandbox, base: &str) -> Result<Option<Bytes>, Abort> {
-        let argv = patch::take(&self.settings.agent.repository, base);
+    async fn take_patch(&self, sandbox: &Sandbox, task: &Task, base: &str) -> Result<Option<Bytes>, Abort> {
+        let argv = patch::take(&task.environment.directory, base);
         let taken = match sandbox.exec(&self.own_command("patch", argv, PATCH_TIMEOUT)).await {
             Ok(result) if result.exit_code == Some(0) => sandbox.get_file(patch::PATCH_FILE).await,
             Ok(result) => {

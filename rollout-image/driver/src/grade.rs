@@ -51,7 +51,6 @@ type Shared<K, V> = Mutex<HashMap<K, Arc<V>>>;
 pub struct Grader {
     gateway: Gateway,
     worker: GraderWorker,
-    repository: String,
     timeout: Duration,
     patience: Duration,
     /// Names leases apart from those of an earlier driver: a grader is always fresh.
@@ -74,7 +73,6 @@ impl Grader {
     pub fn new(
         gateway: Gateway,
         worker: GraderWorker,
-        repository: impl Into<String>,
         timeout: Duration,
         patience: Duration,
         epoch: impl Into<String>,
@@ -82,7 +80,6 @@ impl Grader {
         Ok(Self {
             gateway,
             worker,
-            repository: repository.into(),
             timeout,
             patience,
             epoch: epoch.into(),
@@ -271,7 +268,7 @@ impl Grader {
         if let Some(patch) = patch {
             sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;
             let base = task.base_commit.as_deref().unwrap_or("HEAD");
-            let argv = patch::apply(&self.repository, base);
+            let argv = patch::apply(&task.environment.directory, base);
             let applied = sandbox.exec(&command("apply", argv, APPLY_TIMEOUT, 64 << 10)).await?;
             if applied.exit_code != Some(0) {
                 return Ok(Evaluated::Not(not_applied(applied)));
@@ -279,7 +276,7 @@ impl Grader {
         }
         let argv = vec!["/bin/bash".to_owned(), patch::EVAL_FILE.to_owned()];
         let mut eval = command("eval", argv, self.timeout.as_secs(), MAX_LOG);
-        eval.cwd = Some(self.repository.clone());
+        eval.cwd = Some(task.environment.directory.clone());
         let result = sandbox.exec(&eval).await?;
         let doubtful = if result.timed_out {
             Some((

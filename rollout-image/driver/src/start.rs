@@ -76,7 +76,6 @@ pub async fn run(
     let grader = Grader::new(
         gateway.clone(),
         GraderWorker::new(&process.grader_worker, &process.grader_site),
-        &settings.agent.repository,
         settings.reward.grade_timeout,
         patience.gateway,
         format!("{} attempt {}", settings.uid, process.attempt),

@@ -19,6 +19,15 @@ use std::sync::Arc;
 /// Fields of a row that no prompt may show.
 const KEPT_FROM_PROMPTS: [&str; 5] = ["patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "eval_script"];
 
+/// What a task's format says of the place in which the agent works and its tests run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskEnvironment {
+    /// The folder of the repository inside the sandbox.
+    pub directory: String,
+    /// Environment of the policy's commands, from the row's `env`.
+    pub variables: BTreeMap<String, String>,
+}
+
 /// One task.
 #[derive(Clone, Debug)]
 pub struct Task {
@@ -28,8 +37,8 @@ pub struct Task {
     pub image: String,
     /// The commit patches are taken against.
     pub base_commit: Option<String>,
-    /// Environment of the policy's commands, from the row's `env`.
-    pub env: BTreeMap<String, String>,
+    /// Where agent and grader work.
+    pub environment: TaskEnvironment,
     /// The row as it goes to the grader, `image` filled in.
     pub row: Arc<Value>,
     /// Of the row's bytes.

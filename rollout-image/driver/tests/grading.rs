@@ -111,7 +111,7 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
     )
     .unwrap();
     let patience = Duration::from_secs(10);
-    let grader = Grader::new(gateway, worker(), "/testbed", timeout, patience, "attempt 1").unwrap();
+    let grader = Grader::new(gateway, worker(), timeout, patience, "attempt 1").unwrap();
     let selection = Selection {
         file: world.tasks.clone(),
         ..Selection::default()

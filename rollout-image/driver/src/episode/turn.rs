@@ -188,8 +188,8 @@ impl Episodes {
             // mistaken for it.
             id: format!("t{}-{}", record.turn, &sha256_hex(command.as_bytes())[..12]),
             argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
-            cwd: Some(agent.repository.clone()),
-            env: plan.task.env.clone().into_iter().collect(),
+            cwd: Some(plan.task.environment.directory.clone()),
+            env: plan.task.environment.variables.clone().into_iter().collect(),
             user: None,
             activate: None,
             stdin: None,

@@ -1,12 +1,15 @@
 //! From a row of SWE-bench 5 to a task.
 
-use super::Task;
+use super::{Task, TaskEnvironment};
 use super::reader::Row;
 use crate::fault::TerminalFault;
 use grpo_records::paths::is_plain_name;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Where SWE-bench images have the repository.
+const REPOSITORY: &str = "/testbed";
 
 /// `index`: the task's position among the selected ones.
 pub fn task(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
@@ -29,7 +32,7 @@ pub fn task(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
         tests(&row, field)?;
     }
     let image = image(&row, &instance)?;
-    let env = match row.fields.get("env") {
+    let variables = match row.fields.get("env") {
         None | Some(Value::Null) => BTreeMap::new(),
         Some(value) => serde_json::from_value(value.clone())
             .map_err(|_| row.place.fault("env", "not an object of names and texts"))?,
@@ -40,7 +43,10 @@ pub fn task(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
         index: index as u32,
         image,
         base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
-        env,
+        environment: TaskEnvironment {
+            directory: REPOSITORY.to_owned(),
+            variables,
+        },
         sha256: row.sha256,
         row: Arc::new(Value::Object(fields)),
         instance,

@@ -26,7 +26,7 @@ fn a_row_becomes_a_task_and_the_policy_never_sees_the_gold_patch() {
     let (_dir, selection) = file(&[row("a__b-1").to_string()]);
     let tasks = load(&selection).unwrap();
     assert_eq!((tasks[0].instance.as_str(), tasks[0].image.as_str()), ("a__b-1", "i:1"));
-    assert_eq!(tasks[0].env["F"], "a.py");
+    assert_eq!(tasks[0].environment.variables["F"], "a.py");
     assert!(!format!("{:?}", tasks[0].variables()).contains("gold"));
 }
 

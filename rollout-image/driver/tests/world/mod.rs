@@ -274,7 +274,6 @@ impl World {
                 command_timeout: Duration::from_secs(10),
                 episode_timeout: Duration::from_secs(60),
                 context_tokens: 1024,
-                repository: "/testbed".into(),
                 output_bytes: 4096,
             },
             sampling: Sampling {
