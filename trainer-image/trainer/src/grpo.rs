@@ -13,8 +13,8 @@ use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::{estimate, shaped_reward};
 use grpo_objective::objective::{looks_at_moving_sequences, looks_at_sequences};
 use grpo_records::batch::{Batch, Row};
-use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
+use grpo_records::{paths, record};
 
 use crate::error::TrainError;
 use crate::flops::Forward;
@@ -150,7 +150,7 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
             sha256(&bytes)
         )));
     }
-    let batch: Batch = serde_json::from_slice(&bytes).map_err(|e| refuse(e.to_string()))?;
+    let batch: Batch = record::decode(&bytes).map_err(|e| refuse(e.to_string()))?;
     if batch.step != step {
         return Err(refuse(format!(
             "it is the batch of step {}, not of step {step}",

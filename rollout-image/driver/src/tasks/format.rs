@@ -1,7 +1,7 @@
 //! From a row of SWE-bench 5 to a task.
 
-use super::{Task, TaskEnvironment};
 use super::reader::Row;
+use super::{Task, TaskEnvironment};
 use crate::fault::TerminalFault;
 use grpo_records::paths::is_plain_name;
 use serde_json::Value;
