@@ -10,6 +10,7 @@ mod circles;
 mod crate_graph;
 mod modules;
 mod names;
+mod paths;
 mod sizes;
 mod text;
 mod tree;
