@@ -10,10 +10,11 @@ fn a_bar_is_a_sign_and_a_number_and_a_missing_value_misses_it() {
     assert!(!row(None, Some("= 0")).meets_its_bar());
     assert!(row(None, None).meets_its_bar());
 }
+
 #[test]
 fn values_are_rounded_by_places_or_by_digits() {
     assert_eq!(Row::new("f", Some(0.000_04), "", None).value, Some(0.0));
-    let row = Row::significant("f", 0.000_012_345, "", None).beside("peer", 123_456.0);
+    let row = Row::significant("f", 0.000_012_346, "", None).beside("peer", 123_456.0);
     assert_eq!((row.value, row.peer_value), (Some(0.000_012_35), Some(123_500.0)));
 }
 
