@@ -3,10 +3,7 @@
 //! An edge leads from the file of a module to the file that *defines* what it uses, through every re-export. Edges to
 //! a module's own ancestors, and from them, do not count: a parent names its children anyway.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    process::Command,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -15,7 +12,7 @@ use syn::{Item, visit::Visit};
 
 use crate::{
     modules::{ModulePath, Modules},
-    tree::{hold, repository},
+    tree::{hold, metadata},
 };
 
 /// Circles that CONTRIBUTING.md explains.
@@ -23,13 +20,7 @@ const EXPLAINED: usize = 0;
 
 #[test]
 fn files_of_a_crate_do_not_use_each_other_in_circles() {
-    let root = repository();
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(&root)
-        .output()
-        .unwrap();
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = metadata();
     let mut circles = Vec::new();
     let mut targets = 0;
     for package in metadata["packages"].as_array().unwrap() {

@@ -3,11 +3,11 @@
 //! Dev-dependencies obey the same rules, because a test that links another image's crate ties the two together as much
 //! as code does.
 
-use std::{collections::BTreeMap, process::Command};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::tree::repository;
+use crate::tree::{metadata, repository};
 
 /// Layers of the top folders, the lowest first. A crate may use crates of lower layers, and of its own folder.
 fn layer(folder: &str) -> u8 {
@@ -38,13 +38,7 @@ fn allowed(user: &str, used: &str) -> bool {
 #[test]
 fn every_dependency_points_down() {
     let root = repository();
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(&root)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();
     let folder = |package: &Value| {
         let manifest = package["manifest_path"].as_str().unwrap();

@@ -1,6 +1,11 @@
 //! The files that the rules are about.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
 
 /// A text file of the repository.
 pub struct SourceFile {
@@ -46,6 +51,17 @@ pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
     found.sort_by(|a, b| a.path.cmp(&b.path));
     assert!(!found.is_empty(), "no files below {}", root.display());
     found
+}
+
+/// What `cargo metadata` says of our own packages.
+pub fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Whether a Rust file holds only tests: in a folder `tests`, named `tests.rs`, or a whole crate of tests.

@@ -4,26 +4,12 @@ use std::path::Path;
 
 use grpo_contracts::RunConfig;
 use grpo_crds::GrpoRun;
-use serde_json::Value;
 
-/// Smallest run that trains.
-const RUN: &str = "
-apiVersion: grpo.dev/v1alpha1
-kind: GrpoRun
-metadata: {name: demo, namespace: default, uid: u-1}
-spec:
-  model: {image: {reference: 'example.com/model:1'}}
-  tasks: {train: {dataset: {image: {reference: 'example.com/tasks:1', path: train.jsonl}}}}
-  agent: {bash: {}}
-  trainer: {}
-  inference: {pool: {engine: {embedded: {}}}}
-  sandboxes: {pool: {max: 4}}
-  store: {volumeClaimTemplate: {resources: {requests: {storage: 1Gi}}}}
-";
+use crate::support::bases;
 
 #[test]
 fn run_json_says_where_everything_is() {
-    let mut manifest: Value = serde_yaml_ng::from_str(RUN).unwrap();
+    let mut manifest = bases()["train"].clone();
     let spec = &mut manifest["spec"];
     let same = serde_json::json!({"image": {"reference": "example.com/tasks:1", "path": "heldout.jsonl"}});
     let other = serde_json::json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "a/b.jsonl"}});
@@ -32,10 +18,10 @@ fn run_json_says_where_everything_is() {
     let mut run: GrpoRun = serde_json::from_value(manifest).unwrap();
     run.metadata.namespace = Some("team".into());
     let config = RunConfig::of(&run);
-    assert_eq!(config.store_path, "team/demo");
+    assert_eq!(config.store_path, "team/run");
     assert_eq!(config.model_path, "/model");
-    assert_eq!(config.endpoints.gateway, "http://demo-gateway.team.svc:8080");
-    assert_eq!(config.endpoints.engines_host, "demo-engines.team.svc");
+    assert_eq!(config.endpoints.gateway, "http://run-gateway.team.svc:8080");
+    assert_eq!(config.endpoints.engines_host, "run-engines.team.svc");
     assert_eq!(config.datasets.len(), 2, "two sets of one image share its mount");
     let file = |set: usize| config.dataset_file(&run.spec.tasks.evaluate[set].dataset).unwrap();
     assert_eq!(file(0), Path::new("/datasets/0/heldout.jsonl"));

@@ -94,7 +94,7 @@ impl From<minijinja::Error> for Abort {
         Self::Driver(
             TerminalFault::new(
                 "PromptUnusable",
-                format!("rendering a template of spec.agent.bash: {error:#}"),
+                format!("rendering a template of spec.agent: {error:#}"),
             )
             .into(),
         )
