@@ -8,7 +8,7 @@ ENV := source e2e/setup/env.sh
 STATIC_TARGET := x86_64-unknown-linux-gnu
 # Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
-TORCH := -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
+TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
 .PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
@@ -166,7 +166,7 @@ check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a G
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
 	@$(ENV)
-	UPDATE_GOLDEN=1 cargo test -p grpo-operator-core golden
+	UPDATE_GOLDEN=1 cargo test -p grpo-operator-core -p grpo-features golden
 	git --no-pager diff --stat -- docs/examples/golden operator/core/src/inference_pool/golden
 
 book: ## build the book with mdBook: docs/book/index.html

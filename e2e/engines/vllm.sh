@@ -76,13 +76,13 @@ tiny_model() { "$PYTHON" e2e/engines/tiny_qwen3.py write "$WORK/tiny"; }
 # trained TEST: one half of the trainer's tests that need an engine between them. Its figures are what it prints.
 trained() {
   GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/vllm-cpu-lora.rows LD_LIBRARY_PATH=$LIBRARIES \
-    cargo test -p grpo-native -p grpo-model -p grpo-trainer --features grpo-model/torch --test processes -- --ignored --exact "engines::$1" --nocapture \
+    cargo test -p grpo-native -p grpo-model -p grpo-trainer -p grpo-features --features grpo-model/torch --test processes -- --ignored --exact "engines::$1" --nocapture \
     | tee "$WORK/trained.said"
   grep -q "1 passed" "$WORK/trained.said"
   note "$(grep "largest gap" "$WORK/trained.said" || echo "${1//_/ }")"
 }
 
-build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent --test engine-agent --no-run; }
+build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent -p grpo-features --test engine-agent --no-run; }
 
 # serve POOL: what the operator makes of it, in a group of its own.
 serve() {
@@ -104,7 +104,7 @@ answers() {
 # behind_an_agent POOL TEST: a test of the agent that needs this server; it writes down what was sampled.
 behind_an_agent() {
   GRPO_VLLM_URL=http://127.0.0.1:$PORT GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/$1.rows LD_LIBRARY_PATH=$LIBRARIES \
-    cargo test -p grpo-engine-agent --test engine-agent -- --ignored --exact "real_vllm::$2" --nocapture | tee "$WORK/$1.said"
+    cargo test -p grpo-engine-agent -p grpo-features --test engine-agent -- --ignored --exact "real_vllm::$2" --nocapture | tee "$WORK/$1.said"
   grep -q "1 passed" "$WORK/$1.said"
   note "${2//_/ }"
 }

@@ -8,6 +8,7 @@
 
 mod circles;
 mod crate_graph;
+mod features;
 mod modules;
 mod names;
 mod paths;

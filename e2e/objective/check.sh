@@ -13,4 +13,4 @@ SHORT=()
 [ "${1:-}" != --record ] || SHORT=(--short 50 trainer-image/objective/tests/peers.jsonl)
 "$CACHE/venv-peers/bin/python" e2e/objective/cases.py "${GRPO_PEER_NUMBER:-15000}" "$CASES" --seed "${GRPO_PEER_SEED:-1}" "${SHORT[@]}"
 . e2e/setup/env.sh
-GRPO_PEER_CASES="$CASES" cargo test -p grpo-objective --test peers -- --nocapture
+GRPO_PEER_CASES="$CASES" cargo test -p grpo-objective -p grpo-features --test peers -- --nocapture
