@@ -6,6 +6,6 @@ set -euo pipefail
 
 OUT="$REPO/out/demo"
 [ -d "$OUT/store/journal" ] || die "$OUT/store is not there; make demo makes it"
-cargo build --quiet -p grpo-e2e -p grpo-features
+cargo build --quiet -p grpo-demo -p grpo-features
 exec "$CARGO_TARGET_DIR/debug/grpo-demo" verify --store "$OUT/store" --tasks "$OUT/tasks" --report "$OUT/demo-report.json" \
   --worker "$REPO/rollout-image/grader/worker.py" --grader-site "$CACHE/grader-site" "$@"
