@@ -7,7 +7,7 @@
 
 use crate::statistics::Tally;
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
-use grpo_records::{EpisodeEnd, Outcome, TurnAction, TurnRecord};
+use grpo_records::{EpisodeEnd, Outcome, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Learnt {
         self.episodes += 1;
         self.sampled_tokens += meta.sampled_tokens as u64;
         self.turns += turns.len() as u32;
-        self.parseable_turns += turns.iter().filter(|t| command(t).is_some()).count() as u32;
+        self.parseable_turns += turns.iter().filter(|t| t.action.as_command().is_some()).count() as u32;
         self.submitted += u32::from(meta.end == EpisodeEnd::Submitted);
         self.non_empty += u32::from(meta.patch_bytes > 0);
         let applied = meta.patch_bytes > 0 && meta.grade.as_ref().is_some_and(|g| g.status != REFUSED);
@@ -84,15 +84,8 @@ fn share(of: u32, all: u32) -> Option<f64> {
     (all > 0).then(|| f64::from(of) / f64::from(all))
 }
 
-fn command(turn: &TurnRecord) -> Option<&str> {
-    match &turn.action {
-        TurnAction::Command { command } => Some(command),
-        TurnAction::FormatError { .. } | TurnAction::Truncated => None,
-    }
-}
-
 fn is_edit(turn: &TurnRecord) -> bool {
-    command(turn).is_some_and(|c| c.contains(EDIT))
+    turn.action.as_command().is_some_and(|c| c.contains(EDIT))
 }
 
 /// One evaluation of a set: per task, and taken apart.

@@ -5,6 +5,7 @@ use crate::outcome::Outcome;
 use crate::paths;
 use crate::record::{Record, Writer};
 use crate::scope::EpisodeScope;
+use crate::turn::{EpisodeEnd, Message};
 use serde::{Deserialize, Serialize};
 
 /// Names an episode: a sample of a group of an iteration or of an evaluation.
@@ -28,42 +29,6 @@ impl EpisodeKey {
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.scope, &self.name(), attempt)
     }
-}
-
-/// Why an agent's loop ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum EpisodeEnd {
-    /// The command's output began with the sentinel.
-    Submitted,
-    TurnLimit,
-    /// There was no room left for an answer or for the observation.
-    ContextFull,
-    /// The policy's own time was up.
-    EpisodeTimeout,
-    /// The policy used its sandbox up: memory, disk or processes.
-    SandboxExhausted,
-    /// The infrastructure gave way; the outcome says how.
-    Aborted,
-}
-
-impl EpisodeEnd {
-    /// True where a limit ended the episode, not the policy.
-    pub fn is_truncation(self) -> bool {
-        matches!(self, Self::TurnLimit | Self::ContextFull | Self::EpisodeTimeout)
-    }
-}
-
-/// One message, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Message {
-    pub role: String,
-    pub content: String,
-    /// Tokens this message takes in the sequence, glue included.
-    pub tokens: usize,
-    /// For what the policy wrote: what its command came to, such as `exit 1 in 120 ms`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
 }
 
 /// `…/traj.json`: the whole episode, readable from top to bottom, then as the tokens that it really is.

@@ -61,6 +61,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         episode: "a__g0__i0".into(),
         turn: number,
         lease: "l".into(),
+        opening: Vec::new(),
         prompt_length: 3,
         prompt: if number == 0 { vec![1, 2, 3] } else { Vec::new() },
         seed: 1,
@@ -70,9 +71,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         finish: "stop".into(),
         experts: None,
         text: format!("```bash\n{command}\n```"),
-        action: TurnAction::Command {
-            command: command.into(),
-        },
+        action: TurnAction::command(command),
         exec: Some(ExecSummary {
             exec: format!("e{number}"),
             exit_code: Some(0),

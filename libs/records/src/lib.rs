@@ -35,7 +35,7 @@ pub mod turn;
 pub mod weights;
 
 pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
-pub use episode::{EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, Message};
+pub use episode::{EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord};
 pub use event::{Event, JournalEntry};
 pub use journal::{Journal, JournalError};
 pub use outcome::{Outcome, VoidReason};
@@ -44,5 +44,5 @@ pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
-pub use turn::{ExecSummary, TurnAction, TurnRecord};
+pub use turn::{EpisodeEnd, ExecSummary, Message, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};

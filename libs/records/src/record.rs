@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The schema number that this build writes, and the only one it reads.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// A JSON record that carries its schema number as `schema`.
 pub trait Record: DeserializeOwned {}

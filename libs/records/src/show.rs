@@ -85,12 +85,16 @@ fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
         turn.sampled.len(),
         turn.logprobs.iter().sum::<f32>()
     );
-    match &turn.action {
-        TurnAction::Command { .. } => out.push('\n'),
-        TurnAction::FormatError { blocks } => {
+    match turn.action.kind.as_str() {
+        TurnAction::COMMAND => out.push('\n'),
+        TurnAction::FORMAT_ERROR => {
+            let blocks = turn.action.blocks().unwrap_or_default();
             let _ = writeln!(out, "; {blocks} bash blocks, so nothing was run");
         }
-        TurnAction::Truncated => out.push_str("; cut off, so nothing was run\n"),
+        TurnAction::TRUNCATED => out.push_str("; cut off, so nothing was run\n"),
+        kind => {
+            let _ = writeln!(out, "; {kind}: {}", turn.action.payload);
+        }
     }
     out.push_str(turn.text.trim_end());
     out.push('\n');

@@ -3,6 +3,7 @@
 use crate::batch::ExpertsSpan;
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// `…/turns/<t>.json`: what was sampled, what was done, what came back; as ids, with the text beside it for people.
 ///
@@ -17,6 +18,9 @@ pub struct TurnRecord {
     pub turn: u32,
     /// The lease the turn ran under: an episode may go on after a restart only in the same sandbox.
     pub lease: String,
+    /// The messages that the prompt was rendered from; only turn 0 has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub opening: Vec<Message>,
     /// How many tokens the engine was given.
     pub prompt_length: usize,
     /// The prompt's ids; only turn 0 has them.
@@ -43,7 +47,7 @@ pub struct TurnRecord {
     pub observation_text: String,
     /// Set on the last turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end: Option<crate::episode::EpisodeEnd>,
+    pub end: Option<EpisodeEnd>,
     /// Milliseconds that sampling and executing took, and how much of them was waiting for the infrastructure.
     pub sample_millis: u64,
     pub exec_millis: u64,
@@ -54,16 +58,93 @@ pub struct TurnRecord {
 
 impl Record for TurnRecord {}
 
-/// What the policy's text was taken to mean.
+/// One message, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "kind")]
-pub enum TurnAction {
-    /// Exactly one block: its command.
-    Command { command: String },
-    /// None, or several: nothing was run.
-    FormatError { blocks: u32 },
-    /// The answer was cut off, so what it would have said is not known.
-    Truncated,
+#[serde(rename_all = "camelCase")]
+pub struct Message {
+    pub role: String,
+    pub content: String,
+    /// Tokens this message takes in the sequence, glue included.
+    pub tokens: usize,
+    /// For what the policy wrote: what its command came to, such as `exit 1 in 120 ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What the policy's text was taken to mean. Each agent has kinds of its own; only an agent reads its payloads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnAction {
+    pub kind: String,
+    /// As the kind has it; left out where the kind says everything.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub payload: Value,
+}
+
+impl TurnAction {
+    /// A shell command: `{command}`.
+    pub const COMMAND: &str = "Command";
+    /// An answer without an action, or with several: `{blocks}`, how many there were. Nothing was run.
+    pub const FORMAT_ERROR: &str = "FormatError";
+    /// The answer was cut off, so its action is unknown. Nothing was run.
+    pub const TRUNCATED: &str = "Truncated";
+
+    pub fn new(kind: impl Into<String>, payload: Value) -> Self {
+        Self {
+            kind: kind.into(),
+            payload,
+        }
+    }
+
+    pub fn command(command: impl Into<String>) -> Self {
+        Self::new(Self::COMMAND, json!({ "command": command.into() }))
+    }
+
+    pub fn format_error(blocks: u32) -> Self {
+        Self::new(Self::FORMAT_ERROR, json!({ "blocks": blocks }))
+    }
+
+    pub fn truncated() -> Self {
+        Self::new(Self::TRUNCATED, Value::Null)
+    }
+
+    /// The command of an action of that kind.
+    pub fn as_command(&self) -> Option<&str> {
+        (self.kind == Self::COMMAND).then(|| self.payload["command"].as_str())?
+    }
+
+    /// How many actions an answer had that should have had one; nothing for any other kind.
+    pub fn blocks(&self) -> Option<u64> {
+        (self.kind == Self::FORMAT_ERROR).then(|| self.payload["blocks"].as_u64())?
+    }
+
+    /// False where the answer has no action that could be carried out.
+    pub fn is_action(&self) -> bool {
+        ![Self::FORMAT_ERROR, Self::TRUNCATED].contains(&self.kind.as_str())
+    }
+}
+
+/// Why an agent's loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EpisodeEnd {
+    /// The command's output began with the sentinel.
+    Submitted,
+    TurnLimit,
+    /// There was no room left for an answer or for the observation.
+    ContextFull,
+    /// The policy's own time was up.
+    EpisodeTimeout,
+    /// The policy used its sandbox up: memory, disk or processes.
+    SandboxExhausted,
+    /// The infrastructure gave way; the outcome says how.
+    Aborted,
+}
+
+impl EpisodeEnd {
+    /// True where a limit ended the episode, not the policy.
+    pub fn is_truncation(self) -> bool {
+        matches!(self, Self::TurnLimit | Self::ContextFull | Self::EpisodeTimeout)
+    }
 }
 
 /// What running the command came to.

@@ -127,7 +127,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             } else {
                 texts.passed_over += 1;
             }
-            if turn.action != TurnAction::Truncated {
+            if turn.action != TurnAction::truncated() {
                 let found = action_of(&turn.text);
                 actions.expect(found == turn.action, || {
                     format!("{}: {found:?} is recorded as {:?}", place(), turn.action)
@@ -196,8 +196,8 @@ fn action_of(answer: &str) -> TurnAction {
         }
     }
     match (commands.len(), commands.pop()) {
-        (1, Some(command)) => TurnAction::Command { command },
-        (blocks, _) => TurnAction::FormatError { blocks: blocks as u32 },
+        (1, Some(command)) => TurnAction::command(command),
+        (blocks, _) => TurnAction::format_error(blocks as u32),
     }
 }
 

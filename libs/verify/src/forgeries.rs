@@ -201,7 +201,7 @@ fn an_episode_that_lies_elsewhere_or_ended_otherwise_is_found() {
 fn a_command_that_was_not_said_is_found() {
     let dir = store();
     forge(dir.path(), &paths::turn(&of(1), 1), |t| {
-        t["action"]["command"] = "echo".into()
+        t["action"]["payload"]["command"] = "echo".into()
     });
     assert_eq!(found(dir.path()), ["actions follow from the answers"]);
 }

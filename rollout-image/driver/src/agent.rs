@@ -1,14 +1,33 @@
-//! Agents: what the policy is asked, what its answers mean, what it is told of what came of them.
+//! Agents: the seam between an episode and who works on its task.
 //!
-//! An agent that takes turns is a [`LoopAgent`]; [`crate::episode`] runs the turns, which are the same for all of them.
+//! An [`Agent`] works on a [`LiveEpisode`] until that ends. An agent that takes turns is a [`turns::LoopAgent`]:
+//! [`turns`] has the one loop of all of them.
 
 pub mod bash;
+pub mod limits;
+pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
+use self::limits::AgentLimits;
+use self::turns::TurnLoop;
+use crate::episode::abort::Abort;
+use crate::episode::live::LiveEpisode;
 use crate::fault::TerminalFault;
-use crate::template::ChatMessage;
-use grpo_records::{ExecSummary, TurnAction};
-use serde_json::{Map, Value};
+use crate::tasks::Task;
+use crate::template::ChatTemplate;
+use futures::future::BoxFuture;
+use grpo_records::EpisodeEnd;
+
+/// Works on episodes.
+pub trait Agent: Send + Sync {
+    /// Refuses, before anything is sampled, what would fail in some episodes only: the prompt of one task, a template
+    /// that one kind of observation breaks.
+    fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault>;
+
+    /// Works on the episode's task from its last recorded turn until the episode ends. Each turn is durable before the
+    /// next one begins.
+    fn run<'a>(&'a self, episode: &'a mut LiveEpisode<'_>) -> BoxFuture<'a, Result<EpisodeEnd, Abort>>;
+}
 
 /// Which agent a run has, and what is particular to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,39 +47,13 @@ impl AgentKind {
         ))
     }
 
-    /// The agent, with its templates compiled. `limits` is what prompts may tell the policy of its limits.
-    pub fn agent(&self, limits: Value) -> Result<Box<dyn LoopAgent>, TerminalFault> {
-        let built = match self {
-            Self::Bash(prompts) => BashAgent::new(prompts, limits).map(|agent| Box::new(agent) as Box<dyn LoopAgent>),
-        };
-        built.map_err(|error| TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}")))
+    /// The agent, with its templates compiled.
+    pub fn agent(&self, limits: &AgentLimits) -> Result<Box<dyn Agent>, TerminalFault> {
+        match self {
+            Self::Bash(prompts) => {
+                let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
+                Ok(Box::new(TurnLoop(bash)))
+            }
+        }
     }
-}
-
-/// What the policy is told after an action.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
-    pub text: String,
-    /// The policy has submitted its work.
-    pub submitted: bool,
-}
-
-/// An agent that takes turns: the policy answers, its action is carried out, it observes what came of that.
-pub trait LoopAgent: Send + Sync {
-    /// The messages before the first answer.
-    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error>;
-
-    /// What an answer means.
-    fn parse(&self, answer: &str) -> TurnAction;
-
-    /// The command that carries an action out; nothing where there is nothing to run.
-    fn command<'a>(&self, action: &'a TurnAction) -> Option<&'a str>;
-
-    /// What is said after an action. `ran`: what its command printed and how it ended, where there was one.
-    fn observe(
-        &self,
-        action: &TurnAction,
-        ran: Option<(&str, &ExecSummary)>,
-        turns_left: u32,
-    ) -> Result<Observation, minijinja::Error>;
 }

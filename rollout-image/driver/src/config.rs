@@ -2,6 +2,7 @@
 //! types.
 
 use crate::agent::AgentKind;
+use crate::agent::limits::AgentLimits;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;
@@ -12,7 +13,6 @@ use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, Mode, Resume, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,13 +81,7 @@ pub struct Evaluation {
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
     pub kind: AgentKind,
-    pub turns: u32,
-    pub command_timeout: Duration,
-    pub episode_timeout: Duration,
-    /// Prompt and answers together.
-    pub context_tokens: usize,
-    /// The longest output of a command that is kept; head and tail.
-    pub output_bytes: u64,
+    pub limits: AgentLimits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -244,14 +238,16 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
     Ok(AgentSettings {
         kind: AgentKind::of(agent)?,
-        turns: agent.limits.turns,
-        command_timeout: duration(agent.limits.command_timeout),
-        episode_timeout: duration(agent.limits.episode_timeout),
-        context_tokens: match agent.limits.context_tokens {
-            Some(tokens) => tokens as usize,
-            None => longest_context(&PathBuf::from(&config.model_path))?,
+        limits: AgentLimits {
+            turns: agent.limits.turns,
+            command_timeout: duration(agent.limits.command_timeout),
+            episode_timeout: duration(agent.limits.episode_timeout),
+            context_tokens: match agent.limits.context_tokens {
+                Some(tokens) => tokens as usize,
+                None => longest_context(&PathBuf::from(&config.model_path))?,
+            },
+            output_bytes: 16 << 10,
         },
-        output_bytes: 16 << 10,
     })
 }
 
@@ -272,18 +268,6 @@ fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
                 ),
             )
         })
-}
-
-impl AgentSettings {
-    /// What prompts may tell the policy of its limits.
-    pub fn limits(&self) -> serde_json::Value {
-        json!({
-            "turns": self.turns,
-            "commandTimeout": self.command_timeout.as_secs(),
-            "episodeTimeout": self.episode_timeout.as_secs(),
-            "contextTokens": self.context_tokens,
-        })
-    }
 }
 
 fn duration(period: Period) -> Duration {

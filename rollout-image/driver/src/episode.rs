@@ -4,22 +4,26 @@
 //! last. So a driver that comes back finds one of: a verdict, which stands; a patch, which is graded; turns whose
 //! sandbox is still there, which go on; or an attempt that is left as it lies and followed by another.
 
+pub mod abort;
+pub mod live;
 mod records;
-mod turn;
 
-use crate::agent::LoopAgent;
-use crate::config::{Sampling, Settings};
-use crate::engine::{EngineError, Engines};
-use crate::fault::{DriverError, TerminalFault};
+use self::abort::Abort;
+use self::live::LiveEpisode;
+pub use self::live::EpisodePlan;
+use crate::agent::Agent;
+use crate::config::Settings;
+use crate::engine::Engines;
+use crate::fault::DriverError;
 use crate::grade::{Graded, Grader};
 use crate::patch;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::tasks::Task;
-use crate::template::{ChatTemplate, TemplateError};
-use crate::trajectory::{Trajectory, TrajectoryError};
+use crate::template::ChatTemplate;
+use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
+use grpo_records::{EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,17 +35,6 @@ const INFRASTRUCTURE_ALLOWANCE: Duration = Duration::from_secs(1800);
 /// How long taking a patch may take.
 const PATCH_TIMEOUT: u64 = 300;
 
-/// What an episode is to be.
-#[derive(Clone, Debug)]
-pub struct EpisodePlan {
-    pub key: EpisodeKey,
-    pub task: Arc<Task>,
-    /// The run's seed, or the evaluated set's.
-    pub seed: u64,
-    /// As it was when the iteration or evaluation began.
-    pub sampling: Sampling,
-}
-
 /// Everything episodes share.
 pub struct Episodes {
     pub settings: Settings,
@@ -50,7 +43,7 @@ pub struct Episodes {
     pub gateway: Gateway,
     pub engines: Engines,
     pub template: ChatTemplate,
-    pub agent: Box<dyn LoopAgent>,
+    pub agent: Box<dyn Agent>,
     pub grader: Grader,
     /// The weights to sample from.
     pub wanted: watch::Receiver<String>,
@@ -58,79 +51,6 @@ pub struct Episodes {
     pub grading: watch::Sender<usize>,
     /// The base commit of each task, once it was seen to be there.
     pub bases: Mutex<HashMap<String, Arc<OnceCell<String>>>>,
-}
-
-/// Why an attempt stopped short of a verdict.
-enum Abort {
-    Void {
-        reason: VoidReason,
-        message: String,
-    },
-    /// An earlier driver's attempt that cannot go on.
-    Abandoned,
-    Driver(DriverError),
-}
-
-impl From<DriverError> for Abort {
-    fn from(error: DriverError) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl From<grpo_records::StoreError> for Abort {
-    fn from(error: grpo_records::StoreError) -> Self {
-        Self::Driver(error.into())
-    }
-}
-
-impl From<TemplateError> for Abort {
-    fn from(error: TemplateError) -> Self {
-        Self::Driver(TerminalFault::new("TemplateUnusable", error.to_string()).into())
-    }
-}
-
-impl From<minijinja::Error> for Abort {
-    fn from(error: minijinja::Error) -> Self {
-        Self::Driver(
-            TerminalFault::new(
-                "PromptUnusable",
-                format!("rendering a template of spec.agent: {error:#}"),
-            )
-            .into(),
-        )
-    }
-}
-
-impl From<TrajectoryError> for Abort {
-    fn from(fault: TrajectoryError) -> Self {
-        Self::Driver(DriverError::Other(fault.to_string()))
-    }
-}
-
-impl From<EngineError> for Abort {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Terminal(fault) => Self::Driver(fault.into()),
-            EngineError::Unavailable { .. } => Self::Void {
-                reason: VoidReason::EngineUnavailable,
-                message: error.to_string(),
-            },
-        }
-    }
-}
-
-impl From<SandboxError> for Abort {
-    fn from(error: SandboxError) -> Self {
-        let reason = match &error {
-            SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
-            SandboxError::ImageUnavailable { .. } => VoidReason::ImageUnavailable,
-            _ => VoidReason::SandboxUnavailable,
-        };
-        Self::Void {
-            reason,
-            message: error.to_string(),
-        }
-    }
 }
 
 /// What the agent left behind: the patch, or nothing where none could be taken.
@@ -149,8 +69,8 @@ impl Episodes {
         resume: bool,
     ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(attempt);
-        let mut trajectory = Trajectory::opening(&self.opening(plan)?);
-        let limit = self.settings.agent.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
+        let mut trajectory = Trajectory::default();
+        let limit = self.settings.agent.limits.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
         let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, attempt, resume, &mut trajectory)).await;
         let stopped = match ended {
             Err(_) => Abort::Void {
@@ -178,13 +98,6 @@ impl Episodes {
                     .map(Some)
             }
         }
-    }
-
-    fn opening(&self, plan: &EpisodePlan) -> Result<Vec<crate::template::ChatMessage>, DriverError> {
-        self.agent.opening(&plan.task.variables()).map_err(|error| {
-            let message = format!("rendering the prompt of {}: {error:#}", plan.key.instance);
-            TerminalFault::new("PromptUnusable", message).into()
-        })
     }
 
     /// From wherever the attempt stands to the durable patch; the sandbox is given back on the way.
@@ -231,7 +144,7 @@ impl Episodes {
         }
     }
 
-    /// Turns until the episode ends, then the patch.
+    /// The agent's work until the episode ends, then the patch.
     async fn run_turns(
         &self,
         plan: &EpisodePlan,
@@ -240,11 +153,23 @@ impl Episodes {
         trajectory: &mut Trajectory,
     ) -> Result<Option<Bytes>, Abort> {
         let base = self.base_commit(sandbox, &plan.task).await?;
-        while trajectory.end.is_none() {
-            self.turn(plan, dir, sandbox, trajectory).await?;
-        }
-        match trajectory.end {
-            Some(EpisodeEnd::SandboxExhausted) => Ok(None),
+        let mut episode = LiveEpisode {
+            plan,
+            dir,
+            limits: &self.settings.agent.limits,
+            template: &self.template,
+            trajectory,
+            sandbox,
+            store: &self.store,
+            writer: &self.writer,
+            engines: &self.engines,
+            wanted: &self.wanted,
+            replay: self.settings.replay.as_ref(),
+        };
+        let end = self.agent.run(&mut episode).await?;
+        trajectory.end = Some(end);
+        match end {
+            EpisodeEnd::SandboxExhausted => Ok(None),
             _ => self.take_patch(sandbox, &plan.task, &base).await,
         }
     }

@@ -1,7 +1,6 @@
 //! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts
 //! what runs in the background.
 
-use crate::agent::LoopAgent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::episode::Episodes;
@@ -87,8 +86,9 @@ pub async fn run(
 
     let template = ChatTemplate::load(&settings.model)
         .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
-    let agent = settings.agent.kind.agent(settings.agent.limits())?;
-    check_prompts(&template, agent.as_ref(), &settings, &all)?;
+    let limits = &settings.agent.limits;
+    let agent = settings.agent.kind.agent(limits)?;
+    agent.rehearse(&template, limits, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
 
@@ -203,39 +203,6 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
             grader
                 .remember(&meta.key.instance, sha256, &folder, &meta.outcome, record)
                 .await;
-        }
-    }
-    Ok(())
-}
-
-/// A prompt that cannot be rendered or does not fit is found before anything is sampled, and so is a template that only
-/// some commands would make fail.
-fn check_prompts(
-    template: &ChatTemplate,
-    agent: &dyn LoopAgent,
-    settings: &Settings,
-    tasks: &[Task],
-) -> Result<(), TerminalFault> {
-    for task in tasks {
-        let opening = agent.opening(&task.variables()).map_err(|error| {
-            TerminalFault::new(
-                "PromptUnusable",
-                format!("rendering the prompt of {}: {error:#}", task.instance),
-            )
-        })?;
-        let ids = template.prompt(&opening).map_err(|error| {
-            TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
-        })?;
-        if ids.len() >= settings.agent.context_tokens {
-            return Err(TerminalFault::new(
-                "PromptTooLong",
-                format!(
-                    "the prompt of {} has {} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
-                    task.instance,
-                    ids.len(),
-                    settings.agent.context_tokens
-                ),
-            ));
         }
     }
     Ok(())

@@ -3,7 +3,6 @@
 //! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in
 //! here.
 
-use crate::template::ChatMessage;
 use grpo_records::{EpisodeEnd, ExpertsSpan, Message, TurnAction, TurnRecord, WeightsSpan};
 
 /// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability.
@@ -57,20 +56,6 @@ pub enum TrajectoryError {
 }
 
 impl Trajectory {
-    /// Before the first turn: the prompt's text is known, its ids are in the first record.
-    pub fn opening(messages: &[ChatMessage]) -> Self {
-        let messages = messages.iter().map(|m| Message {
-            role: m.role.to_owned(),
-            content: m.content.clone(),
-            tokens: 0,
-            note: None,
-        });
-        Self {
-            messages: messages.collect(),
-            ..Self::default()
-        }
-    }
-
     /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do
     /// not match the ids is refused.
     pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TrajectoryError> {
@@ -93,9 +78,7 @@ impl Trajectory {
             self.append(&turn.prompt, 0);
             self.prompt_length = turn.prompt.len();
             self.started_at = Some(turn.at);
-            if let Some(last) = self.messages.last_mut() {
-                last.tokens = turn.prompt.len();
-            }
+            self.messages.extend(turn.opening.iter().cloned());
         }
         if self.tokens.len() != turn.prompt_length {
             return Err(TrajectoryError::PromptLength {
@@ -125,7 +108,7 @@ impl Trajectory {
             });
         }
         self.turns += 1;
-        self.format_errors += u32::from(!matches!(turn.action, TurnAction::Command { .. }));
+        self.format_errors += u32::from(!turn.action.is_action());
         self.end = turn.end;
         self.sample_millis += turn.sample_millis;
         self.exec_millis += turn.exec_millis;
@@ -195,16 +178,18 @@ impl Trajectory {
 }
 
 fn note_of(turn: &TurnRecord) -> String {
-    let what = match (&turn.action, &turn.exec) {
-        (TurnAction::Command { .. }, Some(exec)) => match (exec.exit_code, exec.timed_out, &exec.killed) {
+    let what = match (&turn.exec, turn.action.kind.as_str()) {
+        (Some(exec), _) => match (exec.exit_code, exec.timed_out, &exec.killed) {
             (_, true, _) => format!("timed out after {} ms", exec.duration_millis),
             (_, _, Some(killed)) => format!("killed: {killed}, after {} ms", exec.duration_millis),
             (Some(code), ..) => format!("exit {code} in {} ms", exec.duration_millis),
             (None, ..) => format!("signal {:?} after {} ms", exec.signal, exec.duration_millis),
         },
-        (TurnAction::Command { .. }, None) => "not run".to_owned(),
-        (TurnAction::FormatError { blocks }, _) => format!("{blocks} bash blocks, nothing run"),
-        (TurnAction::Truncated, _) => "cut off, nothing run".to_owned(),
+        (None, TurnAction::FORMAT_ERROR) => {
+            format!("{} bash blocks, nothing run", turn.action.blocks().unwrap_or_default())
+        }
+        (None, TurnAction::TRUNCATED) => "cut off, nothing run".to_owned(),
+        (None, _) => "not run".to_owned(),
     };
     match turn.end {
         Some(end) => format!("{what}; {end:?}"),

@@ -2,6 +2,8 @@
 
 use crate::world::{self, World};
 use axum::http::StatusCode;
+use grpo_driver::agent::AgentKind;
+use grpo_driver::agent::bash::Prompts;
 use grpo_driver::fault::DriverError;
 use grpo_records::folder::counting;
 use grpo_records::{EpisodeMeta, Outcome, TrainerPhase, VoidReason, paths};
@@ -427,4 +429,22 @@ async fn an_engine_that_reports_no_experts_ends_a_run_that_wants_them_and_says_w
     };
     assert_eq!(fault.reason, "ExpertsNotReported");
     assert!(fault.message.contains("spec.algorithm.routerReplay: true"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_template_that_only_some_commands_break_is_refused_before_anything_is_sampled() {
+    let world = World::new(1).await;
+    for observation in ["{{ exitCode + 1 }}", "{% if exitCode == 42 %}{{ unknown }}{% endif %}"] {
+        let mut settings = world.settings();
+        settings.agent.kind = AgentKind::Bash(Prompts {
+            observation: observation.into(),
+            ..Prompts::default()
+        });
+        let refused = world.start(settings, 1).await.err();
+        assert!(
+            matches!(&refused, Some(DriverError::Terminal(fault)) if fault.reason == "PromptUnusable"),
+            "{refused:?}"
+        );
+    }
+    assert!(world.engine.asked.lock().unwrap().is_empty());
 }

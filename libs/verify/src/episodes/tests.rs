@@ -76,10 +76,10 @@ fn a_turn_that_saw_another_prompt_is_found() {
 
 #[test]
 fn actions_are_read_as_the_agent_is_described() {
-    let command = |c: &str| TurnAction::Command { command: c.into() };
+    let command = |c: &str| TurnAction::command(c);
     assert_eq!(action_of("Look.\n```bash\nls\n```"), command("ls"));
-    assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
+    assert_eq!(action_of("```bash\nls"), TurnAction::format_error(0));
     let two = "```bash\na\n```\n```bash\nb\n```";
-    assert_eq!(action_of("```bash\n```"), TurnAction::FormatError { blocks: 0 });
-    assert_eq!(action_of(two), TurnAction::FormatError { blocks: 2 });
+    assert_eq!(action_of("```bash\n```"), TurnAction::format_error(0));
+    assert_eq!(action_of(two), TurnAction::format_error(2));
 }

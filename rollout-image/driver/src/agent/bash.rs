@@ -3,11 +3,27 @@
 //! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
 //! that merely mentions the sentinel does not submit.
 
-use super::{LoopAgent, Observation};
+use super::turns::{LoopAgent, Observation};
+use crate::episode::abort::Abort;
+use crate::episode::live::{Acted, LiveEpisode, Ran};
 use crate::template::ChatMessage;
-use grpo_records::{ExecSummary, TurnAction};
-use minijinja::{Environment, UndefinedBehavior, context};
+use futures::future::BoxFuture;
+use grpo_records::{ExecSummary, TurnAction, TurnRecord};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 use serde_json::{Map, Value};
+
+/// What the template of an observation may use besides globals.
+const OBSERVATION_NAMES: [&str; 7] = [
+    "output",
+    "exitCode",
+    "timedOut",
+    "killed",
+    "omittedBytes",
+    "seconds",
+    "turnsLeft",
+];
+/// What the template of a format error may use besides globals.
+const FORMAT_ERROR_NAMES: [&str; 3] = ["blocks", "truncated", "turnsLeft"];
 
 /// The templates of the agent's words and what it takes for a submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,43 +106,31 @@ impl BashAgent {
 
     /// What is said when there was nothing to run.
     fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
-        let (blocks, truncated) = match action {
-            TurnAction::FormatError { blocks } => (*blocks, false),
-            _ => (0, true),
+        let (blocks, truncated) = match action.blocks() {
+            Some(blocks) => (blocks, false),
+            None => (0, true),
         };
         self.environment
             .get_template("formatError")?
             .render(context! { blocks, truncated, turnsLeft => turns_left })
     }
 
-    /// Renders what only some commands bring about: killed ones, silent ones, cut off answers. The policy decides which
-    /// of these happen, so none of them may be an error later.
-    pub fn rehearse(&self) -> Result<(), minijinja::Error> {
-        let exec = |exit_code: Option<i32>, timed_out: bool, killed: Option<&str>| ExecSummary {
-            exec: "rehearsal".into(),
-            exit_code,
-            signal: exit_code.is_none().then_some(9),
-            timed_out,
-            killed: killed.map(str::to_owned),
-            output_bytes: 0,
-            omitted_bytes: 1,
-            duration_millis: 1500,
-        };
-        let ends = [
-            exec(Some(0), false, None),
-            exec(Some(1), false, None),
-            exec(None, true, Some("Timeout")),
-            exec(None, false, Some("OutOfMemory")),
-            exec(None, false, None),
-        ];
-        for end in ends {
-            for output in ["", "some\n"] {
-                self.observation(output, &end, 0)?;
-            }
+    /// Refuses a name that nothing defines, in any branch of a template.
+    fn check_names(&self, template: &str, known: &[&str]) -> Result<(), minijinja::Error> {
+        let used = self.environment.get_template(template)?.undeclared_variables(false);
+        let globals: Vec<&str> = self.environment.globals().map(|(name, _)| name).collect();
+        let mut unknown: Vec<String> = used
+            .into_iter()
+            .filter(|name| !known.contains(&name.as_str()) && !globals.contains(&name.as_str()))
+            .collect();
+        unknown.sort();
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(minijinja::Error::new(
+                ErrorKind::UndefinedError,
+                format!("{template} uses {}; it may use {}", unknown.join(", "), known.join(", ")),
+            )),
         }
-        self.format_error(&TurnAction::FormatError { blocks: 2 }, 1)?;
-        self.format_error(&TurnAction::Truncated, 0)?;
-        Ok(())
     }
 
     /// True when a command that succeeded printed the sentinel as the first line that is not blank.
@@ -138,6 +142,41 @@ impl BashAgent {
 }
 
 impl LoopAgent for BashAgent {
+    /// Killed commands, silent ones, cut off answers, in every combination that a command or an answer can bring about.
+    fn rehearse(&self) -> Result<(), minijinja::Error> {
+        self.check_names("observation", &OBSERVATION_NAMES)?;
+        self.check_names("formatError", &FORMAT_ERROR_NAMES)?;
+        for (exit_code, timed_out, killed) in [
+            (Some(0), false, None),
+            (Some(1), false, None),
+            (Some(126), false, None),
+            (None, true, None),
+            (None, true, Some("Timeout")),
+            (None, false, Some("OutOfMemory")),
+            (None, false, None),
+        ] {
+            for (output, omitted_bytes, turns_left) in [("", 0, 0), ("some\n", 0, 1), ("some\n", 1, 0), ("", 1, 1)] {
+                let exec = ExecSummary {
+                    exec: "rehearsal".into(),
+                    exit_code,
+                    signal: exit_code.is_none().then_some(9),
+                    timed_out,
+                    killed: killed.map(str::to_owned),
+                    output_bytes: output.len() as u64,
+                    omitted_bytes,
+                    duration_millis: 1500,
+                };
+                self.observation(output, &exec, turns_left)?;
+            }
+        }
+        for turns_left in [0, 1] {
+            self.format_error(&TurnAction::format_error(0), turns_left)?;
+            self.format_error(&TurnAction::format_error(2), turns_left)?;
+            self.format_error(&TurnAction::truncated(), turns_left)?;
+        }
+        Ok(())
+    }
+
     fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
         let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
         let mut messages = Vec::new();
@@ -152,21 +191,27 @@ impl LoopAgent for BashAgent {
         action_of(answer)
     }
 
-    fn command<'a>(&self, action: &'a TurnAction) -> Option<&'a str> {
-        match action {
-            TurnAction::Command { command } => Some(command),
-            TurnAction::FormatError { .. } | TurnAction::Truncated => None,
-        }
+    fn act<'a>(
+        &'a self,
+        episode: &'a LiveEpisode<'_>,
+        turn: &'a mut TurnRecord,
+    ) -> BoxFuture<'a, Result<Acted, Abort>> {
+        Box::pin(async move {
+            match turn.action.as_command().map(str::to_owned) {
+                Some(command) => episode.run_command(turn, &command).await,
+                None => Ok(Acted::Nothing),
+            }
+        })
     }
 
     fn observe(
         &self,
         action: &TurnAction,
-        ran: Option<(&str, &ExecSummary)>,
+        ran: Option<&Ran>,
         turns_left: u32,
     ) -> Result<Observation, minijinja::Error> {
         Ok(match ran {
-            Some((output, exec)) => Observation {
+            Some(Ran { output, exec }) => Observation {
                 text: self.observation(output, exec, turns_left)?,
                 submitted: self.is_submission(output, exec),
             },
@@ -182,10 +227,8 @@ impl LoopAgent for BashAgent {
 fn action_of(answer: &str) -> TurnAction {
     let mut blocks = blocks_of(answer);
     match (blocks.pop(), blocks.len()) {
-        (Some(command), 0) => TurnAction::Command { command },
-        (last, others) => TurnAction::FormatError {
-            blocks: (others + usize::from(last.is_some())) as u32,
-        },
+        (Some(command), 0) => TurnAction::command(command),
+        (last, others) => TurnAction::format_error((others + usize::from(last.is_some())) as u32),
     }
 }
 

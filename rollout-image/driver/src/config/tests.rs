@@ -1,4 +1,5 @@
 use super::*;
+use serde_json::json;
 
 #[test]
 fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {

@@ -1,14 +1,13 @@
 //! What an episode leaves in the store, and reading it again.
 
 use super::{Abort, EpisodePlan, Episodes, millis, now};
-use crate::engine::Experts;
 use crate::fault::DriverError;
 use crate::grade::Graded;
 use crate::reward;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, ExpertsSpan, SCHEMA, TurnRecord, paths};
+use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, SCHEMA, TurnRecord, paths};
 
 impl Episodes {
     pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
@@ -18,16 +17,6 @@ impl Episodes {
             trajectory.push(&record)?;
         }
         Ok(())
-    }
-
-    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
-    /// content: an earlier driver that did not come to the record may have been answered otherwise.
-    pub(super) async fn keep_experts(&self, dir: &str, turn: u32, experts: Experts) -> Result<ExpertsSpan, Abort> {
-        let Experts { from, to, bytes } = experts;
-        let sha256 = sha256_hex(&bytes);
-        let file = paths::experts(dir, turn, &sha256);
-        self.store.create_bytes(&file, bytes).await?;
-        Ok(ExpertsSpan { from, to, file, sha256 })
     }
 
     /// The patch an earlier driver stored; the inner option as [`AgentResult`] has it.

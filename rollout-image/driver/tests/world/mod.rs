@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::agent::bash::Prompts;
+use grpo_driver::agent::limits::AgentLimits;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
@@ -270,11 +271,13 @@ impl World {
             }],
             agent: AgentSettings {
                 kind: AgentKind::Bash(Prompts::default()),
-                turns: 6,
-                command_timeout: Duration::from_secs(10),
-                episode_timeout: Duration::from_secs(60),
-                context_tokens: 1024,
-                output_bytes: 4096,
+                limits: AgentLimits {
+                    turns: 6,
+                    command_timeout: Duration::from_secs(10),
+                    episode_timeout: Duration::from_secs(60),
+                    context_tokens: 1024,
+                    output_bytes: 4096,
+                },
             },
             sampling: Sampling {
                 temperature: 1.0,

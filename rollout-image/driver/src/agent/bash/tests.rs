@@ -23,15 +23,13 @@ fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
     let one = "Look.\n```bash\ngrep -n '' $F\nls\n```";
     assert_eq!(
         action_of(one),
-        TurnAction::Command {
-            command: "grep -n '' $F\nls".into()
-        }
+        TurnAction::command("grep -n '' $F\nls")
     );
     let two = format!("{one}\nand\n{one}");
-    assert_eq!(action_of(&two), TurnAction::FormatError { blocks: 2 });
-    assert_eq!(action_of("I am done."), TurnAction::FormatError { blocks: 0 });
-    assert_eq!(action_of("```bash\nls"), TurnAction::FormatError { blocks: 0 });
-    assert_eq!(action_of("```bashful\nls\n```"), TurnAction::FormatError { blocks: 0 });
+    assert_eq!(action_of(&two), TurnAction::format_error(2));
+    assert_eq!(action_of("I am done."), TurnAction::format_error(0));
+    assert_eq!(action_of("```bash\nls"), TurnAction::format_error(0));
+    assert_eq!(action_of("```bashful\nls\n```"), TurnAction::format_error(0));
 }
 
 #[test]
@@ -39,9 +37,7 @@ fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_
     let answer = "```bash\ncat <<'E'\n``\nE\n```\nrest";
     assert_eq!(
         action_of(answer),
-        TurnAction::Command {
-            command: "cat <<'E'\n``\nE".into()
-        }
+        TurnAction::command("cat <<'E'\n``\nE")
     );
 }
 
@@ -86,4 +82,45 @@ fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
             .opening(&Map::new())
             .is_err()
     );
+}
+
+#[test]
+fn a_name_that_only_one_exit_code_reaches_is_found_before_the_run() {
+    let prompts = Prompts {
+        observation: "{{ output }}{% if exitCode == 42 %}{{ unknown }}{% endif %}".into(),
+        ..Prompts::default()
+    };
+    let error = BashAgent::new(&prompts, Value::Null).unwrap().rehearse().unwrap_err();
+    assert!(error.to_string().contains("uses unknown; it may use output"), "{error}");
+}
+
+#[test]
+fn templates_that_only_cut_timed_out_or_last_observations_break_are_found_before_the_run() {
+    for observation in [
+        "{% if omittedBytes %}{{ killed + 1 }}{% endif %}",
+        "{% if not omittedBytes %}{{ output + 1 }}{% endif %}",
+        "{% if timedOut %}{{ exitCode + 1 }}{% endif %}",
+        "{% if turnsLeft == 0 %}{{ output.x.y }}{% endif %}",
+    ] {
+        let prompts = Prompts {
+            observation: observation.into(),
+            ..Prompts::default()
+        };
+        assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err(), "{observation}");
+    }
+    let prompts = Prompts {
+        format_error: "{% if truncated %}{{ blocks.x.y }}{% endif %}".into(),
+        ..Prompts::default()
+    };
+    assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err());
+}
+
+#[test]
+fn what_templates_may_use_are_their_names_globals_and_what_they_set() {
+    let prompts = Prompts {
+        observation: "{% set n = limits.turns %}{{ n }}{% for i in range(2) %}{{ loop.index }}{{ i }}{% endfor %}{{ submitSentinel }}{{ output }}".into(),
+        ..Prompts::default()
+    };
+    let agent = BashAgent::new(&prompts, serde_json::json!({"turns": 3})).unwrap();
+    agent.rehearse().unwrap();
 }

@@ -1,0 +1,229 @@
+//! The turn loop of every agent that takes turns: sample, parse, act, observe, record.
+//!
+//! A [`LoopAgent`] says what the policy is asked, what its answers mean, how an action is carried out and what the
+//! policy observes of it. The loop owns ids, limits and records, which are the same for all of them.
+
+use super::Agent;
+use super::limits::AgentLimits;
+use crate::episode::abort::Abort;
+use crate::episode::live::{Acted, LiveEpisode, Ran};
+use crate::fault::TerminalFault;
+use crate::seeds;
+use crate::tasks::Task;
+use crate::template::{ChatMessage, ChatTemplate};
+use futures::future::BoxFuture;
+use grpo_engine_protocol::FinishReason;
+use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// What the policy is told after an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    pub text: String,
+    /// The policy has submitted its work.
+    pub submitted: bool,
+}
+
+/// An agent that takes turns: the policy answers, its action is carried out, it observes what came of that.
+pub trait LoopAgent: Send + Sync {
+    /// Renders every kind of observation. The policy decides which of them happen, so none may be an error later.
+    fn rehearse(&self) -> Result<(), minijinja::Error>;
+
+    /// The messages before the first answer.
+    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error>;
+
+    /// What an answer means. The loop never asks about one that was cut off.
+    fn parse(&self, answer: &str) -> TurnAction;
+
+    /// Carries out the action of a turn.
+    fn act<'a>(
+        &'a self,
+        episode: &'a LiveEpisode<'_>,
+        turn: &'a mut TurnRecord,
+    ) -> BoxFuture<'a, Result<Acted, Abort>>;
+
+    /// What is said after an action. `ran`: the command that it ran, where there was one.
+    fn observe(
+        &self,
+        action: &TurnAction,
+        ran: Option<&Ran>,
+        turns_left: u32,
+    ) -> Result<Observation, minijinja::Error>;
+}
+
+/// A template of the agent that cannot be compiled or rendered.
+pub fn unusable(error: minijinja::Error) -> TerminalFault {
+    TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}"))
+}
+
+/// The loop around an agent.
+pub struct TurnLoop<A>(pub A);
+
+impl<A: LoopAgent> Agent for TurnLoop<A> {
+    fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault> {
+        self.0.rehearse().map_err(|error| {
+            let message = format!("a template of spec.agent fails for an observation that the policy may cause: {error:#}");
+            TerminalFault::new("PromptUnusable", message)
+        })?;
+        for task in tasks {
+            let ids = template.prompt(&self.opening(task)?).map_err(|error| {
+                TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+            })?;
+            if ids.len() >= limits.context_tokens {
+                return Err(TerminalFault::new(
+                    "PromptTooLong",
+                    format!("the prompt of {} {}", task.instance, too_long(ids.len(), limits)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn run<'a>(&'a self, episode: &'a mut LiveEpisode<'_>) -> BoxFuture<'a, Result<EpisodeEnd, Abort>> {
+        Box::pin(async move {
+            loop {
+                if let Some(end) = episode.trajectory.end {
+                    return Ok(end);
+                }
+                self.turn(episode).await?;
+            }
+        })
+    }
+}
+
+impl<A: LoopAgent> TurnLoop<A> {
+    fn opening(&self, task: &Task) -> Result<Vec<ChatMessage>, TerminalFault> {
+        self.0.opening(&task.variables()).map_err(|error| {
+            TerminalFault::new(
+                "PromptUnusable",
+                format!("rendering the prompt of {}: {error:#}", task.instance),
+            )
+        })
+    }
+
+    /// One turn: sample, act, observe, record.
+    async fn turn(&self, episode: &mut LiveEpisode<'_>) -> Result<(), Abort> {
+        let number = episode.trajectory.turns;
+        let (opening, prompt) = match number {
+            0 => {
+                let opening = self.opening(&episode.plan.task)?;
+                let prompt = episode.template.prompt(&opening)?;
+                (messages(&opening, prompt.len()), prompt)
+            }
+            _ => (Vec::new(), Vec::new()),
+        };
+        let given: Vec<u32> = [&episode.trajectory.tokens[..], &prompt[..]].concat();
+        let prompt_length = given.len();
+        if prompt_length >= episode.limits.context_tokens {
+            return Err(Abort::Void {
+                reason: VoidReason::TaskBroken,
+                message: format!("the prompt {}", too_long(prompt_length, episode.limits)),
+            });
+        }
+        let plan = episode.plan;
+        let key = &plan.key;
+        let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
+        let sampled = episode.sample(given, seed).await?;
+        let answer = sampled.answer;
+        let experts = match answer.experts {
+            Some(experts) => Some(episode.keep_experts(number, experts).await?),
+            None => None,
+        };
+        let mut turn = TurnRecord {
+            opening,
+            prompt_length,
+            prompt,
+            seed,
+            text: episode.template.text(&answer.ids)?,
+            sampled: answer.ids,
+            logprobs: answer.logprobs,
+            weights: sampled.weights,
+            finish: finish_word(answer.finish).to_owned(),
+            experts,
+            sample_millis: millis(sampled.took),
+            waited_millis: millis(sampled.waited),
+            ..episode.blank_turn(number)
+        };
+        if answer.finish == FinishReason::Stop {
+            turn.action = self.0.parse(&turn.text);
+        }
+        self.respond(episode, &mut turn).await?;
+        episode.record(turn).await
+    }
+
+    /// Carries the action out, and fills in what is observed or why this was the last turn.
+    async fn respond(&self, episode: &LiveEpisode<'_>, turn: &mut TurnRecord) -> Result<(), Abort> {
+        let limits = episode.limits;
+        let turns_left = limits.turns.saturating_sub(turn.turn + 1);
+        let used = turn.prompt_length + turn.sampled.len();
+        if turn.finish == "length" && used >= limits.context_tokens {
+            turn.end = Some(EpisodeEnd::ContextFull);
+            return Ok(());
+        }
+        let ran = match self.0.act(episode, turn).await? {
+            Acted::Nothing => None,
+            Acted::Ran(ran) => Some(ran),
+            Acted::Exhausted => {
+                turn.end = Some(EpisodeEnd::SandboxExhausted);
+                return Ok(());
+            }
+        };
+        let observed = self.0.observe(&turn.action, ran.as_ref(), turns_left);
+        let Observation { text, submitted } = observed.map_err(unusable)?;
+        turn.exec = ran.map(|ran| ran.exec);
+        if submitted {
+            turn.end = Some(EpisodeEnd::Submitted);
+            turn.observation_text = text;
+            return Ok(());
+        }
+        let stops = episode.template.stop_ids();
+        let stop = turn.sampled.last().copied().filter(|id| stops.contains(id));
+        let observation = episode.template.observation(stop, &text)?;
+        turn.end = if turns_left == 0 {
+            Some(EpisodeEnd::TurnLimit)
+        } else if episode.spent(turn) >= limits.episode_timeout {
+            Some(EpisodeEnd::EpisodeTimeout)
+        } else if used + observation.len() >= limits.context_tokens {
+            Some(EpisodeEnd::ContextFull)
+        } else {
+            None
+        };
+        if turn.end.is_none() {
+            turn.observation = observation;
+        }
+        turn.observation_text = text;
+        Ok(())
+    }
+}
+
+fn too_long(tokens: usize, limits: &AgentLimits) -> String {
+    format!(
+        "has {tokens} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
+        limits.context_tokens
+    )
+}
+
+/// The prompt's messages as they are recorded; its ids belong to all of them together.
+fn messages(opening: &[ChatMessage], tokens: usize) -> Vec<Message> {
+    let last = opening.len().saturating_sub(1);
+    let messages = opening.iter().enumerate().map(|(at, message)| Message {
+        role: message.role.to_owned(),
+        content: message.content.clone(),
+        tokens: if at == last { tokens } else { 0 },
+        note: None,
+    });
+    messages.collect()
+}
+
+fn finish_word(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,76 @@
+//! Why an attempt stops short of a verdict, and which error is which reason.
+
+use crate::engine::EngineError;
+use crate::fault::{DriverError, TerminalFault};
+use crate::sandbox::SandboxError;
+use crate::template::TemplateError;
+use crate::trajectory::TrajectoryError;
+use grpo_records::VoidReason;
+
+/// Why an attempt stopped short of a verdict.
+#[derive(Debug)]
+pub enum Abort {
+    Void {
+        reason: VoidReason,
+        message: String,
+    },
+    /// An earlier driver's attempt that cannot go on.
+    Abandoned,
+    Driver(DriverError),
+}
+
+impl From<DriverError> for Abort {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<TerminalFault> for Abort {
+    fn from(fault: TerminalFault) -> Self {
+        Self::Driver(fault.into())
+    }
+}
+
+impl From<grpo_records::StoreError> for Abort {
+    fn from(error: grpo_records::StoreError) -> Self {
+        Self::Driver(error.into())
+    }
+}
+
+impl From<TemplateError> for Abort {
+    fn from(error: TemplateError) -> Self {
+        Self::Driver(TerminalFault::new("TemplateUnusable", error.to_string()).into())
+    }
+}
+
+impl From<TrajectoryError> for Abort {
+    fn from(fault: TrajectoryError) -> Self {
+        Self::Driver(DriverError::Other(fault.to_string()))
+    }
+}
+
+impl From<EngineError> for Abort {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Terminal(fault) => Self::Driver(fault.into()),
+            EngineError::Unavailable { .. } => Self::Void {
+                reason: VoidReason::EngineUnavailable,
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
+impl From<SandboxError> for Abort {
+    fn from(error: SandboxError) -> Self {
+        let reason = match &error {
+            SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
+            SandboxError::ImageUnavailable { .. } => VoidReason::ImageUnavailable,
+            _ => VoidReason::SandboxUnavailable,
+        };
+        Self::Void {
+            reason,
+            message: error.to_string(),
+        }
+    }
+}

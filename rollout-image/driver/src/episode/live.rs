@@ -1,0 +1,215 @@
+//! An episode while its agent works on it: what an agent may ask for.
+//!
+//! An agent samples, runs commands and records turns here. Whatever it does, a turn exists once its record is durable.
+
+use super::abort::Abort;
+use crate::agent::limits::AgentLimits;
+use crate::engine::{Ask, Engines, Experts, Sampled};
+use crate::experts::Mixture;
+use crate::sandbox::{Sandbox, SandboxError};
+use crate::tasks::Task;
+use crate::template::ChatTemplate;
+use crate::trajectory::Trajectory;
+use grpo_records::settings::Sampling;
+use grpo_records::store::sha256_hex;
+use grpo_records::{
+    EpisodeKey, EpisodeScope, ExecSummary, ExpertsSpan, RunStore, SCHEMA, TurnAction, TurnRecord, Writer, paths,
+};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// What an episode is to be.
+#[derive(Clone, Debug)]
+pub struct EpisodePlan {
+    pub key: EpisodeKey,
+    pub task: Arc<Task>,
+    /// The run's seed, or the evaluated set's.
+    pub seed: u64,
+    /// As it was when the iteration or evaluation began.
+    pub sampling: Sampling,
+}
+
+/// One attempt of an episode, with what its agent needs.
+pub struct LiveEpisode<'a> {
+    pub plan: &'a EpisodePlan,
+    /// The folder of the attempt.
+    pub dir: &'a str,
+    pub limits: &'a AgentLimits,
+    pub template: &'a ChatTemplate,
+    /// The turns so far.
+    pub trajectory: &'a mut Trajectory,
+    pub(super) sandbox: &'a Sandbox,
+    pub(super) store: &'a RunStore,
+    pub(super) writer: &'a Writer,
+    pub(super) engines: &'a Engines,
+    /// The weights to sample from.
+    pub(super) wanted: &'a watch::Receiver<String>,
+    /// The mixture whose experts are recorded.
+    pub(super) replay: Option<&'a Arc<Mixture>>,
+}
+
+/// A command that ran to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub output: String,
+    pub exec: ExecSummary,
+}
+
+/// What carrying an action out came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acted {
+    /// There was nothing to run.
+    Nothing,
+    Ran(Ran),
+    /// The sandbox did not survive it, by the policy's own fault.
+    Exhausted,
+}
+
+impl LiveEpisode<'_> {
+    /// An answer to the prompt. Never longer than the context has room.
+    pub async fn sample(&self, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Abort> {
+        let sampling = &self.plan.sampling;
+        // Nobody trains on an evaluation.
+        let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
+        let replay = self.replay.filter(|_| trained_on);
+        let room = self.limits.context_tokens.saturating_sub(prompt.len());
+        let ask = Ask {
+            max_tokens: sampling
+                .max_tokens_per_call
+                .min(u32::try_from(room).unwrap_or(u32::MAX)),
+            prompt,
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            seed,
+            stop_token_ids: self.template.stop_ids(),
+            experts: replay.map(|mixture| (mixture.clone(), self.trajectory.experts_to())),
+        };
+        Ok(self.engines.sample(&ask, self.wanted).await?)
+    }
+
+    /// A turn of this attempt of which nothing is known yet.
+    pub fn blank_turn(&self, number: u32) -> TurnRecord {
+        TurnRecord {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            episode: self.plan.key.name(),
+            turn: number,
+            lease: self.sandbox.id().to_owned(),
+            opening: Vec::new(),
+            prompt_length: 0,
+            prompt: Vec::new(),
+            seed: 0,
+            sampled: Vec::new(),
+            logprobs: Vec::new(),
+            weights: String::new(),
+            finish: String::new(),
+            experts: None,
+            text: String::new(),
+            action: TurnAction::truncated(),
+            exec: None,
+            observation: Vec::new(),
+            observation_text: String::new(),
+            end: None,
+            sample_millis: 0,
+            exec_millis: 0,
+            waited_millis: 0,
+            at: now(),
+        }
+    }
+
+    /// Makes a turn durable and part of the trajectory.
+    pub async fn record(&mut self, turn: TurnRecord) -> Result<(), Abort> {
+        self.trajectory.push(&turn)?;
+        self.store.create(&paths::turn(self.dir, turn.turn), &turn).await?;
+        Ok(())
+    }
+
+    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
+    /// content: an earlier driver that did not come to the record may have been answered otherwise.
+    pub async fn keep_experts(&self, turn: u32, experts: Experts) -> Result<ExpertsSpan, Abort> {
+        let Experts { from, to, bytes } = experts;
+        let sha256 = sha256_hex(&bytes);
+        let file = paths::experts(self.dir, turn, &sha256);
+        self.store.create_bytes(&file, bytes).await?;
+        Ok(ExpertsSpan { from, to, file, sha256 })
+    }
+
+    /// The policy's own time so far; waiting for the infrastructure is not in it.
+    pub fn spent(&self, turn: &TurnRecord) -> Duration {
+        let before = self.trajectory.sample_millis + self.trajectory.exec_millis;
+        Duration::from_millis(before + turn.sample_millis + turn.exec_millis)
+    }
+
+    /// Runs a command of the policy in the task's repository, and books its time on the turn.
+    pub async fn run_command(&self, turn: &mut TurnRecord, command: &str) -> Result<Acted, Abort> {
+        let left = self.limits.episode_timeout.saturating_sub(self.spent(turn));
+        let timeout = self.limits.command_timeout.min(left + Duration::from_secs(1));
+        let environment = &self.plan.task.environment;
+        let request = ExecRequest {
+            // Another command of the same turn is another command: what an earlier driver left unrecorded is not
+            // mistaken for it.
+            id: format!("t{}-{}", turn.turn, &sha256_hex(command.as_bytes())[..12]),
+            argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
+            cwd: Some(environment.directory.clone()),
+            env: environment.variables.clone().into_iter().collect(),
+            user: None,
+            activate: None,
+            stdin: None,
+            timeout_seconds: timeout.as_secs().max(1),
+            max_output_bytes: Some(self.limits.output_bytes as _),
+        };
+        let began = Instant::now();
+        let ran = self.sandbox.exec(&request).await;
+        let took = millis(began.elapsed());
+        let result = match ran {
+            Ok(result) => result,
+            Err(error) if error.is_workloads_fault() => {
+                turn.exec_millis = took;
+                return Ok(Acted::Exhausted);
+            }
+            // A command that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
+            Err(SandboxError::Refused { message, fault, .. }) if fault != Whose::Infrastructure => not_run(message),
+            Err(error) => return Err(error.into()),
+        };
+        turn.exec_millis = result.duration_millis;
+        turn.waited_millis += took.saturating_sub(result.duration_millis);
+        let exec = ExecSummary {
+            exec: request.id,
+            exit_code: result.exit_code,
+            signal: result.signal,
+            timed_out: result.timed_out,
+            killed: result.killed.map(|killed| format!("{killed:?}")),
+            output_bytes: result.output.len() as u64,
+            omitted_bytes: result.omitted_bytes,
+            duration_millis: result.duration_millis,
+        };
+        Ok(Acted::Ran(Ran {
+            output: result.output,
+            exec,
+        }))
+    }
+}
+
+fn not_run(message: String) -> ExecResult {
+    ExecResult {
+        id: String::new(),
+        exit_code: Some(126),
+        signal: None,
+        timed_out: false,
+        output: format!("the command cannot be run: {message}"),
+        omitted_bytes: 0,
+        duration_millis: 0,
+        killed: None,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
