@@ -10,7 +10,7 @@ use crate::tasks::selection::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, Mode, Resume, TaskOrder};
+use grpo_crds::grpo_run::{self, Mode, Resume, RowFormat, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ impl Settings {
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, TerminalFault>(Training {
-                tasks: selection(config, &set.dataset, &set.select)?,
+                tasks: selection(config, &set.dataset, set.format, &set.select)?,
                 order: set.order,
                 seed: set.seed.unwrap_or(spec.seed),
             })
@@ -132,7 +132,7 @@ impl Settings {
         let evaluate = spec.tasks.evaluate.iter().map(|set| {
             Ok::<_, TerminalFault>(Evaluation {
                 name: set.name.clone(),
-                tasks: selection(config, &set.dataset, &set.select)?,
+                tasks: selection(config, &set.dataset, set.format, &set.select)?,
                 samples: set.samples,
                 seed: set.seed.unwrap_or(spec.seed),
                 every: set.every,
@@ -214,6 +214,7 @@ impl Evaluation {
 fn selection(
     config: &RunConfig,
     dataset: &grpo_run::Dataset,
+    format: RowFormat,
     select: &grpo_run::Select,
 ) -> Result<Selection, TerminalFault> {
     let file = config.dataset_file(dataset).ok_or_else(|| {
@@ -224,6 +225,7 @@ fn selection(
     })?;
     Ok(Selection {
         file,
+        format,
         instances: select
             .instance_ids
             .as_ref()

@@ -1,8 +1,9 @@
-//! From a row of SWE-bench 5 to a task.
+//! From a row to a task, by the format of its dataset.
 
 use super::reader::Row;
 use super::{Task, TaskEnvironment};
 use crate::fault::TerminalFault;
+use grpo_crds::grpo_run::RowFormat;
 use grpo_records::paths::is_plain_name;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,7 +13,18 @@ use std::sync::Arc;
 const REPOSITORY: &str = "/testbed";
 
 /// `index`: the task's position among the selected ones.
-pub fn task(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
+pub fn task(format: RowFormat, row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
+    match format {
+        RowFormat::Auto | RowFormat::Compiled => compiled(row, index),
+        RowFormat::SweBench | RowFormat::SweGym | RowFormat::R2E | RowFormat::KodCode => {
+            let what = format!("rows of {format:?} are not read; compile them, and use format: Compiled");
+            Err(row.place.fault("(format)", what))
+        }
+    }
+}
+
+/// A row that names its image, evaluation script, log parser and tests, with the fields of SWE-bench 5.
+fn compiled(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
     let instance = text(&row, "instance_id")?;
     if !is_plain_name(&instance) {
         let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");

@@ -3,7 +3,7 @@
 use super::reader::Row;
 use super::{Task, format};
 use crate::fault::TerminalFault;
-use grpo_crds::grpo_run::TaskOrder;
+use grpo_crds::grpo_run::{RowFormat, TaskOrder};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -14,6 +14,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     pub file: PathBuf,
+    /// What the file's rows are.
+    pub format: RowFormat,
     /// Only these, in the order of the file; empty means all.
     pub instances: Vec<String>,
     /// Only rows of this repository.
@@ -33,7 +35,7 @@ pub fn choose<'a>(
     for row in rows {
         let row = row?;
         let place = row.place;
-        let task = format::task(row, tasks.len())?;
+        let task = format::task(selection.format, row, tasks.len())?;
         if !known.insert(task.instance.clone()) {
             return Err(place.fault("instance_id", format!("{} is there twice", task.instance)));
         }

@@ -1,6 +1,6 @@
 use super::selection::{Selection, for_iteration};
 use super::*;
-use grpo_crds::grpo_run::TaskOrder;
+use grpo_crds::grpo_run::{RowFormat, TaskOrder};
 
 fn row(id: &str) -> Value {
     serde_json::json!({
@@ -95,4 +95,16 @@ fn every_pass_takes_every_task_once_and_iterations_follow_each_other() {
     assert_eq!(first, (0..10).collect::<Vec<u32>>());
     assert_eq!(first, second);
     assert_eq!(for_iteration(TaskOrder::InOrder, 7, 3, 2, 2), [2, 0]);
+}
+
+#[test]
+fn the_selection_says_what_the_rows_are() {
+    let (_dir, mut selection) = file(&[row("a").to_string()]);
+    for format in [RowFormat::Auto, RowFormat::Compiled] {
+        selection.format = format;
+        assert_eq!(load(&selection).unwrap().len(), 1, "{format:?}");
+    }
+    selection.format = RowFormat::SweGym;
+    let fault = load(&selection).unwrap_err();
+    assert!(fault.message.contains("line 1, field (format): rows of SweGym"), "{fault}");
 }
