@@ -12,23 +12,52 @@ import argparse
 import hashlib
 import json
 import pathlib
+import struct
 import sys
 
 
-def turn(file: pathlib.Path) -> str:
-    record = json.loads(file.read_text())
-    ids = [record.get(field, []) for field in ("prompt", "sampled", "observation")]
-    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:12]
+def token_rows(file: pathlib.Path) -> list[list[int]]:
+    """The token ids of every row of a rows.safetensors: eight bytes of length, a JSON header, the tensors."""
+    content = file.read_bytes()
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
+    count = len(json.loads(header["__metadata__"]["grpo"])["rows"])
+    rows = []
+    for row in range(count):
+        begin, end = header[f"rows.{row}.tokens"]["data_offsets"]
+        rows.append(list(struct.unpack_from(f"<{(end - begin) // 4}I", content, 8 + length + begin)))
+    return rows
+
+
+def turns(folder: pathlib.Path) -> list[list[list[int]]]:
+    """Prompt, sampled and observation ids of each turn. A prompt belongs to the turn that opens a row."""
+    record = folder / "traj.json"
+    if not record.exists():
+        live = [json.loads(file.read_text()) for file in sorted(folder.glob("turns/*.json"))]
+        return [[turn.get(field, []) for field in ("prompt", "sampled", "observation")] for turn in live]
+    told = json.loads(record.read_text())["turns"]
+    rows = token_rows(folder / "rows.safetensors") if told else []
+    found, opened = [], set()
+    for turn in told:
+        ids, prompt = rows[turn["row"]], turn["promptLength"]
+        sampled = prompt + turn["sampledLength"]
+        opens = turn["row"] not in opened
+        opened.add(turn["row"])
+        found.append([ids[:prompt] if opens else [], ids[prompt:sampled], ids[sampled : sampled + turn["observationLength"]]])
+    return found
+
+
+def line(store: pathlib.Path, folder: pathlib.Path) -> str:
+    digests = [hashlib.sha256(json.dumps(turn).encode()).hexdigest()[:12] for turn in turns(folder)]
+    return " ".join([folder.relative_to(store).as_posix(), *digests])
 
 
 def lines(store: pathlib.Path) -> list[str]:
-    folders = sorted({file.parent.parent for file in store.glob("**/turns/*.json")})
+    folders = {file.parent for file in store.glob("**/rows.safetensors")}
+    folders |= {file.parent.parent for file in store.glob("**/turns/*.json")}
     if not folders:
         sys.exit(f"{store} holds no episodes; give the folder that `make demo` copies the run's store to (out/demo/store)")
-    return [
-        " ".join([folder.relative_to(store).as_posix(), *map(turn, sorted(folder.glob("turns/*.json")))])
-        for folder in folders
-    ]
+    return [line(store, folder) for folder in sorted(folders)]
 
 
 def order(folder: str) -> tuple[bool, str]:

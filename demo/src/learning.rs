@@ -74,8 +74,9 @@ pub fn differing_episodes(
         };
         let mut sequences = BTreeMap::new();
         for episode in counting(folder.episodes(&scope)?) {
-            let record = folder.trajectory(&episode.path)?;
-            sequences.insert(episode.meta.key.name(), (record.tokens, episode.meta.outcome));
+            let rows = folder.ended(&episode.path)?.map_or_else(Vec::new, |ended| ended.rows);
+            let tokens: Vec<Vec<u32>> = rows.into_iter().map(|row| row.tokens).collect();
+            sequences.insert(episode.meta.key.name(), (tokens, episode.meta.outcome));
         }
         Ok::<_, FolderError>(sequences)
     };

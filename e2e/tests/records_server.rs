@@ -57,8 +57,8 @@ async fn the_driver_and_a_copied_folder_give_the_same_answers() {
 async fn turns_of_many_pages_come_complete_and_in_order() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
-    for number in 2..50 {
+    let path = "rollouts/iter-000001/psf__requests-1__g0__i3";
+    for number in 1..50 {
         let turn = serde_json::to_vec(&fixture::turn(number, "true", "")).unwrap();
         std::fs::write(dir.path().join(paths::turn(path, number)), turn).unwrap();
     }

@@ -1,7 +1,13 @@
 //! What one training step consumes: raw rewards and exact tokens. Advantages are the trainer's to compute.
+//!
+//! The stored batch names the rows of episodes and does not repeat their ids: [`Batch::fill`] reads them.
 
+use crate::ended::EndedEpisode;
 use crate::outcome::Outcome;
+use crate::paths;
 use crate::record::{Record, SCHEMA, Writer};
+use crate::rows::{self, ExpertsSpan, RowsError, TokenRow, WeightsSpan};
+use crate::store::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 /// `batches/step-<k>.json`.
@@ -35,6 +41,52 @@ impl Batch {
 
 impl Record for Batch {}
 
+/// Why the rows that a batch names are not read.
+#[derive(Debug, thiserror::Error)]
+pub enum FillError<E: std::error::Error + 'static> {
+    #[error("reading {file}: {source}")]
+    Read { file: String, source: E },
+    #[error("{file} is no file of an episode's rows")]
+    Path { file: String },
+    #[error("{file}: its sha256 is {found}, the batch says {wanted}")]
+    Changed {
+        file: String,
+        found: String,
+        wanted: String,
+    },
+    #[error("{file}: {source}")]
+    Rows { file: String, source: RowsError },
+    #[error("{file} has {rows} rows, the batch names row {row}")]
+    Row { file: String, rows: usize, row: u32 },
+}
+
+impl Batch {
+    /// Reads the ids of every row. `read` answers a file of the store by its path.
+    pub fn fill<E, B>(&mut self, mut read: impl FnMut(&str) -> Result<B, E>) -> Result<(), FillError<E>>
+    where
+        E: std::error::Error + 'static,
+        B: AsRef<[u8]>,
+    {
+        // Rows of one episode follow each other.
+        let mut last: Option<(StoredRows, Vec<TokenRow>)> = None;
+        for row in &mut self.rows {
+            let stored = &row.stored;
+            let known = last.take().filter(|(known, _)| *known == stored.rows);
+            let (_, of_file) = last.insert(match known {
+                Some(known) => known,
+                None => (stored.rows.clone(), stored.rows.read(&mut read)?),
+            });
+            let ids = of_file.get(stored.row as usize).ok_or_else(|| FillError::Row {
+                file: stored.rows.file.clone(),
+                rows: of_file.len(),
+                row: stored.row,
+            })?;
+            row.take(ids.clone());
+        }
+        Ok(())
+    }
+}
+
 /// One prompt and what became of its samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +100,7 @@ pub struct GroupRecord {
 }
 
 /// One training sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and
-/// 0 elsewhere.
+/// 0 elsewhere. Its ids are stored with its episode; a batch that was just read has none until [`Batch::fill`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -61,12 +113,18 @@ pub struct Row {
     /// For agents whose history is rewritten: which turn this row is. Absent where a row is a whole episode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
+    /// Where its ids are.
+    pub stored: StoredRow,
+    #[serde(skip)]
     pub tokens: Vec<u32>,
+    #[serde(skip)]
     pub mask: Vec<u8>,
+    #[serde(skip)]
     pub logprobs: Vec<f32>,
+    #[serde(skip)]
     pub weights: Vec<WeightsSpan>,
     /// Which experts of a mixture computed the tokens, as far as an engine has said it. In order, without overlaps.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip)]
     pub experts: Vec<ExpertsSpan>,
     pub temperature: f32,
     pub reward: f32,
@@ -75,33 +133,47 @@ pub struct Row {
     pub truncated: bool,
 }
 
-/// Tokens `from..to` were sampled by `version`. Spans are in order and cover every sampled token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A row of an episode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WeightsSpan {
-    pub from: usize,
-    pub to: usize,
-    pub version: String,
+pub struct StoredRow {
+    #[serde(flatten)]
+    pub rows: StoredRows,
+    /// Which of them.
+    pub row: u32,
 }
 
-/// Tokens `from..to` went through the experts that `file` lists, a path below the store:
-/// `[to - from, layers with experts, experts per token]` numbers of experts, one byte each where a layer has at most
-/// 256 of them, else two, the lower one first. A trainer sends the tokens through the same ones (router replay, arXiv
-/// 2510.11370); tokens in no span, such as the last one sampled, go where its own router sends them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A file of an episode's rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExpertsSpan {
-    pub from: usize,
-    pub to: usize,
+pub struct StoredRows {
+    /// Below the store's root.
     pub file: String,
     /// Of the whole file.
     pub sha256: String,
 }
 
-impl ExpertsSpan {
-    /// Bytes of one number in a file, where a layer has so many experts.
-    pub fn number_bytes(experts: usize) -> usize {
-        if experts <= 256 { 1 } else { 2 }
+impl StoredRows {
+    fn read<E, B>(&self, read: &mut impl FnMut(&str) -> Result<B, E>) -> Result<Vec<TokenRow>, FillError<E>>
+    where
+        E: std::error::Error + 'static,
+        B: AsRef<[u8]>,
+    {
+        let file = || self.file.clone();
+        let episode = self.file.rsplit_once('/').map(|(episode, _)| episode);
+        if !episode.is_some_and(|at| paths::parse_episode(at).is_some() && paths::rows(at) == self.file) {
+            return Err(FillError::Path { file: file() });
+        }
+        let bytes = read(&self.file).map_err(|source| FillError::Read { file: file(), source })?;
+        let found = sha256_hex(bytes.as_ref());
+        if found != self.sha256 {
+            return Err(FillError::Changed {
+                file: file(),
+                found,
+                wanted: self.sha256.clone(),
+            });
+        }
+        rows::decode(bytes.as_ref()).map_err(|source| FillError::Rows { file: file(), source })
     }
 }
 
@@ -143,6 +215,55 @@ pub enum RowFault {
 }
 
 impl Row {
+    /// The rows of an episode that has its verdict, in order.
+    pub fn of(episode: &EndedEpisode, outcome: &Outcome, reward: f32) -> Vec<Self> {
+        let EndedEpisode { record, rows } = episode;
+        let Some(file) = &record.rows else {
+            return Vec::new();
+        };
+        let all = (0..).zip(rows).map(|(row, ids)| {
+            let mut made = Self {
+                group: record.key.group,
+                episode: record.key.name(),
+                task: record.task,
+                instance: record.key.instance.clone(),
+                turn: None,
+                stored: StoredRow {
+                    rows: StoredRows {
+                        file: paths::rows(&record.key.dir(record.attempt)),
+                        sha256: file.sha256.clone(),
+                    },
+                    row,
+                },
+                tokens: Vec::new(),
+                mask: Vec::new(),
+                logprobs: Vec::new(),
+                weights: Vec::new(),
+                experts: Vec::new(),
+                temperature: record.temperature,
+                reward,
+                outcome: outcome.clone(),
+                truncated: record.truncated,
+            };
+            made.take(ids.clone());
+            made
+        });
+        all.collect()
+    }
+
+    fn take(&mut self, ids: TokenRow) {
+        let TokenRow {
+            tokens,
+            mask,
+            logprobs,
+            weights,
+            experts,
+            turns: _,
+        } = ids;
+        (self.tokens, self.mask, self.logprobs) = (tokens, mask, logprobs);
+        (self.weights, self.experts) = (weights, experts);
+    }
+
     /// Refuses a row that would train on something that no policy sampled.
     pub fn check(&self) -> Result<(), RowFault> {
         let episode = || self.episode.clone();

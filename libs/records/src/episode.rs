@@ -1,11 +1,10 @@
 //! One episode: where it lives, what happened in it, and its verdict.
 
-use crate::batch::{ExpertsSpan, Row, WeightsSpan};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, VoidReason};
 use crate::paths;
 use crate::record::{Record, Writer};
 use crate::scope::EpisodeScope;
-use crate::turn::{EpisodeEnd, Message};
+use crate::turn::{EpisodeEnd, TurnRecord};
 use serde::{Deserialize, Serialize};
 
 /// Names an episode: a sample of a group of an iteration or of an evaluation.
@@ -31,7 +30,7 @@ impl EpisodeKey {
     }
 }
 
-/// `…/traj.json`: the whole episode, readable from top to bottom, then as the tokens that it really is.
+/// `…/traj.json`: the whole episode, readable from top to bottom. Its ids are in `rows.safetensors` beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeRecord {
@@ -45,19 +44,17 @@ pub struct EpisodeRecord {
     pub task: u32,
     pub image: String,
     pub end: EpisodeEnd,
-    pub turns: u32,
-    pub messages: Vec<Message>,
+    /// Why it was aborted; set exactly where `end` is `Aborted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aborted: Option<AbortCause>,
+    /// In order, without ids.
+    pub turns: Vec<TurnRecord>,
+    /// The file of its ids; absent where nothing was sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowsFile>,
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: i64,
-    pub prompt_length: usize,
-    pub tokens: Vec<u32>,
-    pub mask: Vec<u8>,
-    pub logprobs: Vec<f32>,
-    pub weights: Vec<WeightsSpan>,
-    /// Which experts the tokens went through, where that was recorded.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub experts: Vec<ExpertsSpan>,
     pub truncated: bool,
     /// Seconds since the epoch.
     pub started_at: i64,
@@ -66,27 +63,23 @@ pub struct EpisodeRecord {
 
 impl Record for EpisodeRecord {}
 
-impl EpisodeRecord {
-    /// The training sequence of this episode. Nothing is tokenised again: these are the ids that the engine saw and
-    /// said.
-    pub fn row(&self, outcome: Outcome, reward: f32) -> Row {
-        Row {
-            group: self.key.group,
-            episode: self.key.name(),
-            task: self.task,
-            instance: self.key.instance.clone(),
-            turn: None,
-            tokens: self.tokens.clone(),
-            mask: self.mask.clone(),
-            logprobs: self.logprobs.clone(),
-            weights: self.weights.clone(),
-            experts: self.experts.clone(),
-            temperature: self.temperature,
-            reward,
-            outcome,
-            truncated: self.truncated,
-        }
-    }
+/// The void that an aborted attempt ends with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AbortCause {
+    pub reason: VoidReason,
+    pub message: String,
+}
+
+/// What `rows.safetensors` beside the record holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RowsFile {
+    /// Of the whole file.
+    pub sha256: String,
+    pub rows: usize,
+    /// Of all rows together.
+    pub tokens: usize,
 }
 
 /// `…/meta.json`: written last, created once; its being there is what makes the episode finished.

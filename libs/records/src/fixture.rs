@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::folder::EpisodeFolder;
+use crate::store::sha256_hex;
 use crate::{
-    EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, ExecSummary, GradeRecord, Message, Outcome,
-    SCHEMA, TurnAction, TurnRecord, VoidReason, Writer, paths,
+    Batch, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, ExecSummary, GradeRecord,
+    Message, Outcome, RowsFile, SCHEMA, StoredRow, StoredRows, TokenRow, TurnAction, TurnRecord, VoidReason,
+    WeightsSpan, Writer, paths, rows,
 };
 use std::path::Path;
 
@@ -62,7 +64,10 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         turn: number,
         lease: "l".into(),
         opening: Vec::new(),
+        row: 0,
         prompt_length: 3,
+        sampled_length: 2,
+        observation_length: 1,
         prompt: if number == 0 { vec![1, 2, 3] } else { Vec::new() },
         seed: 1,
         sampled: vec![10 + number, 2],
@@ -125,56 +130,130 @@ fn write_episode(dir: &Path, scope: EpisodeScope, sample: u32, outcome: Outcome)
     let mut folder = episode("psf__requests-1", sample, outcome);
     folder.meta.key.scope = scope;
     let path = folder.meta.key.dir(1);
-    write(dir, &paths::turn(&path, 0), &look_turn());
+    let message = |role: &str, content: &str, tokens| Message {
+        role: role.into(),
+        content: content.into(),
+        tokens,
+        note: None,
+    };
+    let first = TurnRecord {
+        opening: vec![
+            message("system", "You fix bugs.", 0),
+            message("user", "The loop is off by one.", 3),
+        ],
+        ..look_turn()
+    };
     let second = TurnRecord {
         prompt_length: 6,
         ..edit_turn(1, "1 passed")
     };
-    write(dir, &paths::turn(&path, 1), &second);
-    write(dir, &paths::trajectory(&path), &trajectory(&folder.meta));
+    write_ended(dir, &ended(&folder.meta, &[first, second]));
     std::fs::write(dir.join(paths::patch(&path)), "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n").unwrap();
     write(dir, &paths::meta(&path), &folder.meta);
 }
 
-fn trajectory(meta: &EpisodeMeta) -> EpisodeRecord {
-    let message = |role: &str, content: &str| Message {
-        role: role.into(),
-        content: content.into(),
-        tokens: 3,
-        note: None,
-    };
-    EpisodeRecord {
+/// The episode that these turns add up to.
+pub fn ended(meta: &EpisodeMeta, turns: &[TurnRecord]) -> EndedEpisode {
+    let mut rows: Vec<TokenRow> = Vec::new();
+    for turn in turns {
+        if turn.row as usize == rows.len() {
+            rows.push(TokenRow::default());
+        }
+        let row = &mut rows[turn.row as usize];
+        let mut add = |ids: &[u32], mask: u8| {
+            row.tokens.extend(ids);
+            row.mask.resize(row.tokens.len(), mask);
+            row.logprobs.resize(row.tokens.len(), 0.0);
+        };
+        add(&turn.prompt, 0);
+        add(&turn.sampled, 1);
+        let (from, to) = (turn.prompt_length, turn.prompt_length + turn.sampled.len());
+        add(&turn.observation, 0);
+        row.logprobs[from..to].copy_from_slice(&turn.logprobs);
+        row.turns.push(turn.turn);
+        row.weights.push(WeightsSpan {
+            from,
+            to,
+            version: turn.weights.clone(),
+        });
+    }
+    let file = rows::encode(&rows).unwrap();
+    let record = EpisodeRecord {
         schema: SCHEMA,
         writer: Writer::driver(1),
         run: meta.run.clone(),
         key: meta.key.clone(),
-        attempt: 1,
+        attempt: meta.attempt,
         task: 0,
         image: "example.com/task:1".into(),
         end: meta.end,
-        turns: 2,
-        messages: vec![
-            message("system", "You fix bugs."),
-            message("user", "The loop is off by one."),
-            message("assistant", "I look."),
-        ],
+        aborted: None,
+        turns: turns.iter().map(TurnRecord::without_ids).collect(),
+        rows: (!rows.is_empty()).then(|| RowsFile {
+            sha256: sha256_hex(&file),
+            rows: rows.len(),
+            tokens: rows.iter().map(|row| row.tokens.len()).sum(),
+        }),
         temperature: 1.0,
         top_p: 1.0,
         top_k: -1,
-        prompt_length: 3,
-        tokens: vec![1, 2, 3, 10, 2],
-        mask: vec![0, 0, 0, 1, 1],
-        logprobs: vec![0.0, 0.0, 0.0, -0.5, -0.1],
-        weights: Vec::new(),
-        experts: Vec::new(),
         truncated: false,
         started_at: 0,
         finished_at: 0,
+    };
+    EndedEpisode { record, rows }
+}
+
+/// Writes record and rows of an episode.
+pub fn write_ended(dir: &Path, episode: &EndedEpisode) {
+    let path = episode.record.key.dir(episode.record.attempt);
+    write(dir, &paths::trajectory(&path), &episode.record);
+    if episode.record.rows.is_some() {
+        write_bytes(dir, &paths::rows(&path), &rows::encode(&episode.rows).unwrap());
     }
 }
 
+/// Writes a batch and, as its episodes, its rows; their places are filled in.
+pub fn write_batch(dir: &Path, batch: &mut Batch) {
+    let mut episodes: Vec<(String, Vec<usize>)> = Vec::new();
+    for (at, row) in batch.rows.iter().enumerate() {
+        match episodes.last_mut() {
+            Some((name, rows)) if *name == row.episode => rows.push(at),
+            _ => episodes.push((row.episode.clone(), vec![at])),
+        }
+    }
+    let scope = EpisodeScope::Iteration { iteration: batch.step };
+    for (name, at) in episodes {
+        let rows = at.iter().map(|at| &batch.rows[*at]).map(|row| TokenRow {
+            tokens: row.tokens.clone(),
+            mask: row.mask.clone(),
+            logprobs: row.logprobs.clone(),
+            weights: row.weights.clone(),
+            experts: row.experts.clone(),
+            turns: row.turn.into_iter().collect(),
+        });
+        let bytes = rows::encode(&rows.collect::<Vec<_>>()).unwrap();
+        let file = paths::rows(&paths::episode(&scope, &name, 1));
+        write_bytes(dir, &file, &bytes);
+        for (row, at) in (0..).zip(at) {
+            batch.rows[at].stored = StoredRow {
+                rows: StoredRows {
+                    file: file.clone(),
+                    sha256: sha256_hex(&bytes),
+                },
+                row,
+            };
+        }
+    }
+    write(dir, &paths::batch(batch.step), batch);
+}
+
 fn write(dir: &Path, path: &str, record: &impl serde::Serialize) {
+    write_bytes(dir, path, &serde_json::to_vec(record).unwrap());
+}
+
+fn write_bytes(dir: &Path, path: &str, bytes: &[u8]) {
     let file = dir.join(path);
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(file, serde_json::to_vec(record).unwrap()).unwrap();
+    std::fs::write(file, bytes).unwrap();
 }

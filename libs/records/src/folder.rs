@@ -6,7 +6,9 @@
 
 use crate::event::{Event, JournalEntry};
 use crate::record::{DecodeError, Record, SCHEMA, decode};
-use crate::{Batch, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
+use crate::{
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths,
+};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ pub enum FolderError {
     Schema { path: PathBuf, found: u32 },
     #[error("{path} holds no journal, so it is not the store of a run; give the folder that contains journal/")]
     NoJournal { path: PathBuf },
+    #[error("the parts of the episode in {episode} do not belong together: {source}")]
+    NotWhole { episode: String, source: EndedError },
 }
 
 /// An open store: its journal is read, everything else is read when asked for.
@@ -158,11 +162,23 @@ impl RunFolder {
         Ok(scopes)
     }
 
-    pub fn trajectory(&self, episode: &str) -> Result<EpisodeRecord, FolderError> {
-        read_record(&self.dir.join(paths::trajectory(episode)))
+    /// Record and rows of an attempt whose agent is done; nothing of one that it was still working on.
+    pub fn ended(&self, episode: &str) -> Result<Option<EndedEpisode>, FolderError> {
+        if !self.dir.join(paths::trajectory(episode)).is_file() {
+            return Ok(None);
+        }
+        let record: EpisodeRecord = read_record(&self.dir.join(paths::trajectory(episode)))?;
+        let rows = match &record.rows {
+            Some(_) => self.bytes(&paths::rows(episode))?,
+            None => Vec::new(),
+        };
+        EndedEpisode::of(record, &rows).map(Some).map_err(not_whole(episode))
     }
 
     pub fn turns(&self, episode: &str) -> Result<Vec<TurnRecord>, FolderError> {
+        if let Some(ended) = self.ended(episode)? {
+            return ended.turns().map_err(not_whole(episode));
+        }
         let at = self.dir.join(paths::turns(episode));
         if !at.is_dir() {
             return Ok(Vec::new());
@@ -185,6 +201,7 @@ impl RunFolder {
         path.is_file().then_some(path)
     }
 
+    /// Without the ids of its rows; see [`Batch::fill`].
     pub fn batch(&self, step: u32) -> Result<Batch, FolderError> {
         read_record(&self.dir.join(paths::batch(step)))
     }
@@ -213,6 +230,11 @@ impl RunFolder {
             .map(|v| self.dir.join(paths::weights_file(v, "tokenizer.json")))
             .find(|p| p.is_file())
     }
+}
+
+fn not_whole(episode: &str) -> impl FnOnce(EndedError) -> FolderError {
+    let episode = episode.to_owned();
+    move |source| FolderError::NotWhole { episode, source }
 }
 
 /// Reads a JSON file.

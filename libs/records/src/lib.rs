@@ -3,8 +3,8 @@
 //! The driver and the trainer meet only here and through [`trainer`]'s small HTTP interface. A record is a JSON file
 //! that is created once and never changed; it carries its schema number and who wrote it. What flows through:
 //!
-//! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`episode::EpisodeMeta`]: one episode, token by token, and its
-//!   verdict;
+//! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
+//!   by turn, token by token, and its verdict ([`ended`] puts the parts together);
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
@@ -15,6 +15,7 @@
 //! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;
+pub mod ended;
 pub mod episode;
 pub mod event;
 #[cfg(any(test, feature = "fixture"))]
@@ -25,6 +26,7 @@ pub mod look;
 pub mod outcome;
 pub mod paths;
 pub mod record;
+pub mod rows;
 pub mod scope;
 pub mod settings;
 pub mod show;
@@ -34,12 +36,14 @@ pub mod trainer;
 pub mod turn;
 pub mod weights;
 
-pub use batch::{Batch, ExpertsSpan, GroupRecord, Row, WeightsSpan};
-pub use episode::{EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord};
+pub use batch::{Batch, GroupRecord, Row, StoredRow, StoredRows};
+pub use ended::{EndedEpisode, EndedError};
+pub use episode::{AbortCause, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{Event, JournalEntry};
 pub use journal::{Journal, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
+pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, StoreError};

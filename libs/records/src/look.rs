@@ -8,7 +8,9 @@
 
 use crate::folder::{FolderError, names_in, read_record};
 use crate::record::Record;
-use crate::{EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, paths};
+use crate::{
+    EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, ended, paths,
+};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ pub mod routes {
 pub const EPISODES_A_PAGE: usize = 200;
 /// Most turns of a page.
 pub const TURNS_A_PAGE: usize = 16;
-/// A page of turns ends when their files are larger than this together.
+/// A page of turns ends when they are larger than this together.
 const TURN_BYTES_A_PAGE: u64 = 4 << 20;
 /// A record's file that is larger is not read.
 const LARGEST_RECORD: u64 = 64 << 20;
@@ -125,10 +127,10 @@ impl From<EpisodeRecord> for Told {
         Self {
             image: record.image,
             end: record.end,
-            messages: record.messages,
+            messages: ended::messages(&record.turns),
             temperature: record.temperature,
-            prompt_length: record.prompt_length,
-            tokens: record.tokens.len(),
+            prompt_length: record.turns.first().map_or(0, |turn| turn.prompt_length),
+            tokens: record.rows.as_ref().map_or(0, |rows| rows.tokens),
         }
     }
 }
@@ -273,6 +275,9 @@ impl Records {
 
     pub fn turns(&self, wanted: &TurnsOf) -> Result<TurnPage, Refusal> {
         self.check(&wanted.path)?;
+        if let Some(turns) = self.ended_turns(&wanted.path)? {
+            return Ok(page_of(turns, wanted.from));
+        }
         let mut page = TurnPage::default();
         let mut bytes = 0;
         for number in wanted.from.. {
@@ -289,6 +294,36 @@ impl Records {
             bytes += length;
         }
         Ok(page)
+    }
+
+    /// The turns of an attempt whose agent is done, with their ids.
+    fn ended_turns(&self, path: &str) -> Result<Option<Vec<TurnRecord>>, Refusal> {
+        let Some(record) = self.record_if_there::<EpisodeRecord>(&paths::trajectory(path))? else {
+            return Ok(None);
+        };
+        let rows = match &record.rows {
+            Some(_) => self.bytes(&paths::rows(path))?,
+            None => Vec::new(),
+        };
+        let turns = EndedEpisode::of(record, &rows).and_then(|ended| ended.turns());
+        turns
+            .map(Some)
+            .map_err(|error| Refusal::new(RefusalCode::Unreadable, format!("{path}: {error}")))
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, Refusal> {
+        self.refuse_larger(path, self.length(path)?.unwrap_or_default())?;
+        let at = self.dir.join(path);
+        std::fs::read(&at).map_err(|source| unreadable(at, source))
+    }
+
+    fn refuse_larger(&self, path: &str, bytes: u64) -> Result<(), Refusal> {
+        if bytes <= LARGEST_RECORD {
+            return Ok(());
+        }
+        let message =
+            format!("{path} has {bytes} bytes, and not more than {LARGEST_RECORD} are read; copy it from the store");
+        Err(Refusal::new(RefusalCode::TooLarge, message))
     }
 
     /// Refuses what is no episode's folder, and what is not there.
@@ -327,13 +362,10 @@ impl Records {
     fn record_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, Refusal> {
         match self.length(path)? {
             None => Ok(None),
-            Some(bytes) if bytes > LARGEST_RECORD => {
-                let message = format!(
-                    "{path} has {bytes} bytes, and not more than {LARGEST_RECORD} are read; copy it from the store"
-                );
-                Err(Refusal::new(RefusalCode::TooLarge, message))
+            Some(bytes) => {
+                self.refuse_larger(path, bytes)?;
+                Ok(Some(read_record(&self.dir.join(path))?))
             }
-            Some(_) => Ok(Some(read_record(&self.dir.join(path))?)),
         }
     }
 
@@ -346,6 +378,27 @@ impl Records {
         let beginning = beginning_of(&self.dir.join(path))?;
         Ok((Some(beginning), length.saturating_sub(LARGEST_PATCH)))
     }
+}
+
+/// The turns from a number on, as many as a page has room for.
+fn page_of(turns: Vec<TurnRecord>, from: u32) -> TurnPage {
+    let mut page = TurnPage::default();
+    let mut bytes = 0;
+    for turn in turns.into_iter().skip(from as usize) {
+        bytes += turn_bytes(&turn);
+        if page.turns.len() == TURNS_A_PAGE || (bytes > TURN_BYTES_A_PAGE && !page.turns.is_empty()) {
+            page.next = Some(turn.turn);
+            break;
+        }
+        page.turns.push(turn);
+    }
+    page
+}
+
+/// About what a turn takes as JSON: its texts, and its ids with their logprobs.
+fn turn_bytes(turn: &TurnRecord) -> u64 {
+    let ids = turn.prompt.len() + turn.sampled.len() + turn.logprobs.len() + turn.observation.len();
+    (turn.text.len() + turn.observation_text.len() + 8 * ids + 1024) as u64
 }
 
 fn beginning_of(path: &Path) -> Result<String, Refusal> {

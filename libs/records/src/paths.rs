@@ -77,6 +77,11 @@ pub fn trajectory(episode: &str) -> String {
     format!("{episode}/traj.json")
 }
 
+/// The ids of an episode that has ended.
+pub fn rows(episode: &str) -> String {
+    format!("{episode}/rows.safetensors")
+}
+
 pub fn patch(episode: &str) -> String {
     format!("{episode}/patch.diff")
 }

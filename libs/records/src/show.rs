@@ -33,12 +33,10 @@ pub struct Detail {
 /// The whole episode.
 pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String {
     let mut out = head(view);
-    if let Some(told) = &view.told {
-        for message in told.messages.iter().take_while(|m| m.role != "assistant") {
+    for turn in turns {
+        for message in &turn.opening {
             block(&mut out, &message.role, &message.content);
         }
-    }
-    for turn in turns {
         turn_text(&mut out, turn, detail);
     }
     end(&mut out, view);

@@ -1,14 +1,18 @@
 //! One turn of an episode, durable before the next one begins.
+//!
+//! While the episode goes on each turn is a file of its own, with the ids that it adds and no others. When the episode
+//! has ended its rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the
+//! turns' files are removed.
 
-use crate::batch::ExpertsSpan;
+use crate::rows::ExpertsSpan;
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// `…/turns/<t>.json`: what was sampled, what was done, what came back; as ids, with the text beside it for people.
 ///
-/// Turn 0 carries the ids of the whole prompt. From then on the prompt of a turn is everything before it:
-/// prompt, sampled and observation ids of all earlier turns, in order.
+/// A turn that opens a row carries the ids of its whole prompt. From then on the prompt of a turn in that row is
+/// everything before it: prompt, sampled and observation ids of the row's earlier turns, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
@@ -21,13 +25,21 @@ pub struct TurnRecord {
     /// The messages that the prompt was rendered from; only turn 0 has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub opening: Vec<Message>,
+    /// Which row of the episode has the answer. The first turn of a row opens it.
+    #[serde(default)]
+    pub row: u32,
     /// How many tokens the engine was given.
     pub prompt_length: usize,
-    /// The prompt's ids; only turn 0 has them.
+    /// How many ids were sampled, and how many are glue and observation.
+    pub sampled_length: usize,
+    pub observation_length: usize,
+    /// The prompt's ids; only a turn that opens a row has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompt: Vec<u32>,
     pub seed: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sampled: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<f32>,
     pub weights: String,
     /// Why sampling ended, in the engine's words: `stop` or `length`.
@@ -57,6 +69,21 @@ pub struct TurnRecord {
 }
 
 impl Record for TurnRecord {}
+
+impl TurnRecord {
+    /// The record as it stands beside the rows that hold its ids.
+    pub fn without_ids(&self) -> Self {
+        Self {
+            sampled_length: self.sampled.len(),
+            observation_length: self.observation.len(),
+            prompt: Vec::new(),
+            sampled: Vec::new(),
+            logprobs: Vec::new(),
+            observation: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
 
 /// One message, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

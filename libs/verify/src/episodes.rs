@@ -1,12 +1,15 @@
 //! Does every episode consist of exactly the tokens of its turns, and do the actions follow from the sampled ids?
+//!
+//! The ids are stored once. So turns must cover their rows without gap or overlap, and mask, logprobs, versions and
+//! experts must be where the turns say.
 
 use super::{Check, VerifyError};
-use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeRecord, ExpertsSpan, TurnAction, TurnRecord};
+use grpo_records::{EndedEpisode, ExpertsSpan, TokenRow, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
-/// What the turns add up to.
+/// What the turns of a row add up to.
 #[derive(Debug, Default, PartialEq)]
 pub struct Sequence {
     pub tokens: Vec<u32>,
@@ -16,14 +19,17 @@ pub struct Sequence {
     pub versions: Vec<String>,
     /// Which experts tokens went through, where that was recorded.
     pub experts: Vec<ExpertsSpan>,
+    pub turns: Vec<u32>,
     /// Turns whose prompt was not what stood before them.
     pub misplaced: Vec<u32>,
 }
 
 impl Sequence {
-    pub fn of(turns: &[TurnRecord]) -> Self {
+    /// The turns of a row, of those of its episode.
+    pub fn of(turns: &[TurnRecord], row: usize) -> Self {
         let mut all = Self::default();
-        for turn in turns {
+        for turn in turns.iter().filter(|turn| turn.row as usize == row) {
+            all.turns.push(turn.turn);
             all.given(&turn.prompt);
             if turn.prompt_length != all.tokens.len() {
                 all.misplaced.push(turn.turn);
@@ -45,28 +51,31 @@ impl Sequence {
         self.versions.extend(ids.iter().map(|_| String::new()));
     }
 
-    /// What of the episode's record differs from the turns, if anything.
-    pub fn differs_from(&self, record: &EpisodeRecord) -> Option<String> {
+    /// What of the row differs from the turns, if anything.
+    pub fn differs_from(&self, row: &TokenRow) -> Option<String> {
         if !self.misplaced.is_empty() {
             return Some(format!(
                 "the prompt of turns {:?} is not what stands before them",
                 self.misplaced
             ));
         }
-        if self.tokens != record.tokens {
+        if self.tokens != row.tokens {
             return Some(format!(
-                "turns have {} tokens, the record {}, and they differ",
+                "turns have {} tokens, the row {}, and they differ",
                 self.tokens.len(),
-                record.tokens.len()
+                row.tokens.len()
             ));
         }
-        if self.mask != record.mask {
+        if self.turns != row.turns {
+            return Some(format!("it is of turns {:?}, says the row of turns {:?}", self.turns, row.turns));
+        }
+        if self.mask != row.mask {
             return Some("mask differs from what was sampled".into());
         }
-        if self.logprobs != record.logprobs {
+        if self.logprobs != row.logprobs {
             return Some("logprobs differ from the turns'".into());
         }
-        if self.experts != record.experts {
+        if self.experts != row.experts {
             return Some("experts differ from the turns'".into());
         }
         let unlike = self
@@ -75,12 +84,12 @@ impl Sequence {
             .enumerate()
             .filter(|(_, v)| !v.is_empty())
             .find(|(at, version)| {
-                !record
+                !row
                     .weights
                     .iter()
                     .any(|span| (span.from..span.to).contains(at) && span.version == **version)
             });
-        unlike.map(|(at, version)| format!("token {at} was sampled by {version}, the record says otherwise"))
+        unlike.map(|(at, version)| format!("token {at} was sampled by {version}, the row says otherwise"))
     }
 }
 
@@ -91,27 +100,34 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     let mut actions = Check::new("actions follow from the answers");
     let mut experts = Check::new("experts are in the files that turns name");
     for episode in episodes {
-        let turns = folder.turns(&episode.path)?;
-        if !folder
-            .dir()
-            .join(grpo_records::paths::trajectory(&episode.path))
-            .is_file()
-        {
+        let ended = match folder.ended(&episode.path) {
+            Err(FolderError::NotWhole { source, .. }) => {
+                tokens.expect(false, || format!("{}: {source}", episode.path));
+                continue;
+            }
+            ended => ended?,
+        };
+        let Some(ended) = ended else {
             tokens.passed_over += 1;
             tokens.expect(!episode.meta.outcome.is_verdict(), || {
                 format!("{} has a verdict and no trajectory", episode.path)
             });
             continue;
-        }
-        let record = folder.trajectory(&episode.path)?;
-        let differs = Sequence::of(&turns)
-            .differs_from(&record)
+        };
+        let turns = match ended.turns() {
+            Ok(turns) => turns,
+            Err(error) => {
+                tokens.expect(false, || format!("{}: {error}", episode.path));
+                continue;
+            }
+        };
+        let differs = differs(&ended, &turns)
             .or_else(|| misplaced(episode))
             .or_else(|| ended_otherwise(episode, &turns));
         tokens.expect(differs.is_none(), || {
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
-        for span in &record.experts {
+        for span in ended.rows.iter().flat_map(|row| &row.experts) {
             let file = std::fs::read(folder.dir().join(&span.file));
             experts.expect(file.is_ok_and(|bytes| sha256_hex(&bytes) == span.sha256), || {
                 format!("{}: {} is not what was recorded", episode.path, span.file)
@@ -138,6 +154,16 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     // Most runs record none.
     let experts = Some(experts).filter(|check| check.looked_at > 0);
     Ok([tokens, texts, actions].into_iter().chain(experts).collect())
+}
+
+/// The first row that is not what its turns add up to, and how.
+fn differs(ended: &EndedEpisode, turns: &[TurnRecord]) -> Option<String> {
+    let beyond = turns.iter().find(|turn| turn.row as usize >= ended.rows.len());
+    let rows = ended.rows.iter().enumerate();
+    let unlike = rows.filter_map(|(at, row)| Some((at, Sequence::of(turns, at).differs_from(row)?)));
+    beyond
+        .map(|turn| format!("turn {} is of row {}, which is not there", turn.turn, turn.row))
+        .or_else(|| unlike.map(|(at, what)| format!("row {at}: {what}")).next())
 }
 
 /// A record that names another folder than the one it lies in.

@@ -4,8 +4,8 @@ use super::{Check, claims, episodes, groups};
 use grpo_records::fixture;
 use grpo_records::folder::{EpisodeFolder, RunFolder};
 use grpo_records::{
-    Batch, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, GroupRecord, JournalEntry, Outcome, SCHEMA,
-    TurnRecord, WeightsSpan, Writer, paths,
+    Batch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Event, GroupRecord, JournalEntry, Outcome, Row, SCHEMA,
+    Writer, paths, rows,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -39,16 +39,13 @@ fn store() -> tempfile::TempDir {
     ];
     let mut rewards = Vec::new();
     for (sample, outcome) in [(0, Outcome::Resolved), (1, Outcome::Unresolved)] {
-        let (meta, record, turns) = episode(sample, outcome.clone());
+        let (meta, ended) = episode(sample, outcome.clone());
         let path = meta.key.dir(1);
-        write(dir.path(), &paths::trajectory(&path), &record);
+        fixture::write_ended(dir.path(), &ended);
         write(dir.path(), &paths::meta(&path), &meta);
-        for turn in &turns {
-            write(dir.path(), &paths::turn(&path, turn.turn), turn);
-        }
         let reward = meta.reward.unwrap();
         rewards.push(reward);
-        batch.rows.push(record.row(outcome.clone(), reward));
+        batch.rows.extend(Row::of(&ended, &outcome, reward));
         events.push(Event::Verdict {
             episode: path,
             outcome,
@@ -91,43 +88,14 @@ fn journal(dir: &Path, sequence: u64, event: Event) {
     write(dir, &paths::journal_entry(sequence), &entry);
 }
 
-fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EpisodeRecord, [TurnRecord; 2]) {
+fn episode(sample: u32, outcome: Outcome) -> (EpisodeMeta, EndedEpisode) {
     let mut meta = fixture::episode("a", sample, outcome).meta;
     meta.key.scope = SCOPE;
     let mut second = fixture::edit_turn(1, "1 passed");
     second.prompt_length = 6;
     second.end = Some(EpisodeEnd::Submitted);
-    let turns = [fixture::look_turn(), second];
-    let sequence = episodes::Sequence::of(&turns);
-    let record = EpisodeRecord {
-        schema: SCHEMA,
-        writer: Writer::driver(1),
-        run: "uid".into(),
-        key: meta.key.clone(),
-        attempt: 1,
-        task: 0,
-        image: "i".into(),
-        end: EpisodeEnd::Submitted,
-        turns: 2,
-        messages: Vec::new(),
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: -1,
-        prompt_length: 3,
-        weights: vec![WeightsSpan {
-            from: 3,
-            to: sequence.tokens.len(),
-            version: "a-v0".into(),
-        }],
-        tokens: sequence.tokens,
-        mask: sequence.mask,
-        logprobs: sequence.logprobs,
-        experts: Vec::new(),
-        truncated: false,
-        started_at: 0,
-        finished_at: 1,
-    };
-    (meta, record, turns)
+    let ended = fixture::ended(&meta, &[fixture::look_turn(), second]);
+    (meta, ended)
 }
 
 fn write(dir: &Path, path: &str, record: &impl Serialize) {
@@ -172,7 +140,10 @@ fn a_store_that_is_right_is_found_right() {
 #[test]
 fn a_token_that_was_not_sampled_is_found() {
     let dir = store();
-    forge(dir.path(), &paths::trajectory(&of(0)), |t| t["tokens"][4] = 9.into());
+    let path = paths::rows(&of(0));
+    let mut rows = rows::decode(&std::fs::read(dir.path().join(&path)).unwrap()).unwrap();
+    rows[0].tokens[4] = 9;
+    std::fs::write(dir.path().join(&path), rows::encode(&rows).unwrap()).unwrap();
     let found = found(dir.path());
     assert!(
         found.contains(&"episodes are the token ids of their turns"),
@@ -198,10 +169,17 @@ fn an_episode_that_lies_elsewhere_or_ended_otherwise_is_found() {
 }
 
 #[test]
+fn a_turn_that_is_not_where_its_row_has_it_is_found() {
+    let dir = store();
+    forge(dir.path(), &paths::trajectory(&of(1)), |t| t["turns"][1]["promptLength"] = 5.into());
+    assert!(found(dir.path()).contains(&"episodes are the token ids of their turns"));
+}
+
+#[test]
 fn a_command_that_was_not_said_is_found() {
     let dir = store();
-    forge(dir.path(), &paths::turn(&of(1), 1), |t| {
-        t["action"]["payload"]["command"] = "echo".into()
+    forge(dir.path(), &paths::trajectory(&of(1)), |t| {
+        t["turns"][1]["action"]["payload"]["command"] = "echo".into()
     });
     assert_eq!(found(dir.path()), ["actions follow from the answers"]);
 }

@@ -1,9 +1,9 @@
 //! Do batches, rewards and advantages follow from the episodes?
 
 use super::{Check, VerifyError};
-use grpo_records::folder::{EpisodeFolder, RunFolder, counting};
+use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
 use grpo_records::store::sha256_hex;
-use grpo_records::{Batch, EpisodeScope, Event, paths};
+use grpo_records::{Batch, EpisodeScope, Event, Row, paths};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The trainer adds up in fp32.
@@ -36,7 +36,11 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         bytes.expect(written == *sha256, || {
             format!("{} is not the batch that step {step} was given", paths::batch(*step))
         });
-        let batch = folder.batch(*step)?;
+        let mut batch = folder.batch(*step)?;
+        if let Err(error) = batch.fill(|path| folder.bytes(path)) {
+            rows.expect(false, || format!("step {step}: {error}"));
+            continue;
+        }
         let valid = valid_of(episodes, *iteration);
         check_rows(folder, &batch, &valid, &mut rows)?;
         let dropped: BTreeSet<u32> = folder
@@ -95,10 +99,12 @@ fn check_rows(
             continue;
         };
         let meta = &episode.meta;
-        let expected = folder
-            .trajectory(&episode.path)?
-            .row(meta.outcome.clone(), meta.reward.unwrap_or(f32::NAN));
-        let same = row.turn.is_some() || *row == expected;
+        let expected = match folder.ended(&episode.path) {
+            Err(FolderError::NotWhole { .. }) | Ok(None) => Vec::new(),
+            Ok(Some(ended)) => Row::of(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN)),
+            Err(error) => return Err(error.into()),
+        };
+        let same = expected.get(row.stored.row as usize) == Some(row);
         rows.expect(same && row.check().is_ok(), || {
             format!(
                 "step {}: the row of {} is not the episode in {}",

@@ -1,8 +1,12 @@
 //! From finished episodes to the batch of a step: voids leave their group, small groups leave the batch, raw rewards
 //! stay raw.
 
+use bytes::Bytes;
 use grpo_records::batch::RowFault;
-use grpo_records::{Batch, EpisodeMeta, EpisodeRecord, Event, GroupRecord, RunStore, StoreError, Writer, paths};
+use grpo_records::{
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunStore, StoreError, Writer,
+    paths,
+};
 use std::collections::BTreeMap;
 
 /// A group below this has no baseline.
@@ -24,6 +28,8 @@ pub struct Made {
 pub enum BatchError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("the episode in {folder}: {source}")]
+    Episode { folder: String, source: EndedError },
     #[error(transparent)]
     Row(#[from] RowFault),
 }
@@ -57,7 +63,7 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
         too_stale: 0,
     };
     for (group, members) in groups {
-        let mut rows = Vec::new();
+        let (mut rewards, mut rows) = (Vec::new(), Vec::new());
         for meta in members.iter().filter(|meta| meta.outcome.is_verdict()) {
             let staleness = staleness(&meta.weights, heading.step);
             if staleness > heading.max_staleness {
@@ -65,31 +71,47 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
                 continue;
             }
             made.staleness_max = made.staleness_max.max(staleness);
-            let path = paths::trajectory(&meta.key.dir(meta.attempt));
-            let record: EpisodeRecord = store.read(&path).await?;
-            let row = record.row(meta.outcome.clone(), meta.reward.unwrap_or_default());
-            row.check()?;
-            rows.push(row);
+            let reward = meta.reward.unwrap_or_default();
+            let mut of_episode = Row::of(&ended(store, meta).await?, &meta.outcome, reward);
+            // A row without an answer teaches nothing.
+            of_episode.retain(|row| row.sampled() > 0);
+            for row in &of_episode {
+                row.check()?;
+            }
+            if !of_episode.is_empty() {
+                rewards.push(reward);
+                rows.extend(of_episode);
+            }
         }
-        if rows.len() < SMALLEST_GROUP {
+        if rewards.len() < SMALLEST_GROUP {
             made.dropped.push(Event::GroupDropped {
                 iteration: heading.iteration,
                 group,
-                valid: rows.len() as u32,
+                valid: rewards.len() as u32,
             });
             continue;
         }
-        let rewards: Vec<f32> = rows.iter().map(|row| row.reward).collect();
         made.constant += u32::from(rewards.windows(2).all(|pair| pair[0] == pair[1]));
         made.batch.groups.push(GroupRecord {
             group,
             instance: members[0].key.instance.clone(),
+            voids: (members.len() - rewards.len()) as u32,
             rewards,
-            voids: (members.len() - rows.len()) as u32,
         });
         made.batch.rows.extend(rows);
     }
     Ok(made)
+}
+
+/// The stored episode of a verdict.
+async fn ended(store: &RunStore, meta: &EpisodeMeta) -> Result<EndedEpisode, BatchError> {
+    let folder = meta.key.dir(meta.attempt);
+    let record: EpisodeRecord = store.read(&paths::trajectory(&folder)).await?;
+    let rows = match &record.rows {
+        Some(_) => store.bytes(&paths::rows(&folder)).await?,
+        None => Bytes::new(),
+    };
+    EndedEpisode::of(record, &rows).map_err(|source| BatchError::Episode { folder, source })
 }
 
 /// How many steps the oldest of these versions is behind the weights that step `step` starts from.

@@ -6,6 +6,7 @@
 
 pub mod abort;
 pub mod live;
+mod once;
 mod records;
 
 use self::abort::Abort;
@@ -23,7 +24,7 @@ use crate::template::ChatTemplate;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
+use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,10 +54,12 @@ pub struct Episodes {
     pub bases: Mutex<HashMap<String, Arc<OnceCell<String>>>>,
 }
 
-/// What the agent left behind: the patch, or nothing where none could be taken.
-struct AgentResult {
-    patch: Option<Bytes>,
-    trajectory: Trajectory,
+/// How the agent's part of an attempt came out; patch and record are durable.
+enum Worked {
+    /// With the patch, or nothing where none could be taken.
+    Ended(Option<Bytes>),
+    /// An earlier driver gave it up, and died before its verdict.
+    Aborted(AbortCause),
 }
 
 impl Episodes {
@@ -78,22 +81,23 @@ impl Episodes {
                 message: format!("the episode took more than {limit:?}, waiting included"),
             },
             Ok(Err(stop)) => stop,
-            Ok(Ok(result)) => return self.conclude(plan, &dir, attempt, result).await.map(Some),
+            Ok(Ok(result)) => {
+                let concluded = match result {
+                    Worked::Ended(patch) => self.conclude(plan, &dir, attempt, &trajectory, patch).await,
+                    Worked::Aborted(cause) => self.conclude_void(plan, &dir, attempt, &trajectory, cause).await,
+                };
+                return concluded.map(Some);
+            }
         };
         match stopped {
             Abort::Driver(error) => Err(error),
             Abort::Abandoned => Ok(None),
             Abort::Void { reason, message } => {
                 trajectory.end = Some(EpisodeEnd::Aborted);
-                let graded = Graded {
-                    outcome: Outcome::void(reason),
-                    record: None,
-                    log: None,
-                    message: Some(message),
-                    took: Duration::ZERO,
-                };
-                self.write_trajectory(plan, &dir, attempt, &trajectory).await?;
-                self.write_meta(plan, &dir, attempt, &trajectory, None, graded)
+                let cause = AbortCause { reason, message };
+                self.write_trajectory(plan, &dir, attempt, &trajectory, Some(cause.clone()))
+                    .await?;
+                self.conclude_void(plan, &dir, attempt, &trajectory, cause)
                     .await
                     .map(Some)
             }
@@ -108,12 +112,22 @@ impl Episodes {
         attempt: u32,
         resume: bool,
         trajectory: &mut Trajectory,
-    ) -> Result<AgentResult, Abort> {
+    ) -> Result<Worked, Abort> {
         let lease = self.lease_id(dir);
         if resume {
+            if let Some(record) = self.read_ended(dir, trajectory).await? {
+                return Ok(match record.aborted {
+                    Some(cause) => Worked::Aborted(cause),
+                    None => Worked::Ended(self.stored_patch(dir).await?),
+                });
+            }
             self.read_turns(dir, trajectory).await?;
             if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.persist(plan, dir, attempt, patch, trajectory).await?);
+                return Ok(self.persist(plan, dir, attempt, Some(patch), trajectory).await?);
+            }
+            // Its driver was about to give it up: more turns would not agree with these rows.
+            if trajectory.end.is_none() && self.store.exists(&paths::rows(dir)).await? {
+                return Err(Abort::Abandoned);
             }
         }
         let sandbox = match resume {
@@ -123,9 +137,9 @@ impl Episodes {
         // What was sampled by other weights belongs to another attempt.
         if resume
             && trajectory
-                .weights
+                .turns
                 .last()
-                .is_some_and(|span| span.version != *self.wanted.borrow())
+                .is_some_and(|turn| turn.weights != *self.wanted.borrow())
         {
             sandbox.release().await;
             return Err(Abort::Abandoned);
@@ -182,15 +196,12 @@ impl Episodes {
         attempt: u32,
         patch: Option<Bytes>,
         trajectory: &Trajectory,
-    ) -> Result<AgentResult, DriverError> {
+    ) -> Result<Worked, DriverError> {
         if let Some(patch) = &patch {
-            self.store.create_bytes(&paths::patch(dir), patch.clone()).await?;
+            once::create_bytes(&self.store, &self.writer, &paths::patch(dir), patch.clone()).await?;
         }
-        self.write_trajectory(plan, dir, attempt, trajectory).await?;
-        Ok(AgentResult {
-            patch,
-            trajectory: trajectory.clone(),
-        })
+        self.write_trajectory(plan, dir, attempt, trajectory, None).await?;
+        Ok(Worked::Ended(patch))
     }
 
     async fn lease(&self, plan: &EpisodePlan, id: &str, trajectory: &mut Trajectory) -> Result<Sandbox, Abort> {
@@ -280,9 +291,9 @@ impl Episodes {
         plan: &EpisodePlan,
         dir: &str,
         attempt: u32,
-        result: AgentResult,
+        trajectory: &Trajectory,
+        patch: Option<Bytes>,
     ) -> Result<EpisodeMeta, DriverError> {
-        let AgentResult { patch, trajectory } = result;
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
         let graded = self.graded(plan, dir, end, patch.as_ref()).await;
@@ -291,8 +302,26 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        self.write_meta(plan, dir, attempt, &trajectory, patch.as_ref(), graded)
+        self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded)
             .await
+    }
+
+    async fn conclude_void(
+        &self,
+        plan: &EpisodePlan,
+        dir: &str,
+        attempt: u32,
+        trajectory: &Trajectory,
+        cause: AbortCause,
+    ) -> Result<EpisodeMeta, DriverError> {
+        let graded = Graded {
+            outcome: Outcome::void(cause.reason),
+            record: None,
+            log: None,
+            message: Some(cause.message),
+            took: Duration::ZERO,
+        };
+        self.write_meta(plan, dir, attempt, trajectory, None, graded).await
     }
 
     async fn graded(

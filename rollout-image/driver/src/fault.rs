@@ -33,6 +33,10 @@ pub enum DriverError {
     Journal(#[from] JournalError),
     #[error("{doing}: {source}")]
     Io { doing: String, source: std::io::Error },
+    #[error(
+        "{path} is already there with other bytes: another driver works on this run, so this one (epoch {epoch}) stops"
+    )]
+    OtherDriver { path: String, epoch: u32 },
     #[error("{0}")]
     Other(String),
 }

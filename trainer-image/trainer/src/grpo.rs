@@ -140,7 +140,7 @@ fn refused(path: &str, message: String) -> TrainError {
     }
 }
 
-/// Reads the stored batch of a step. `checksum`: what the driver says its bytes are.
+/// Reads the stored batch of a step and the rows that it names. `checksum`: what the driver says its bytes are.
 pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
     let refuse = |message: String| refused(path, message);
     let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
@@ -150,13 +150,16 @@ pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Res
             sha256(&bytes)
         )));
     }
-    let batch: Batch = record::decode(&bytes).map_err(|e| refuse(e.to_string()))?;
+    let mut batch: Batch = record::decode(&bytes).map_err(|e| refuse(e.to_string()))?;
     if batch.step != step {
         return Err(refuse(format!(
             "it is the batch of step {}, not of step {step}",
             batch.step
         )));
     }
+    batch
+        .fill(|path| store.read(path))
+        .map_err(|error| refuse(error.to_string()))?;
     Ok(batch)
 }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use grpo_model::Config;
 use grpo_model::config::Experts;
-use grpo_records::batch::ExpertsSpan;
+use grpo_records::ExpertsSpan;
 use tch::Tensor;
 
 use crate::error::TrainError;

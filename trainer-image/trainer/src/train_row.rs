@@ -1,6 +1,6 @@
 //! A row that is trained on: its tokens, and what the objective knows of them.
 
-use grpo_records::batch::ExpertsSpan;
+use grpo_records::ExpertsSpan;
 
 /// One row as the model sees it. Position i predicts `tokens[i + 1]`.
 #[derive(Clone, Debug, Default, PartialEq)]

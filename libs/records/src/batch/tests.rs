@@ -8,6 +8,7 @@ fn row() -> Row {
         task: 0,
         instance: "a".into(),
         turn: None,
+        stored: StoredRow::default(),
         tokens: vec![5, 6, 7],
         mask: vec![0, 1, 1],
         logprobs: vec![0.0, -0.5, -0.25],
@@ -24,13 +25,63 @@ fn row() -> Row {
     }
 }
 
+fn stored() -> (tempfile::TempDir, Batch) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut batch = Batch::new(Writer::driver(1), "uid", 1, 1);
+    let second = Row {
+        tokens: vec![8, 9],
+        mask: vec![0, 1],
+        logprobs: vec![0.0, -0.123_456_79],
+        weights: vec![WeightsSpan {
+            from: 1,
+            to: 2,
+            version: "x-v0".into(),
+        }],
+        ..row()
+    };
+    let other = Row {
+        episode: "a__g0__i1".into(),
+        ..row()
+    };
+    batch.rows = vec![row(), second, other];
+    crate::fixture::write_batch(dir.path(), &mut batch);
+    (dir, batch)
+}
+
 #[test]
-fn a_row_survives_json_bit_by_bit() {
-    let mut one = row();
-    one.logprobs[1] = -0.123_456_79;
-    let back: Row = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
-    assert_eq!(back, one);
-    assert_eq!(one.check(), Ok(()));
+fn a_stored_batch_has_no_ids_and_gets_them_back_bit_by_bit() {
+    let (dir, batch) = stored();
+    let bytes = std::fs::read(dir.path().join(paths::batch(1))).unwrap();
+    let mut read: Batch = crate::record::decode(&bytes).unwrap();
+    assert!(read.rows.iter().all(|row| row.tokens.is_empty() && row.check().is_err()));
+    let mut files = 0;
+    read.fill(|path| {
+        files += 1;
+        std::fs::read(dir.path().join(path))
+    })
+    .unwrap();
+    assert_eq!((read, files), (batch, 2));
+    assert_eq!(row().check(), Ok(()));
+}
+
+#[test]
+fn rows_that_lie_elsewhere_or_were_changed_are_refused() {
+    let (dir, batch) = stored();
+    let fill = |change: &dyn Fn(&mut StoredRow)| {
+        let mut batch = batch.clone();
+        change(&mut batch.rows[2].stored);
+        batch.fill(|path| std::fs::read(dir.path().join(path))).unwrap_err()
+    };
+    let changed = fill(&|row| row.rows.sha256 = "00".into());
+    assert!(matches!(changed, FillError::Changed { .. }), "{changed}");
+    let beyond = fill(&|row| row.row = 1);
+    assert!(matches!(beyond, FillError::Row { rows: 1, row: 1, .. }), "{beyond}");
+    for file in ["/etc/passwd", "rollouts/iter-000001/../x/rows.safetensors", "rows.safetensors"] {
+        let outside = fill(&|row| row.rows.file = file.into());
+        assert!(matches!(outside, FillError::Path { .. }), "{outside}");
+    }
+    let missing = fill(&|row| row.rows.file = "rollouts/iter-000001/none/rows.safetensors".into());
+    assert!(matches!(missing, FillError::Read { .. }), "{missing}");
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn pages_follow_each_other_without_gap_or_repetition() {
 #[test]
 fn turns_come_in_pages_that_end_at_the_last_one() {
     let (dir, records) = store();
-    let path = "rollouts/iter-000001/psf__requests-1__g0__i0";
-    for number in 2..20 {
+    let path = "rollouts/iter-000001/psf__requests-1__g0__i3";
+    for number in 1..20 {
         let turn = serde_json::to_vec(&fixture::turn(number, "true", "")).unwrap();
         std::fs::write(dir.path().join(paths::turn(path, number)), turn).unwrap();
     }
@@ -89,6 +89,33 @@ fn turns_come_in_pages_that_end_at_the_last_one() {
     let (first, last) = (page(0), page(16));
     assert_eq!((first.turns.len(), first.next), (TURNS_A_PAGE, Some(16)));
     assert_eq!((last.turns.len(), last.next), (4, None));
+}
+
+#[test]
+fn turns_of_an_ended_episode_come_from_its_record_and_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut turns = vec![fixture::look_turn()];
+    for number in 1..20 {
+        turns.push(TurnRecord {
+            prompt_length: 3 + 3 * number as usize,
+            ..fixture::turn(number, "true", "")
+        });
+    }
+    let mut meta = fixture::episode("a", 0, Outcome::Resolved).meta;
+    meta.key.scope = EpisodeScope::Iteration { iteration: 1 };
+    let path = meta.key.dir(1);
+    fixture::write_ended(dir.path(), &fixture::ended(&meta, &turns));
+    let records = Records::below(dir.path());
+    let page = |from| {
+        let path = path.clone();
+        records.turns(&TurnsOf { path, from }).unwrap()
+    };
+    let (first, last) = (page(0), page(16));
+    assert_eq!((first.turns.len(), first.next), (TURNS_A_PAGE, Some(16)));
+    assert_eq!((last.turns.len(), last.next), (4, None));
+    assert_eq!([first.turns, last.turns].concat(), turns);
+    let told = records.episode(&path).unwrap().told.unwrap();
+    assert_eq!((told.prompt_length, told.tokens, told.messages.len()), (3, 63, 40));
 }
 
 #[test]

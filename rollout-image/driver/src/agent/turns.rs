@@ -104,7 +104,7 @@ impl<A: LoopAgent> TurnLoop<A> {
 
     /// One turn: sample, act, observe, record.
     async fn turn(&self, episode: &mut LiveEpisode<'_>) -> Result<(), Abort> {
-        let number = episode.trajectory.turns;
+        let number = episode.trajectory.next_turn();
         let (opening, prompt) = match number {
             0 => {
                 let opening = self.opening(&episode.plan.task)?;
@@ -113,7 +113,9 @@ impl<A: LoopAgent> TurnLoop<A> {
             }
             _ => (Vec::new(), Vec::new()),
         };
-        let given: Vec<u32> = [&episode.trajectory.tokens[..], &prompt[..]].concat();
+        // The history only grows, so the episode is one row.
+        let row = episode.trajectory.rows.first();
+        let given: Vec<u32> = [row.map_or(&[][..], |row| &row.tokens), &prompt].concat();
         let prompt_length = given.len();
         if prompt_length >= episode.limits.context_tokens {
             return Err(Abort::Void {
@@ -124,7 +126,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let plan = episode.plan;
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
-        let sampled = episode.sample(given, seed).await?;
+        let sampled = episode.sample(0, given, seed).await?;
         let answer = sampled.answer;
         let experts = match answer.experts {
             Some(experts) => Some(episode.keep_experts(number, experts).await?),

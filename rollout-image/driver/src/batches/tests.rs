@@ -1,48 +1,30 @@
 use super::*;
-use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, SCHEMA, VoidReason, WeightsSpan};
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, SCHEMA, TurnRecord, VoidReason, fixture};
 
-async fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
+fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
+    that_sampled(store, group, sample, outcome, version, &[7])
+}
+
+fn that_sampled(
+    store: &RunStore,
+    group: u32,
+    sample: u32,
+    outcome: Outcome,
+    version: &str,
+    sampled: &[u32],
+) -> EpisodeMeta {
     let key = EpisodeKey {
         scope: EpisodeScope::Iteration { iteration: 1 },
         instance: "a".into(),
         group,
         sample,
     };
-    let record = EpisodeRecord {
-        schema: SCHEMA,
-        writer: Writer::driver(1),
-        run: "u".into(),
-        key: key.clone(),
-        attempt: 1,
-        task: 0,
-        image: "i".into(),
-        end: EpisodeEnd::Submitted,
-        turns: 1,
-        messages: Vec::new(),
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-        prompt_length: 1,
-        tokens: vec![1, 2],
-        mask: vec![0, 1],
-        logprobs: vec![0.0, -0.5],
-        weights: vec![WeightsSpan {
-            from: 1,
-            to: 2,
-            version: version.into(),
-        }],
-        experts: Vec::new(),
-        truncated: false,
-        started_at: 0,
-        finished_at: 1,
-    };
-    store.create(&paths::trajectory(&key.dir(1)), &record).await.unwrap();
     let reward = match outcome {
         Outcome::Resolved => Some(1.0),
         Outcome::Unresolved => Some(0.0),
         Outcome::Void { .. } => None,
     };
-    EpisodeMeta {
+    let meta = EpisodeMeta {
         schema: SCHEMA,
         writer: Writer::driver(1),
         run: "u".into(),
@@ -65,7 +47,15 @@ async fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, ve
         grade_millis: 0,
         waited_millis: 0,
         at: 0,
-    }
+    };
+    let turn = TurnRecord {
+        weights: version.into(),
+        sampled: sampled.to_vec(),
+        logprobs: vec![-0.5; sampled.len()],
+        ..fixture::look_turn()
+    };
+    fixture::write_ended(store.dir(), &fixture::ended(&meta, &[turn]));
+    meta
 }
 
 fn heading(max_staleness: u32, step: u32) -> Heading {
@@ -85,11 +75,11 @@ async fn a_void_leaves_its_group_and_a_group_of_one_is_dropped_and_counted() {
     let store = RunStore::open(mount.path(), "n/r").unwrap();
     let void = || Outcome::void(VoidReason::SandboxLost);
     let metas = [
-        episode(&store, 0, 0, Outcome::Resolved, "a-v0").await,
-        episode(&store, 0, 1, void(), "a-v0").await,
-        episode(&store, 0, 2, Outcome::Unresolved, "a-v0").await,
-        episode(&store, 1, 0, Outcome::Resolved, "a-v0").await,
-        episode(&store, 1, 1, void(), "a-v0").await,
+        episode(&store, 0, 0, Outcome::Resolved, "a-v0"),
+        episode(&store, 0, 1, void(), "a-v0"),
+        episode(&store, 0, 2, Outcome::Unresolved, "a-v0"),
+        episode(&store, 1, 0, Outcome::Resolved, "a-v0"),
+        episode(&store, 1, 1, void(), "a-v0"),
     ];
     let made = make(&store, heading(0, 1), &metas).await.unwrap();
     assert_eq!(made.batch.rows.len(), 2);
@@ -106,9 +96,9 @@ async fn tokens_of_weights_older_than_allowed_do_not_get_into_a_batch() {
     let mount = tempfile::tempdir().unwrap();
     let store = RunStore::open(mount.path(), "n/r").unwrap();
     let metas = [
-        episode(&store, 0, 0, Outcome::Resolved, "a-v1").await,
-        episode(&store, 0, 1, Outcome::Unresolved, "a-v1").await,
-        episode(&store, 0, 2, Outcome::Unresolved, "a-v0").await,
+        episode(&store, 0, 0, Outcome::Resolved, "a-v1"),
+        episode(&store, 0, 1, Outcome::Unresolved, "a-v1"),
+        episode(&store, 0, 2, Outcome::Unresolved, "a-v0"),
     ];
     let strict = make(&store, heading(0, 2), &metas).await.unwrap();
     assert_eq!(
@@ -120,4 +110,18 @@ async fn tokens_of_weights_older_than_allowed_do_not_get_into_a_batch() {
         (loose.batch.rows.len(), loose.too_stale, loose.staleness_max),
         (3, 0, 1)
     );
+}
+
+#[tokio::test]
+async fn an_episode_without_a_sampled_token_is_left_out_and_the_batch_is_made() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "n/r").unwrap();
+    let metas = [
+        episode(&store, 0, 0, Outcome::Resolved, "a-v0"),
+        episode(&store, 0, 1, Outcome::Unresolved, "a-v0"),
+        that_sampled(&store, 0, 2, Outcome::Unresolved, "a-v0", &[]),
+    ];
+    let made = make(&store, heading(0, 1), &metas).await.unwrap();
+    assert_eq!(made.batch.rows.len(), 2);
+    assert_eq!((&made.batch.groups[0].rewards[..], made.batch.groups[0].voids), (&[1.0, 0.0][..], 1));
 }

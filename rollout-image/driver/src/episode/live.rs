@@ -3,13 +3,14 @@
 //! An agent samples, runs commands and records turns here. Whatever it does, a turn exists once its record is durable.
 
 use super::abort::Abort;
+use super::once;
 use crate::agent::limits::AgentLimits;
 use crate::engine::{Ask, Engines, Experts, Sampled};
 use crate::experts::Mixture;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
-use crate::trajectory::Trajectory;
+use crate::trajectory::{Trajectory, experts_to};
 use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
@@ -68,8 +69,8 @@ pub enum Acted {
 }
 
 impl LiveEpisode<'_> {
-    /// An answer to the prompt. Never longer than the context has room.
-    pub async fn sample(&self, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Abort> {
+    /// An answer to the prompt, which is all of a row so far. Never longer than the context has room.
+    pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Abort> {
         let sampling = &self.plan.sampling;
         // Nobody trains on an evaluation.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
@@ -85,7 +86,7 @@ impl LiveEpisode<'_> {
             top_k: sampling.top_k,
             seed,
             stop_token_ids: self.template.stop_ids(),
-            experts: replay.map(|mixture| (mixture.clone(), self.trajectory.experts_to())),
+            experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
         };
         Ok(self.engines.sample(&ask, self.wanted).await?)
     }
@@ -99,7 +100,10 @@ impl LiveEpisode<'_> {
             turn: number,
             lease: self.sandbox.id().to_owned(),
             opening: Vec::new(),
+            row: 0,
             prompt_length: 0,
+            sampled_length: 0,
+            observation_length: 0,
             prompt: Vec::new(),
             seed: 0,
             sampled: Vec::new(),
@@ -121,9 +125,11 @@ impl LiveEpisode<'_> {
     }
 
     /// Makes a turn durable and part of the trajectory.
-    pub async fn record(&mut self, turn: TurnRecord) -> Result<(), Abort> {
+    pub async fn record(&mut self, mut turn: TurnRecord) -> Result<(), Abort> {
+        turn.sampled_length = turn.sampled.len();
+        turn.observation_length = turn.observation.len();
         self.trajectory.push(&turn)?;
-        self.store.create(&paths::turn(self.dir, turn.turn), &turn).await?;
+        once::create(self.store, self.writer, &paths::turn(self.dir, turn.turn), &turn).await?;
         Ok(())
     }
 

@@ -1,5 +1,9 @@
 //! What an episode leaves in the store, and reading it again.
+//!
+//! Turns are files of their own while the agent works. Then the rows hold every id once, the record every turn without
+//! ids, and the turns' files are removed: in this order, so that each moment has all of them.
 
+use super::once;
 use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::fault::DriverError;
 use crate::grade::Graded;
@@ -7,9 +11,12 @@ use crate::reward;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, EpisodeMeta, EpisodeRecord, SCHEMA, TurnRecord, paths};
+use grpo_records::{
+    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, RowsFile, SCHEMA, TurnRecord, paths, rows,
+};
 
 impl Episodes {
+    /// Folds the turns of an attempt whose agent was still at work.
     pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
         let (files, _) = self.store.names_in(&paths::turns(dir)).await?;
         for number in 0..files.len() as u32 {
@@ -19,14 +26,35 @@ impl Episodes {
         Ok(())
     }
 
-    /// The patch an earlier driver stored; the inner option as [`AgentResult`] has it.
-    pub(super) async fn stored_patch(&self, dir: &str) -> Result<Option<Option<Bytes>>, DriverError> {
-        let there = self.store.exists(&paths::patch(dir)).await?;
-        if there {
-            return Ok(Some(Some(self.store.bytes(&paths::patch(dir)).await?)));
+    /// Folds an attempt whose agent is done, and answers its record.
+    pub(super) async fn read_ended(
+        &self,
+        dir: &str,
+        trajectory: &mut Trajectory,
+    ) -> Result<Option<EpisodeRecord>, Abort> {
+        let Some(record) = self.store.read_if_there::<EpisodeRecord>(&paths::trajectory(dir)).await? else {
+            return Ok(None);
+        };
+        let rows = match &record.rows {
+            Some(_) => self.store.bytes(&paths::rows(dir)).await?,
+            None => Bytes::new(),
+        };
+        let unusable = |error| DriverError::Other(format!("the episode in {dir}: {error}"));
+        let ended = EndedEpisode::of(record, &rows).map_err(unusable)?;
+        for turn in ended.turns().map_err(unusable)? {
+            trajectory.push(&turn)?;
         }
-        // A trajectory is written behind its patch: where it stands alone there was none to take.
-        Ok(self.store.exists(&paths::trajectory(dir)).await?.then_some(None))
+        trajectory.end = Some(ended.record.end);
+        self.remove_turns(dir).await?;
+        Ok(Some(ended.record))
+    }
+
+    /// The patch an earlier driver stored.
+    pub(super) async fn stored_patch(&self, dir: &str) -> Result<Option<Bytes>, DriverError> {
+        match self.store.exists(&paths::patch(dir)).await? {
+            true => Ok(Some(self.store.bytes(&paths::patch(dir)).await?)),
+            false => Ok(None),
+        }
     }
 
     pub(super) async fn write_trajectory(
@@ -35,6 +63,7 @@ impl Episodes {
         dir: &str,
         attempt: u32,
         trajectory: &Trajectory,
+        aborted: Option<AbortCause>,
     ) -> Result<(), DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let sampling = &plan.sampling;
@@ -47,22 +76,42 @@ impl Episodes {
             task: plan.task.index,
             image: plan.task.image.clone(),
             end,
-            turns: trajectory.turns,
-            messages: trajectory.messages.clone(),
+            aborted,
+            turns: trajectory.turns.clone(),
+            rows: self.write_rows(dir, trajectory).await?,
             temperature: sampling.temperature as f32,
             top_p: sampling.top_p as f32,
             top_k: sampling.top_k,
-            prompt_length: trajectory.prompt_length,
-            tokens: trajectory.tokens.clone(),
-            mask: trajectory.mask.clone(),
-            logprobs: trajectory.logprobs.clone(),
-            weights: trajectory.weights.clone(),
-            experts: trajectory.experts.clone(),
             truncated: end.is_truncation(),
-            started_at: trajectory.started_at.unwrap_or_else(now),
+            started_at: trajectory.turns.first().map_or_else(now, |turn| turn.at),
             finished_at: now(),
         };
-        self.store.create(&paths::trajectory(dir), &record).await?;
+        once::create(&self.store, &self.writer, &paths::trajectory(dir), &record).await?;
+        self.remove_turns(dir).await
+    }
+
+    async fn write_rows(&self, dir: &str, trajectory: &Trajectory) -> Result<Option<RowsFile>, DriverError> {
+        if trajectory.rows.is_empty() {
+            return Ok(None);
+        }
+        let bytes: Bytes = rows::encode(&trajectory.rows)
+            .map_err(|error| DriverError::Other(format!("writing the rows of {dir}: {error}")))?
+            .into();
+        let file = RowsFile {
+            sha256: sha256_hex(&bytes),
+            rows: trajectory.rows.len(),
+            tokens: trajectory.tokens(),
+        };
+        once::create_bytes(&self.store, &self.writer, &paths::rows(dir), bytes).await?;
+        Ok(Some(file))
+    }
+
+    async fn remove_turns(&self, dir: &str) -> Result<(), DriverError> {
+        let folder = paths::turns(dir);
+        let (files, _) = self.store.names_in(&folder).await?;
+        for file in files {
+            self.store.delete(&format!("{folder}/{file}")).await?;
+        }
         Ok(())
     }
 
@@ -85,10 +134,10 @@ impl Episodes {
             reward: reward::of_outcome(&self.settings.reward, &graded.outcome),
             outcome: graded.outcome,
             end,
-            turns: trajectory.turns,
-            tokens: trajectory.tokens.len(),
+            turns: trajectory.next_turn(),
+            tokens: trajectory.tokens(),
             sampled_tokens: trajectory.sampled(),
-            format_errors: trajectory.format_errors,
+            format_errors: trajectory.format_errors(),
             truncated: end.is_truncation(),
             weights: trajectory.versions(),
             patch_bytes: patch.map_or(0, Bytes::len),

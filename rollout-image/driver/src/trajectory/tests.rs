@@ -1,5 +1,5 @@
 use super::*;
-use grpo_records::{SCHEMA, Writer};
+use grpo_records::{SCHEMA, TurnAction, Writer};
 
 fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
     TurnRecord {
@@ -9,7 +9,10 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
         turn: number,
         lease: "l".into(),
         opening: Vec::new(),
+        row: 0,
         prompt_length,
+        sampled_length: 2,
+        observation_length: 1,
         prompt: if number == 0 { vec![1, 2, 3] } else { Vec::new() },
         seed: 1,
         sampled: vec![10, 11],
@@ -37,10 +40,12 @@ fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
     let mut trajectory = Trajectory::default();
     trajectory.push(&turn(0, 3, "a-v0")).unwrap();
     trajectory.push(&turn(1, 6, "a-v0")).unwrap();
-    assert_eq!(trajectory.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
-    assert_eq!(trajectory.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
-    assert_eq!(trajectory.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
-    assert_eq!(trajectory.weights.len(), 1);
+    let row = &trajectory.rows[0];
+    assert_eq!(row.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
+    assert_eq!(row.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
+    assert_eq!(row.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);
+    assert_eq!((row.weights.len(), &row.turns[..]), (1, &[0, 1][..]));
+    assert_eq!(trajectory.turns[1], turn(1, 6, "a-v0").without_ids());
 }
 
 #[test]
@@ -48,7 +53,7 @@ fn another_version_opens_another_span() {
     let mut trajectory = Trajectory::default();
     trajectory.push(&turn(0, 3, "a-v0")).unwrap();
     trajectory.push(&turn(1, 6, "a-v1")).unwrap();
-    let spans: Vec<(usize, usize, &str)> = trajectory
+    let spans: Vec<(usize, usize, &str)> = trajectory.rows[0]
         .weights
         .iter()
         .map(|s| (s.from, s.to, s.version.as_str()))
@@ -73,10 +78,10 @@ fn experts_are_of_every_token_but_the_last_and_the_next_turn_goes_on_there() {
     };
     let mut trajectory = Trajectory::default();
     trajectory.push(&with(0, 3, span(0, 4))).unwrap();
-    assert_eq!(trajectory.experts_to(), 4);
+    assert_eq!(experts_to(&trajectory.rows[0]), 4);
     let mut other = trajectory.clone();
     trajectory.push(&with(1, 6, span(4, 7))).unwrap();
-    assert_eq!(trajectory.experts.len(), 2);
+    assert_eq!(trajectory.rows[0].experts.len(), 2);
     let twice = other.push(&with(1, 6, span(3, 7)));
     assert!(matches!(
         twice,
@@ -113,4 +118,24 @@ fn a_turn_that_was_sampled_from_another_prompt_is_refused() {
         trajectory.push(&turn(2, 6, "a-v0")),
         Err(TrajectoryError::Order { .. })
     ));
+}
+
+#[test]
+fn a_turn_with_another_history_opens_a_row_and_every_sampled_token_is_in_one_mask() {
+    let mut trajectory = Trajectory::default();
+    trajectory.push(&turn(0, 3, "a-v0")).unwrap();
+    let rewritten = TurnRecord {
+        row: 1,
+        prompt: vec![1, 9],
+        ..turn(1, 2, "a-v0")
+    };
+    trajectory.push(&rewritten).unwrap();
+    trajectory.push(&turn(2, 6, "a-v1")).unwrap();
+    assert_eq!(trajectory.rows[0].tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
+    assert_eq!(trajectory.rows[1].tokens, [1, 9, 10, 11, 20]);
+    assert_eq!((&trajectory.rows[0].turns[..], &trajectory.rows[1].turns[..]), (&[0, 2][..], &[1][..]));
+    assert_eq!((trajectory.sampled(), trajectory.tokens()), (6, 14));
+    assert_eq!(trajectory.versions(), ["a-v0", "a-v1"]);
+    let beyond = TurnRecord { row: 3, ..turn(3, 0, "a-v0") };
+    assert!(matches!(trajectory.push(&beyond), Err(TrajectoryError::Row { row: 3, rows: 2, .. })));
 }

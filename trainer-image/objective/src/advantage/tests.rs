@@ -98,6 +98,7 @@ fn turns(rows: &[(&str, Option<u32>, f32)]) -> Batch {
             task: 0,
             instance: "i".to_owned(),
             turn: *turn,
+            stored: grpo_records::StoredRow::default(),
             tokens: vec![1, 2],
             mask: vec![0, 1],
             logprobs: vec![0.0, -1.0],

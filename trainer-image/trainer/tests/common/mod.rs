@@ -9,9 +9,9 @@ use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_model::Config;
 use grpo_model::weights::Weights;
 use grpo_native::{Group, Rendezvous};
-use grpo_records::Writer;
-use grpo_records::batch::{Batch, Row, WeightsSpan};
+use grpo_records::batch::{Batch, Row, StoredRow};
 use grpo_records::outcome::Outcome;
+use grpo_records::{WeightsSpan, Writer};
 use grpo_trainer::grpo;
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
@@ -89,6 +89,7 @@ pub fn batch(step: u32) -> Batch {
             task: group,
             instance: format!("i{group}"),
             turn: None,
+            stored: StoredRow::default(),
             tokens: (0..n).map(|_| rng.random_range(0..64)).collect(),
             logprobs: mask
                 .iter()

@@ -12,10 +12,10 @@ use grpo_contracts::RunConfig;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::GrpoRun;
 use grpo_model::weights;
-use grpo_records::paths;
+use grpo_records::{fixture, paths};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;
-use grpo_trainer::state::{Store, json, sha256};
+use grpo_trainer::state::{Store, sha256};
 
 pub const STEPS: u32 = 9;
 /// Long enough for them to notice, where they can.
@@ -81,9 +81,7 @@ impl Run {
 
         let store = Store::new(root.join("store"));
         for step in 1..=STEPS {
-            store
-                .create(&paths::batch(step), &json(&super::batch(step)).unwrap())
-                .unwrap();
+            fixture::write_batch(&root.join("store"), &mut super::batch(step));
         }
         Self {
             _folder: folder,

@@ -7,11 +7,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::process::{Attempt, Run};
-use grpo_records::Writer;
-use grpo_records::batch::{Batch, Row, WeightsSpan};
+use grpo_records::batch::{Batch, Row, StoredRow};
 use grpo_records::outcome::Outcome;
-use grpo_records::paths;
-use grpo_trainer::state::json;
+use grpo_records::{WeightsSpan, Writer, fixture, paths};
 use serde::Deserialize;
 
 /// The last step before the engine samples.
@@ -90,7 +88,7 @@ fn rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it() 
     let tokens: usize = rows.iter().map(|row| row.token_ids.len()).sum();
     let mut batch = Batch::new(Writer::driver(1), "run", STEPS, STEPS + 1);
     batch.rows = (0..).zip(rows).map(|(at, row)| trained(at, row)).collect();
-    std::fs::write(run.store.at(&paths::batch(STEPS + 1)), json(&batch).unwrap()).unwrap();
+    fixture::write_batch(&run.root.join("store"), &mut batch);
 
     let attempt = Attempt::start(&run, 2, 2);
     assert_eq!(attempt.state().weights, version, "the run does not go on where it was");
@@ -113,6 +111,7 @@ fn trained(at: u32, row: Sampled) -> Row {
         task: 0,
         instance: "i0".to_owned(),
         turn: None,
+        stored: StoredRow::default(),
         logprobs: behind(vec![0.0; begin]),
         mask: [vec![0; begin], vec![1; more]].concat(),
         experts: Vec::new(),

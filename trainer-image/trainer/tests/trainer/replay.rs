@@ -7,7 +7,7 @@ use crate::common::{algorithm, batch, family_config, flat, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
-use grpo_records::batch::{Batch, ExpertsSpan};
+use grpo_records::{Batch, ExpertsSpan};
 use grpo_trainer::TrainError;
 use grpo_trainer::grpo;
 use grpo_trainer::initial::initial_weights;
