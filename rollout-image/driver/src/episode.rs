@@ -230,7 +230,12 @@ impl Episodes {
                 Some(base) => patch::check(repository, base),
                 None => patch::head(repository),
             };
-            let result = sandbox.exec(&self.own_command("base", argv, 60)).await?;
+            // In the agent's environment, so that an image without it is found before the policy acts.
+            let request = ExecRequest {
+                activate: task.environment.activation.clone(),
+                ..self.own_command("base", argv, 60)
+            };
+            let result = sandbox.exec(&request).await?;
             let printed = result.output.trim();
             match (result.exit_code, &task.base_commit) {
                 (Some(0), Some(base)) => Ok(base.clone()),
@@ -240,8 +245,7 @@ impl Episodes {
                 _ => Err(Abort::Void {
                     reason: VoidReason::TaskBroken,
                     message: format!(
-                        "{} of image {} has no commit {}: {printed}",
-                        repository,
+                        "{repository} of image {} has no commit {}, or the task's environment cannot be activated: {printed}",
                         task.image,
                         task.base_commit.as_deref().unwrap_or("HEAD")
                     ),

@@ -26,6 +26,8 @@ pub struct TaskEnvironment {
     pub directory: String,
     /// Environment of the policy's commands, from the row's `env`.
     pub variables: BTreeMap<String, String>,
+    /// A shell script whose environment the policy's commands get, such as that of a conda environment.
+    pub activation: Option<String>,
 }
 
 /// One task.

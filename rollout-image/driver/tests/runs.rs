@@ -449,3 +449,35 @@ async fn a_template_that_only_some_commands_break_is_refused_before_anything_is_
     }
     assert!(world.engine.asked.lock().unwrap().is_empty());
 }
+
+/// One iteration on one task, whose commands get their environment from a script alone.
+async fn activated_by(script: &str) -> (Result<(), DriverError>, Vec<EpisodeMeta>) {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["env"] = serde_json::json!({});
+    row["activate"] = script.into();
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.prompts = 1;
+    settings.evaluate.clear();
+    (world.go(settings, 1).await, world.metas().await)
+}
+
+#[tokio::test]
+async fn commands_of_the_agent_run_in_the_environment_of_their_task() {
+    let (ended, metas) = activated_by("export F=a.py").await;
+    ended.unwrap();
+    assert!(metas.iter().any(|meta| meta.outcome == Outcome::Resolved), "{metas:?}");
+}
+
+#[tokio::test]
+async fn an_environment_that_cannot_be_activated_is_a_broken_task_and_no_reward() {
+    let (ended, metas) = activated_by("echo no such environment && false").await;
+    assert!(ended.is_err() && !metas.is_empty());
+    for meta in metas {
+        assert_eq!(meta.outcome, Outcome::void(VoidReason::TaskBroken));
+        let message = meta.message.unwrap();
+        assert!(message.contains("cannot be activated: no such environment"), "{message}");
+    }
+}

@@ -162,7 +162,7 @@ impl LiveEpisode<'_> {
             cwd: Some(environment.directory.clone()),
             env: environment.variables.clone().into_iter().collect(),
             user: None,
-            activate: None,
+            activate: environment.activation.clone(),
             stdin: None,
             timeout_seconds: timeout.as_secs().max(1),
             max_output_bytes: Some(self.limits.output_bytes as _),

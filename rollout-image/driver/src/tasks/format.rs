@@ -11,6 +11,10 @@ use std::sync::Arc;
 
 /// Where SWE-bench images have the repository.
 const REPOSITORY: &str = "/testbed";
+/// Images of SWE-bench and of the data sets that are built as it is; their tests run in its conda environment.
+const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
+/// As their evaluation scripts begin.
+const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
 
 /// `index`: the task's position among the selected ones.
 pub fn task(format: RowFormat, row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
@@ -49,6 +53,7 @@ fn compiled(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
         Some(value) => serde_json::from_value(value.clone())
             .map_err(|_| row.place.fault("env", "not an object of names and texts"))?,
     };
+    let activation = activation(&row, &image)?;
     let mut fields = row.fields;
     fields.insert("image".to_owned(), Value::String(image.clone()));
     Ok(Task {
@@ -58,6 +63,7 @@ fn compiled(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
         environment: TaskEnvironment {
             directory: REPOSITORY.to_owned(),
             variables,
+            activation,
         },
         sha256: row.sha256,
         row: Arc::new(Value::Object(fields)),
@@ -81,6 +87,15 @@ fn tests(row: &Row<'_>, field: &str) -> Result<Vec<String>, TerminalFault> {
         Some(value) => serde_json::from_value(value.clone()),
     };
     read.map_err(|error| row.place.fault(field, format!("not a list of test names: {error}")))
+}
+
+/// The row's own script wins; an empty one is none.
+fn activation(row: &Row<'_>, image: &str) -> Result<Option<String>, TerminalFault> {
+    match row.fields.get("activate") {
+        Some(Value::String(script)) => Ok(Some(script.clone()).filter(|script| !script.is_empty())),
+        Some(Value::Null) | None => Ok(image.contains(SWE_BENCH_IMAGE).then(|| SWE_BENCH_ACTIVATION.to_owned())),
+        Some(_) => Err(row.place.fault("activate", "not a shell script")),
+    }
 }
 
 /// The row's own image wins; SWE-bench's naming rule is for rows that have none.

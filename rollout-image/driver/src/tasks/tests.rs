@@ -75,6 +75,36 @@ fn a_row_without_an_image_gets_the_swebench_name() {
 }
 
 #[test]
+fn the_agent_has_the_environment_in_which_the_tests_run() {
+    let activation = |change: &dyn Fn(&mut Map<String, Value>)| {
+        let mut one = row("django__django-11099");
+        change(one.as_object_mut().unwrap());
+        let (_dir, selection) = file(&[one.to_string()]);
+        load(&selection).map(|tasks| tasks[0].environment.activation.clone())
+    };
+    let own = |script: &str| Value::String(script.to_owned());
+    assert_eq!(activation(&|_| {}).unwrap(), None);
+    let of_swe_bench = activation(&|row| drop(row.remove("image"))).unwrap().unwrap();
+    assert!(of_swe_bench.ends_with("conda activate testbed"), "{of_swe_bench}");
+    let mirrored = |row: &mut Map<String, Value>| {
+        row.insert("image".into(), own("mirror.example/swebench/sweb.eval.x86_64.a_1776_b-1:v2"));
+    };
+    assert_eq!(activation(&mirrored).unwrap(), Some(of_swe_bench));
+    let given = activation(&|row| {
+        row.remove("image");
+        row.insert("activate".into(), own(". /opt/venv/bin/activate"));
+    });
+    assert_eq!(given.unwrap().as_deref(), Some(". /opt/venv/bin/activate"));
+    let none = activation(&|row| {
+        row.remove("image");
+        row.insert("activate".into(), own(""));
+    });
+    assert_eq!(none.unwrap(), None);
+    let wrong = activation(&|row| drop(row.insert("activate".into(), Value::Bool(true))));
+    assert!(wrong.unwrap_err().message.contains("field activate: not a shell script"));
+}
+
+#[test]
 fn a_selection_by_name_misses_nobody_silently() {
     let (_dir, mut selection) = file(&[row("a").to_string(), row("b").to_string()]);
     selection.instances = vec!["b".into()];

@@ -140,10 +140,12 @@ async fn exec(
 async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {
     let argv: Vec<String> = request.argv.iter().map(|part| gateway.translate(lease, part)).collect();
     let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));
-    let mut command = tokio::process::Command::new(&argv[0]);
+    let mut command = tokio::process::Command::new("/bin/bash");
+    let activation = request.activate.as_deref().unwrap_or(":");
     // Interleaved as they were written, like the real one.
     command
-        .args(&argv[1..])
+        .args(["-c", &format!("{activation} || exit 126; exec \"$@\""), "activated"])
+        .args(&argv)
         .current_dir(cwd)
         .envs(&request.env)
         .kill_on_drop(true);
