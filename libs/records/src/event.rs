@@ -34,6 +34,9 @@ pub enum Event {
         tasks_sha256: String,
         tasks: u32,
     },
+    /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
+    /// taken, and stops.
+    DriverStarted { epoch: u32 },
     /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held
     /// when it started.
     SettingsTaken { settings: LiveSettings },

@@ -11,6 +11,8 @@ pub struct RunState {
     /// The uid of the run that owns the store.
     pub run: Option<String>,
     pub tasks_sha256: Option<String>,
+    /// The newest epoch of a driver of that run.
+    pub driver: u32,
     /// What may change while the run runs, as it was taken over last.
     pub settings: Option<LiveSettings>,
     pub iterations: BTreeMap<u32, IterationState>,
@@ -69,7 +71,9 @@ impl RunState {
             Event::RunStarted { run, tasks_sha256, .. } => {
                 self.run = Some(run);
                 self.tasks_sha256 = Some(tasks_sha256);
+                self.driver = 0;
             }
+            Event::DriverStarted { epoch } => self.driver = self.driver.max(epoch),
             Event::SettingsTaken { settings } => self.settings = Some(settings),
             Event::IterationStarted {
                 iteration,

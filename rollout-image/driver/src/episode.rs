@@ -113,7 +113,6 @@ impl Episodes {
         resume: bool,
         trajectory: &mut Trajectory,
     ) -> Result<Worked, Abort> {
-        let lease = self.lease_id(dir);
         if resume {
             if let Some(record) = self.read_ended(dir, trajectory).await? {
                 return Ok(match record.aborted {
@@ -130,9 +129,11 @@ impl Episodes {
                 return Err(Abort::Abandoned);
             }
         }
-        let sandbox = match resume {
-            true => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
-            false => self.lease(plan, &lease, trajectory).await?,
+        // Turns go on in the sandbox in which they began. Without one there is nothing to go on with.
+        let begun = trajectory.turns.last().map(|turn| turn.lease.clone());
+        let sandbox = match begun {
+            Some(lease) => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
+            None => self.lease(plan, &self.lease_id(dir), trajectory).await?,
         };
         // What was sampled by other weights belongs to another attempt.
         if resume
@@ -351,10 +352,11 @@ impl Episodes {
         self.grader.grade(&plan.task, dir, end, patch).await
     }
 
-    /// The same for a restarted driver, so that it finds the lease again; another for every attempt and for other
-    /// weights.
+    /// Another for every attempt, for other weights, and for another driver: two that live at the same time begin no
+    /// episode in one sandbox. A restarted one finds the lease in the last turn.
     fn lease_id(&self, dir: &str) -> String {
-        let name = format!("{} {dir} {}", self.settings.uid, *self.wanted.borrow());
+        let (uid, epoch) = (&self.settings.uid, self.writer.epoch);
+        let name = format!("{uid} {dir} {} {epoch}", *self.wanted.borrow());
         format!("a-{}", &sha256_hex(name.as_bytes())[..24])
     }
 }

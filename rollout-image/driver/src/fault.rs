@@ -37,6 +37,8 @@ pub enum DriverError {
         "{path} is already there with other bytes: another driver works on this run, so this one (epoch {epoch}) stops"
     )]
     OtherDriver { path: String, epoch: u32 },
+    #[error("a driver of epoch {newer} works on this run, so this one (epoch {epoch}) stops")]
+    Superseded { epoch: u32, newer: u32 },
     #[error("{0}")]
     Other(String),
 }

@@ -64,6 +64,7 @@ pub async fn run(
         .cloned()
         .collect();
     take_up_store(&settings, &journal, &all).await?;
+    fence_earlier_drivers(&journal, process.attempt).await?;
     let live = take_up_settings(&settings, process, &journal).await?;
 
     let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
@@ -166,6 +167,20 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
             .await?;
     }
     Ok(())
+}
+
+/// From here on no driver of an earlier epoch decides anything; one that starts late does not begin.
+async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Result<(), DriverError> {
+    let started = journal
+        .record_if(|state| (state.driver <= epoch).then_some(Event::DriverStarted { epoch }))
+        .await?;
+    match started {
+        true => Ok(()),
+        false => {
+            let newer = journal.read(|state| state.driver).await;
+            Err(DriverError::Superseded { epoch, newer })
+        }
+    }
 }
 
 /// What a driver before this one took over holds until something new is begun.

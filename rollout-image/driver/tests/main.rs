@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attempts;
 mod changes;
 mod grading;
 mod process;

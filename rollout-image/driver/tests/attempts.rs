@@ -1,0 +1,140 @@
+//! Single attempts at an episode: what an earlier driver left behind, and what another one writes at the same time.
+
+use crate::world::{self, World};
+use grpo_driver::episode::EpisodePlan;
+use grpo_driver::fault::DriverError;
+use grpo_driver::iterate::Run;
+use grpo_records::{
+    EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError, Outcome,
+    VoidReason, paths, rows,
+};
+use grpo_sandbox_protocol::{Priority, SandboxCause};
+use std::sync::Arc;
+
+async fn driver(world: &World, epoch: u32) -> (Arc<Run>, EpisodePlan) {
+    let run = world.start(world.settings(), epoch).await.unwrap();
+    let plan = EpisodePlan {
+        key: EpisodeKey {
+            scope: EpisodeScope::Iteration { iteration: 1 },
+            instance: "task-0".into(),
+            group: 0,
+            sample: 0,
+        },
+        task: run.train_tasks[0].clone(),
+        seed: 7,
+        sampling: run.settings.sampling,
+    };
+    (run, plan)
+}
+
+async fn attempt(world: &World, epoch: u32, resume: bool) -> Result<Option<EpisodeMeta>, DriverError> {
+    let (run, plan) = driver(world, epoch).await;
+    run.rollouts.episodes.attempt(&plan, 1, resume).await
+}
+
+fn folder() -> String {
+    "rollouts/iter-000001/task-0__g0__i0".into()
+}
+
+fn lose_the_sandbox_in_turn_1(world: &World) {
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
+        let second = priority == Priority::Agent && request.id.starts_with("t1-");
+        second.then(|| world::lost(SandboxCause::Preempted))
+    }));
+}
+
+#[tokio::test]
+async fn a_void_whose_driver_died_before_its_verdict_is_the_same_void_afterwards() {
+    let world = World::new(1).await;
+    lose_the_sandbox_in_turn_1(&world);
+    let first = attempt(&world, 1, false).await.unwrap().unwrap();
+    assert_eq!((first.end, first.turns), (EpisodeEnd::Aborted, 1));
+    world.store().delete(&paths::meta(&folder())).await.unwrap();
+
+    let again = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((again.outcome, again.reward), (Outcome::void(VoidReason::SandboxLost), None));
+    assert_eq!((again.message, again.end), (first.message, EpisodeEnd::Aborted));
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_about_to_be_given_up_is_followed_by_another() {
+    let world = World::new(1).await;
+    lose_the_sandbox_in_turn_1(&world);
+    attempt(&world, 1, false).await.unwrap().unwrap();
+    let (store, folder) = (world.store(), folder());
+    let record: EpisodeRecord = store.read(&paths::trajectory(&folder)).await.unwrap();
+    let ended = EndedEpisode::of(record, &store.bytes(&paths::rows(&folder)).await.unwrap()).unwrap();
+    for turn in ended.turns().unwrap() {
+        store.create(&paths::turn(&folder, turn.turn), &turn).await.unwrap();
+    }
+    for written_later in [paths::trajectory(&folder), paths::meta(&folder)] {
+        store.delete(&written_later).await.unwrap();
+    }
+    assert_eq!(attempt(&world, 2, true).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_episode_that_has_ended_holds_its_ids_once_and_is_graded_after_a_restart() {
+    let world = World::new(1).await;
+    let first = attempt(&world, 1, false).await.unwrap().unwrap();
+    let (store, folder) = (world.store(), folder());
+    let (turns, _) = store.names_in(&paths::turns(&folder)).await.unwrap();
+    assert_eq!(turns, Vec::<String>::new());
+    let rows = rows::decode(&store.bytes(&paths::rows(&folder)).await.unwrap()).unwrap();
+    assert_eq!((rows.len(), rows[0].tokens.len()), (1, first.tokens));
+    let asked = world.engine.asked.lock().unwrap().len();
+    store.delete(&paths::meta(&folder)).await.unwrap();
+
+    let again = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((&again.outcome, again.tokens), (&first.outcome, first.tokens));
+    assert_eq!(again.patch_sha256, first.patch_sha256);
+    assert_eq!(world.engine.asked.lock().unwrap().len(), asked);
+}
+
+#[tokio::test]
+async fn a_driver_that_finds_a_turn_of_another_one_stops() {
+    let world = World::new(1).await;
+    let turn = world.store().dir().join(paths::turn(&folder(), 1));
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        if prompt.matches("assistant\n").count() == 2 {
+            std::fs::write(&turn, "{\"schema\":3}").unwrap();
+        }
+        world::half_right(prompt, seed)
+    });
+    let stopped = attempt(&world, 1, false).await.unwrap_err();
+    assert!(
+        matches!(&stopped, DriverError::OtherDriver { path, epoch: 1 } if path.ends_with("turns/001.json")),
+        "{stopped}"
+    );
+}
+
+#[tokio::test]
+async fn a_driver_of_an_earlier_epoch_decides_nothing_any_more() {
+    let world = World::new(1).await;
+    let (first, _) = driver(&world, 1).await;
+    let (_second, _) = driver(&world, 2).await;
+    let dropped = Event::GroupDropped {
+        iteration: 1,
+        group: 0,
+        valid: 0,
+    };
+    let fenced = first.journal.record(dropped).await.unwrap_err();
+    assert!(matches!(fenced, DriverError::Journal(JournalError::Fenced { epoch: 1, .. })), "{fenced}");
+    let late = world.start(world.settings(), 1).await.err().unwrap();
+    assert!(matches!(late, DriverError::Superseded { epoch: 1, newer: 2 }), "{late}");
+}
+
+#[tokio::test]
+async fn two_drivers_begin_no_episode_in_one_sandbox() {
+    let world = World::new(1).await;
+    attempt(&world, 1, false).await.unwrap().unwrap();
+    let store = world.store();
+    for path in store.files_below(&folder()).await.unwrap() {
+        store.delete(&path).await.unwrap();
+    }
+    attempt(&world, 2, false).await.unwrap().unwrap();
+    let released = world.gateway.state.lock().unwrap().released.clone();
+    let mut agents: Vec<&String> = released.iter().filter(|lease| lease.starts_with("a-")).collect();
+    agents.dedup();
+    assert_eq!(agents.len(), 2, "{released:?}");
+}
