@@ -6,9 +6,7 @@
 
 use crate::event::{Event, JournalEntry};
 use crate::record::{DecodeError, Record, SCHEMA, decode};
-use crate::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths,
-};
+use crate::{Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -8,9 +8,7 @@
 
 use crate::folder::{FolderError, names_in, read_record};
 use crate::record::Record;
-use crate::{
-    EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, ended, paths,
-};
+use crate::{EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, ended, paths};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};

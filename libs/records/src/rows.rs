@@ -130,9 +130,13 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TokenRow>, RowsError> {
         let words = |part: &str, dtype| Ok::<_, RowsError>(column(&file, &name(at, part), dtype)?.chunks_exact(4));
         let four = |bytes: &[u8]| [bytes[0], bytes[1], bytes[2], bytes[3]];
         Ok(TokenRow {
-            tokens: words("tokens", Dtype::U32)?.map(|w| u32::from_le_bytes(four(w))).collect(),
+            tokens: words("tokens", Dtype::U32)?
+                .map(|w| u32::from_le_bytes(four(w)))
+                .collect(),
             mask: column(&file, &name(at, "mask"), Dtype::U8)?.to_vec(),
-            logprobs: words("logprobs", Dtype::F32)?.map(|w| f32::from_le_bytes(four(w))).collect(),
+            logprobs: words("logprobs", Dtype::F32)?
+                .map(|w| f32::from_le_bytes(four(w)))
+                .collect(),
             weights: header.weights,
             experts: header.experts,
             turns: header.turns,

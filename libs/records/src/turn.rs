@@ -4,8 +4,8 @@
 //! has ended its rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the
 //! turns' files are removed.
 
-use crate::rows::ExpertsSpan;
 use crate::record::{Record, Writer};
+use crate::rows::ExpertsSpan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

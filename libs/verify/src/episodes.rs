@@ -67,7 +67,10 @@ impl Sequence {
             ));
         }
         if self.turns != row.turns {
-            return Some(format!("it is of turns {:?}, says the row of turns {:?}", self.turns, row.turns));
+            return Some(format!(
+                "it is of turns {:?}, says the row of turns {:?}",
+                self.turns, row.turns
+            ));
         }
         if self.mask != row.mask {
             return Some("mask differs from what was sampled".into());
@@ -84,8 +87,7 @@ impl Sequence {
             .enumerate()
             .filter(|(_, v)| !v.is_empty())
             .find(|(at, version)| {
-                !row
-                    .weights
+                !row.weights
                     .iter()
                     .any(|span| (span.from..span.to).contains(at) && span.version == **version)
             });

@@ -171,7 +171,9 @@ fn an_episode_that_lies_elsewhere_or_ended_otherwise_is_found() {
 #[test]
 fn a_turn_that_is_not_where_its_row_has_it_is_found() {
     let dir = store();
-    forge(dir.path(), &paths::trajectory(&of(1)), |t| t["turns"][1]["promptLength"] = 5.into());
+    forge(dir.path(), &paths::trajectory(&of(1)), |t| {
+        t["turns"][1]["promptLength"] = 5.into()
+    });
     assert!(found(dir.path()).contains(&"episodes are the token ids of their turns"));
 }
 

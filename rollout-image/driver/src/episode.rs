@@ -10,8 +10,8 @@ mod once;
 mod records;
 
 use self::abort::Abort;
-use self::live::LiveEpisode;
 pub use self::live::EpisodePlan;
+use self::live::LiveEpisode;
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;

@@ -52,7 +52,10 @@ async fn a_void_whose_driver_died_before_its_verdict_is_the_same_void_afterwards
     world.store().delete(&paths::meta(&folder())).await.unwrap();
 
     let again = attempt(&world, 2, true).await.unwrap().unwrap();
-    assert_eq!((again.outcome, again.reward), (Outcome::void(VoidReason::SandboxLost), None));
+    assert_eq!(
+        (again.outcome, again.reward),
+        (Outcome::void(VoidReason::SandboxLost), None)
+    );
     assert_eq!((again.message, again.end), (first.message, EpisodeEnd::Aborted));
 }
 
@@ -119,7 +122,10 @@ async fn a_driver_of_an_earlier_epoch_decides_nothing_any_more() {
         valid: 0,
     };
     let fenced = first.journal.record(dropped).await.unwrap_err();
-    assert!(matches!(fenced, DriverError::Journal(JournalError::Fenced { epoch: 1, .. })), "{fenced}");
+    assert!(
+        matches!(fenced, DriverError::Journal(JournalError::Fenced { epoch: 1, .. })),
+        "{fenced}"
+    );
     let late = world.start(world.settings(), 1).await.err().unwrap();
     assert!(matches!(late, DriverError::Superseded { epoch: 1, newer: 2 }), "{late}");
 }

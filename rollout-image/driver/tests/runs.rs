@@ -94,7 +94,10 @@ async fn a_finished_run_that_is_started_again_does_nothing_twice() {
     let journal = world.store().files_below(paths::JOURNAL).await.unwrap().len();
     world.go(world.settings(), 3).await.unwrap();
     // A driver began, and had nothing to decide.
-    assert_eq!(world.store().files_below(paths::JOURNAL).await.unwrap().len(), journal + 1);
+    assert_eq!(
+        world.store().files_below(paths::JOURNAL).await.unwrap().len(),
+        journal + 1
+    );
 }
 
 /// Defect 17.
@@ -479,6 +482,9 @@ async fn an_environment_that_cannot_be_activated_is_a_broken_task_and_no_reward(
     for meta in metas {
         assert_eq!(meta.outcome, Outcome::void(VoidReason::TaskBroken));
         let message = meta.message.unwrap();
-        assert!(message.contains("cannot be activated: no such environment"), "{message}");
+        assert!(
+            message.contains("cannot be activated: no such environment"),
+            "{message}"
+        );
     }
 }

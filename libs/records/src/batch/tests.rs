@@ -53,7 +53,11 @@ fn a_stored_batch_has_no_ids_and_gets_them_back_bit_by_bit() {
     let (dir, batch) = stored();
     let bytes = std::fs::read(dir.path().join(paths::batch(1))).unwrap();
     let mut read: Batch = crate::record::decode(&bytes).unwrap();
-    assert!(read.rows.iter().all(|row| row.tokens.is_empty() && row.check().is_err()));
+    assert!(
+        read.rows
+            .iter()
+            .all(|row| row.tokens.is_empty() && row.check().is_err())
+    );
     let mut files = 0;
     read.fill(|path| {
         files += 1;
@@ -76,7 +80,11 @@ fn rows_that_lie_elsewhere_or_were_changed_are_refused() {
     assert!(matches!(changed, FillError::Changed { .. }), "{changed}");
     let beyond = fill(&|row| row.row = 1);
     assert!(matches!(beyond, FillError::Row { rows: 1, row: 1, .. }), "{beyond}");
-    for file in ["/etc/passwd", "rollouts/iter-000001/../x/rows.safetensors", "rows.safetensors"] {
+    for file in [
+        "/etc/passwd",
+        "rollouts/iter-000001/../x/rows.safetensors",
+        "rows.safetensors",
+    ] {
         let outside = fill(&|row| row.rows.file = file.into());
         assert!(matches!(outside, FillError::Path { .. }), "{outside}");
     }

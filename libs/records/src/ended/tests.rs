@@ -32,7 +32,10 @@ fn rows_that_are_not_the_records_are_refused() {
     let EndedEpisode { record, mut rows } = episode();
     rows[0].tokens[4] = 7;
     let forged = rows::encode(&rows).unwrap();
-    assert!(matches!(EndedEpisode::of(record, &forged), Err(EndedError::Changed { .. })));
+    assert!(matches!(
+        EndedEpisode::of(record, &forged),
+        Err(EndedError::Changed { .. })
+    ));
 }
 
 #[test]
@@ -40,7 +43,18 @@ fn a_turn_beyond_its_row_is_an_error_that_names_it() {
     let mut episode = episode();
     episode.record.turns[1].sampled_length = 90;
     let error = episode.turns().unwrap_err();
-    assert!(matches!(error, EndedError::Turn { turn: 1, row: 1, tokens: 5, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            EndedError::Turn {
+                turn: 1,
+                row: 1,
+                tokens: 5,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]

@@ -16,6 +16,6 @@ fn a_record_that_was_cut_off_is_told_from_one_that_is_malformed() {
         Err(DecodeError::Json(error)) => error.is_eof(),
         other => panic!("{other:?}"),
     };
-    assert!(eof("{\"schema\":2,\"wri"));
-    assert!(!eof("{\"schema\":2}"));
+    assert!(eof(&format!("{{\"schema\":{SCHEMA},\"wri")));
+    assert!(!eof(&format!("{{\"schema\":{SCHEMA}}}")));
 }

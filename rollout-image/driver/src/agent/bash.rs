@@ -128,7 +128,11 @@ impl BashAgent {
             true => Ok(()),
             false => Err(minijinja::Error::new(
                 ErrorKind::UndefinedError,
-                format!("{template} uses {}; it may use {}", unknown.join(", "), known.join(", ")),
+                format!(
+                    "{template} uses {}; it may use {}",
+                    unknown.join(", "),
+                    known.join(", ")
+                ),
             )),
         }
     }

@@ -37,19 +37,12 @@ pub trait LoopAgent: Send + Sync {
     fn parse(&self, answer: &str) -> TurnAction;
 
     /// Carries out the action of a turn.
-    fn act<'a>(
-        &'a self,
-        episode: &'a LiveEpisode<'_>,
-        turn: &'a mut TurnRecord,
-    ) -> BoxFuture<'a, Result<Acted, Abort>>;
+    fn act<'a>(&'a self, episode: &'a LiveEpisode<'_>, turn: &'a mut TurnRecord)
+    -> BoxFuture<'a, Result<Acted, Abort>>;
 
     /// What is said after an action. `ran`: the command that it ran, where there was one.
-    fn observe(
-        &self,
-        action: &TurnAction,
-        ran: Option<&Ran>,
-        turns_left: u32,
-    ) -> Result<Observation, minijinja::Error>;
+    fn observe(&self, action: &TurnAction, ran: Option<&Ran>, turns_left: u32)
+    -> Result<Observation, minijinja::Error>;
 }
 
 /// A template of the agent that cannot be compiled or rendered.
@@ -63,7 +56,8 @@ pub struct TurnLoop<A>(pub A);
 impl<A: LoopAgent> Agent for TurnLoop<A> {
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault> {
         self.0.rehearse().map_err(|error| {
-            let message = format!("a template of spec.agent fails for an observation that the policy may cause: {error:#}");
+            let message =
+                format!("a template of spec.agent fails for an observation that the policy may cause: {error:#}");
             TerminalFault::new("PromptUnusable", message)
         })?;
         for task in tasks {

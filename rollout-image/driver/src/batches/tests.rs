@@ -123,5 +123,8 @@ async fn an_episode_without_a_sampled_token_is_left_out_and_the_batch_is_made() 
     ];
     let made = make(&store, heading(0, 1), &metas).await.unwrap();
     assert_eq!(made.batch.rows.len(), 2);
-    assert_eq!((&made.batch.groups[0].rewards[..], made.batch.groups[0].voids), (&[1.0, 0.0][..], 1));
+    assert_eq!(
+        (&made.batch.groups[0].rewards[..], made.batch.groups[0].voids),
+        (&[1.0, 0.0][..], 1)
+    );
 }

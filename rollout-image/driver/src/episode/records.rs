@@ -32,7 +32,11 @@ impl Episodes {
         dir: &str,
         trajectory: &mut Trajectory,
     ) -> Result<Option<EpisodeRecord>, Abort> {
-        let Some(record) = self.store.read_if_there::<EpisodeRecord>(&paths::trajectory(dir)).await? else {
+        let Some(record) = self
+            .store
+            .read_if_there::<EpisodeRecord>(&paths::trajectory(dir))
+            .await?
+        else {
             return Ok(None);
         };
         let rows = match &record.rows {

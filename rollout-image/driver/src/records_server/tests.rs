@@ -31,7 +31,7 @@ async fn contents_episodes_and_turns_are_shown_over_a_socket() {
     let (_, view) = asked(&url, &format!("/v1/records/episode?path={EPISODE}")).await;
     let view: EpisodeView = serde_json::from_value(view).unwrap();
     assert!(view.patch.unwrap().contains("+b"));
-    assert_eq!(view.told.unwrap().tokens, 5);
+    assert_eq!(view.told.unwrap().tokens, 9);
     let (_, turns) = asked(&url, &format!("/v1/records/turns?path={EPISODE}&from=1")).await;
     let turns: TurnPage = serde_json::from_value(turns).unwrap();
     assert_eq!((turns.turns.len(), turns.next), (1, None));

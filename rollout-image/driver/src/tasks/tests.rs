@@ -87,7 +87,10 @@ fn the_agent_has_the_environment_in_which_the_tests_run() {
     let of_swe_bench = activation(&|row| drop(row.remove("image"))).unwrap().unwrap();
     assert!(of_swe_bench.ends_with("conda activate testbed"), "{of_swe_bench}");
     let mirrored = |row: &mut Map<String, Value>| {
-        row.insert("image".into(), own("mirror.example/swebench/sweb.eval.x86_64.a_1776_b-1:v2"));
+        row.insert(
+            "image".into(),
+            own("mirror.example/swebench/sweb.eval.x86_64.a_1776_b-1:v2"),
+        );
     };
     assert_eq!(activation(&mirrored).unwrap(), Some(of_swe_bench));
     let given = activation(&|row| {
@@ -101,7 +104,12 @@ fn the_agent_has_the_environment_in_which_the_tests_run() {
     });
     assert_eq!(none.unwrap(), None);
     let wrong = activation(&|row| drop(row.insert("activate".into(), Value::Bool(true))));
-    assert!(wrong.unwrap_err().message.contains("field activate: not a shell script"));
+    assert!(
+        wrong
+            .unwrap_err()
+            .message
+            .contains("field activate: not a shell script")
+    );
 }
 
 #[test]
@@ -136,5 +144,8 @@ fn the_selection_says_what_the_rows_are() {
     }
     selection.format = RowFormat::SweGym;
     let fault = load(&selection).unwrap_err();
-    assert!(fault.message.contains("line 1, field (format): rows of SweGym"), "{fault}");
+    assert!(
+        fault.message.contains("line 1, field (format): rows of SweGym"),
+        "{fault}"
+    );
 }

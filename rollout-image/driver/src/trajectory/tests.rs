@@ -133,9 +133,18 @@ fn a_turn_with_another_history_opens_a_row_and_every_sampled_token_is_in_one_mas
     trajectory.push(&turn(2, 6, "a-v1")).unwrap();
     assert_eq!(trajectory.rows[0].tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
     assert_eq!(trajectory.rows[1].tokens, [1, 9, 10, 11, 20]);
-    assert_eq!((&trajectory.rows[0].turns[..], &trajectory.rows[1].turns[..]), (&[0, 2][..], &[1][..]));
+    assert_eq!(
+        (&trajectory.rows[0].turns[..], &trajectory.rows[1].turns[..]),
+        (&[0, 2][..], &[1][..])
+    );
     assert_eq!((trajectory.sampled(), trajectory.tokens()), (6, 14));
     assert_eq!(trajectory.versions(), ["a-v0", "a-v1"]);
-    let beyond = TurnRecord { row: 3, ..turn(3, 0, "a-v0") };
-    assert!(matches!(trajectory.push(&beyond), Err(TrajectoryError::Row { row: 3, rows: 2, .. })));
+    let beyond = TurnRecord {
+        row: 3,
+        ..turn(3, 0, "a-v0")
+    };
+    assert!(matches!(
+        trajectory.push(&beyond),
+        Err(TrajectoryError::Row { row: 3, rows: 2, .. })
+    ));
 }

@@ -12,9 +12,9 @@ use grpo_contracts::RunConfig;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::GrpoRun;
 use grpo_model::weights;
-use grpo_records::{fixture, paths};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;
+use grpo_records::{fixture, paths};
 use grpo_trainer::state::{Store, sha256};
 
 pub const STEPS: u32 = 9;

@@ -21,10 +21,7 @@ fn agent() -> BashAgent {
 #[test]
 fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
     let one = "Look.\n```bash\ngrep -n '' $F\nls\n```";
-    assert_eq!(
-        action_of(one),
-        TurnAction::command("grep -n '' $F\nls")
-    );
+    assert_eq!(action_of(one), TurnAction::command("grep -n '' $F\nls"));
     let two = format!("{one}\nand\n{one}");
     assert_eq!(action_of(&two), TurnAction::format_error(2));
     assert_eq!(action_of("I am done."), TurnAction::format_error(0));
@@ -35,10 +32,7 @@ fn exactly_one_block_is_an_action_and_two_are_a_format_error() {
 #[test]
 fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_fence() {
     let answer = "```bash\ncat <<'E'\n``\nE\n```\nrest";
-    assert_eq!(
-        action_of(answer),
-        TurnAction::command("cat <<'E'\n``\nE")
-    );
+    assert_eq!(action_of(answer), TurnAction::command("cat <<'E'\n``\nE"));
 }
 
 /// Defect 11.
@@ -106,7 +100,10 @@ fn templates_that_only_cut_timed_out_or_last_observations_break_are_found_before
             observation: observation.into(),
             ..Prompts::default()
         };
-        assert!(BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err(), "{observation}");
+        assert!(
+            BashAgent::new(&prompts, Value::Null).unwrap().rehearse().is_err(),
+            "{observation}"
+        );
     }
     let prompts = Prompts {
         format_error: "{% if truncated %}{{ blocks.x.y }}{% endif %}".into(),
