@@ -26,7 +26,9 @@ const GONE: [(&str, &str); 27] = [
         "rollout-image/driver/src",
         r"\b(struct|enum) (Ledger|Transcript|Stop)\b",
     ),
-    ("rollout-image/driver/src", r"\bfn (act|work|left|aim|synced|noting)\b"),
+    // An agent's `act` is its own.
+    ("rollout-image/driver/src/episode", r"\bfn act\b"),
+    ("rollout-image/driver/src", r"\bfn (work|left|aim|synced|noting)\b"),
     ("rollout-image/driver/src/iterate", r"\bfn follow\b"),
     ("libs/records/src", r"\bEpisodeHome\b"),
     ("trainer-image", r"\bpub (start|engine): Option<"),

@@ -1,7 +1,7 @@
 //! One turn of an episode, durable before the next one begins.
 //!
-//! While the episode goes on each turn is a file of its own, with the ids that it adds and no others. When the episode
-//! has ended its rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the
+//! While the agent works each turn is a file of its own, with the ids that it adds and no others. When the episode has
+//! ended its rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the
 //! turns' files are removed.
 
 use crate::record::{Record, Writer};

@@ -164,7 +164,7 @@ fn append_sampled(row: &mut TokenRow, turn: &TurnRecord) {
     row.logprobs[from..].copy_from_slice(&turn.logprobs);
     let to = row.tokens.len();
     match row.weights.last_mut() {
-        // One span for as long as the version stays; what lies between two answers belongs to nobody and is masked.
+        // One span for as long as the version stays; what lies between two answers is masked.
         Some(last) if last.version == turn.weights => last.to = to,
         _ => row.weights.push(WeightsSpan {
             from,

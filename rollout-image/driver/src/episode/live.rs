@@ -1,6 +1,6 @@
 //! An episode while its agent works on it: what an agent may ask for.
 //!
-//! An agent samples, runs commands and records turns here. Whatever it does, a turn exists once its record is durable.
+//! An agent samples, runs commands and records turns here. For every agent a turn exists once its record is durable.
 
 use super::abort::Abort;
 use super::once;
@@ -72,7 +72,7 @@ impl LiveEpisode<'_> {
     /// An answer to the prompt, which is all of a row so far. Never longer than the context has room.
     pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Abort> {
         let sampling = &self.plan.sampling;
-        // Nobody trains on an evaluation.
+        // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.replay.filter(|_| trained_on);
         let room = self.limits.context_tokens.saturating_sub(prompt.len());

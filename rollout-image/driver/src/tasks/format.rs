@@ -89,7 +89,7 @@ fn tests(row: &Row<'_>, field: &str) -> Result<Vec<String>, TerminalFault> {
     read.map_err(|error| row.place.fault(field, format!("not a list of test names: {error}")))
 }
 
-/// The row's own script wins; an empty one is none.
+/// The row's own script wins; an empty one activates nothing.
 fn activation(row: &Row<'_>, image: &str) -> Result<Option<String>, TerminalFault> {
     match row.fields.get("activate") {
         Some(Value::String(script)) => Ok(Some(script.clone()).filter(|script| !script.is_empty())),
