@@ -117,7 +117,8 @@ fn check_rows(
 
 fn check_groups(batch: &Batch, valid: &HashMap<String, EpisodeFolder>, dropped: &BTreeSet<u32>, whole: &mut Check) {
     let mut rewards: BTreeMap<u32, BTreeMap<u32, f32>> = BTreeMap::new();
-    for episode in valid.values() {
+    // An episode without a sampled token has no row, so its group goes without its reward.
+    for episode in valid.values().filter(|episode| episode.meta.sampled_tokens > 0) {
         let key = &episode.meta.key;
         if let Some(reward) = episode.meta.reward {
             rewards.entry(key.group).or_default().insert(key.sample, reward);
