@@ -97,7 +97,7 @@ async fn an_episode_that_has_ended_holds_its_ids_once_and_is_graded_after_a_rest
 #[tokio::test]
 async fn a_driver_that_finds_a_turn_of_another_one_stops() {
     let world = World::new(1).await;
-    let turn = world.store().dir().join(paths::turn(&folder(), 1));
+    let turn = world.dir().join(paths::turn(&folder(), 1));
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
         if prompt.matches("assistant\n").count() == 2 {
             std::fs::write(&turn, "{\"schema\":3}").unwrap();

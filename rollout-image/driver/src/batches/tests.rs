@@ -1,12 +1,12 @@
 use super::*;
 use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, SCHEMA, TurnRecord, VoidReason, fixture};
 
-fn episode(store: &RunStore, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
-    that_sampled(store, group, sample, outcome, version, &[7])
+fn episode(mount: &tempfile::TempDir, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
+    that_sampled(mount, group, sample, outcome, version, &[7])
 }
 
 fn that_sampled(
-    store: &RunStore,
+    mount: &tempfile::TempDir,
     group: u32,
     sample: u32,
     outcome: Outcome,
@@ -54,7 +54,7 @@ fn that_sampled(
         logprobs: vec![-0.5; sampled.len()],
         ..fixture::look_turn()
     };
-    fixture::write_ended(store.dir(), &fixture::ended(&meta, &[turn]));
+    fixture::write_ended(&mount.path().join("n/r"), &fixture::ended(&meta, &[turn]));
     meta
 }
 
@@ -75,11 +75,11 @@ async fn a_void_leaves_its_group_and_a_group_of_one_is_dropped_and_counted() {
     let store = RunStore::open(mount.path(), "n/r").unwrap();
     let void = || Outcome::void(VoidReason::SandboxLost);
     let metas = [
-        episode(&store, 0, 0, Outcome::Resolved, "a-v0"),
-        episode(&store, 0, 1, void(), "a-v0"),
-        episode(&store, 0, 2, Outcome::Unresolved, "a-v0"),
-        episode(&store, 1, 0, Outcome::Resolved, "a-v0"),
-        episode(&store, 1, 1, void(), "a-v0"),
+        episode(&mount, 0, 0, Outcome::Resolved, "a-v0"),
+        episode(&mount, 0, 1, void(), "a-v0"),
+        episode(&mount, 0, 2, Outcome::Unresolved, "a-v0"),
+        episode(&mount, 1, 0, Outcome::Resolved, "a-v0"),
+        episode(&mount, 1, 1, void(), "a-v0"),
     ];
     let made = make(&store, heading(0, 1), &metas).await.unwrap();
     assert_eq!(made.batch.rows.len(), 2);
@@ -96,9 +96,9 @@ async fn tokens_of_weights_older_than_allowed_do_not_get_into_a_batch() {
     let mount = tempfile::tempdir().unwrap();
     let store = RunStore::open(mount.path(), "n/r").unwrap();
     let metas = [
-        episode(&store, 0, 0, Outcome::Resolved, "a-v1"),
-        episode(&store, 0, 1, Outcome::Unresolved, "a-v1"),
-        episode(&store, 0, 2, Outcome::Unresolved, "a-v0"),
+        episode(&mount, 0, 0, Outcome::Resolved, "a-v1"),
+        episode(&mount, 0, 1, Outcome::Unresolved, "a-v1"),
+        episode(&mount, 0, 2, Outcome::Unresolved, "a-v0"),
     ];
     let strict = make(&store, heading(0, 2), &metas).await.unwrap();
     assert_eq!(
@@ -117,9 +117,9 @@ async fn an_episode_without_a_sampled_token_is_left_out_and_the_batch_is_made() 
     let mount = tempfile::tempdir().unwrap();
     let store = RunStore::open(mount.path(), "n/r").unwrap();
     let metas = [
-        episode(&store, 0, 0, Outcome::Resolved, "a-v0"),
-        episode(&store, 0, 1, Outcome::Unresolved, "a-v0"),
-        that_sampled(&store, 0, 2, Outcome::Unresolved, "a-v0", &[]),
+        episode(&mount, 0, 0, Outcome::Resolved, "a-v0"),
+        episode(&mount, 0, 1, Outcome::Unresolved, "a-v0"),
+        that_sampled(&mount, 0, 2, Outcome::Unresolved, "a-v0", &[]),
     ];
     let made = make(&store, heading(0, 1), &metas).await.unwrap();
     assert_eq!(made.batch.rows.len(), 2);

@@ -65,7 +65,7 @@ pub fn reported(ids: &[u32], from: usize) -> RoutedExperts {
 pub async fn are_those_of_every_row(world: &World, step: u32) -> Vec<Row> {
     let store = world.store();
     let mut batch: Batch = store.read(&paths::batch(step)).await.unwrap();
-    batch.fill(|path| std::fs::read(store.dir().join(path))).unwrap();
+    batch.fill(|path| std::fs::read(world.dir().join(path))).unwrap();
     for row in &batch.rows {
         let last = row.mask.iter().rposition(|mask| *mask == 1).unwrap();
         let mut next = 0;

@@ -336,6 +336,11 @@ impl World {
         self.start(settings, attempt).await?.go().await
     }
 
+    /// The run's folder in the mounted store.
+    pub fn dir(&self) -> PathBuf {
+        self.mount.path().join("ns/run")
+    }
+
     pub fn store(&self) -> RunStore {
         RunStore::open(self.mount.path(), "ns/run").unwrap()
     }
