@@ -6,12 +6,12 @@
 //! be read. A path that
 //! [`paths`] would not write is refused before any file is touched.
 
-use crate::folder::{FolderError, names_in, read_record};
 use crate::record::Record;
+use crate::store::{RunStore, StoreError, wait};
 use crate::{EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, paths};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where each question is asked over HTTP.
 pub mod routes {
@@ -203,8 +203,8 @@ impl Refusal {
     }
 }
 
-impl From<FolderError> for Refusal {
-    fn from(error: FolderError) -> Self {
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
         Self::new(RefusalCode::Unreadable, error.to_string())
     }
 }
@@ -212,12 +212,17 @@ impl From<FolderError> for Refusal {
 /// The records below a run's root.
 #[derive(Clone, Debug)]
 pub struct Records {
-    dir: PathBuf,
+    store: RunStore,
 }
 
 impl Records {
-    pub fn below(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+    pub fn of(store: RunStore) -> Self {
+        Self { store }
+    }
+
+    /// Those in the folder of a mounted or copied store.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self::of(RunStore::existing(dir)?))
     }
 
     pub fn contents(&self) -> Result<Contents, Refusal> {
@@ -294,9 +299,10 @@ impl Records {
     /// Refuses what is no episode's folder, and what is not there.
     fn check(&self, path: &str) -> Result<(), Refusal> {
         paths::parse_episode(path).ok_or_else(|| Refusal::bad_path(path))?;
-        match self.dir.join(path).is_dir() {
-            true => Ok(()),
-            false => Err(Refusal::not_there(path)),
+        let (files, folders) = wait(self.store.names_in(path))?;
+        match files.is_empty() && folders.is_empty() {
+            false => Ok(()),
+            true => Err(Refusal::not_there(path)),
         }
     }
 
@@ -307,21 +313,12 @@ impl Records {
 
     /// Names of folders in a folder; none where it does not exist.
     fn folders(&self, path: &str) -> Result<Vec<String>, Refusal> {
-        let at = self.dir.join(path);
-        if !at.is_dir() {
-            return Ok(Vec::new());
-        }
-        let mut names = names_in(&at)?;
-        names.retain(|name| at.join(name).is_dir());
-        Ok(names)
+        let (_, folders) = wait(self.store.names_in(path))?;
+        Ok(folders)
     }
 
     fn length(&self, path: &str) -> Result<Option<u64>, Refusal> {
-        match std::fs::metadata(self.dir.join(path)) {
-            Ok(found) => Ok(Some(found.len())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(unreadable(self.dir.join(path), source)),
-        }
+        Ok(wait(self.store.length(path))?)
     }
 
     fn record_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, Refusal> {
@@ -333,7 +330,7 @@ impl Records {
                 );
                 Err(Refusal::new(RefusalCode::TooLarge, message))
             }
-            Some(_) => Ok(Some(read_record(&self.dir.join(path))?)),
+            Some(_) => Ok(Some(wait(self.store.read(path))?)),
         }
     }
 
@@ -343,21 +340,13 @@ impl Records {
         let Some(length) = self.length(&path)? else {
             return Ok((None, 0));
         };
-        let beginning = beginning_of(&self.dir.join(path))?;
+        let beginning = match length {
+            0 => Bytes::new(),
+            _ => wait(self.store.range(&path, 0..length.min(LARGEST_PATCH)))?,
+        };
+        let beginning = String::from_utf8_lossy(&beginning).into_owned();
         Ok((Some(beginning), length.saturating_sub(LARGEST_PATCH)))
     }
-}
-
-fn beginning_of(path: &Path) -> Result<String, Refusal> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(LARGEST_PATCH).read_to_end(&mut bytes))
-        .map_err(|source| unreadable(path.to_owned(), source))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn unreadable(path: PathBuf, source: std::io::Error) -> Refusal {
-    FolderError::Read { path, source }.into()
 }
 
 #[cfg(test)]

@@ -85,18 +85,14 @@ impl Sequence {
 }
 
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
-    let tokenizer = folder.tokenizer().map(|path| open(&path)).transpose()?;
+    let tokenizer = folder.tokenizer()?.map(|file| open(file.path())).transpose()?;
     let mut tokens = Check::new("episodes are the token ids of their turns");
     let mut texts = Check::new("answers are their sampled ids, decoded");
     let mut actions = Check::new("actions follow from the answers");
     let mut experts = Check::new("experts are in the files that turns name");
     for episode in episodes {
         let turns = folder.turns(&episode.path)?;
-        if !folder
-            .dir()
-            .join(grpo_records::paths::trajectory(&episode.path))
-            .is_file()
-        {
+        if !folder.exists(&grpo_records::paths::trajectory(&episode.path))? {
             tokens.passed_over += 1;
             tokens.expect(!episode.meta.outcome.is_verdict(), || {
                 format!("{} has a verdict and no trajectory", episode.path)
@@ -112,7 +108,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
         for span in &record.experts {
-            let file = std::fs::read(folder.dir().join(&span.file));
+            let file = folder.bytes(&span.file);
             experts.expect(file.is_ok_and(|bytes| sha256_hex(&bytes) == span.sha256), || {
                 format!("{}: {} is not what was recorded", episode.path, span.file)
             });
