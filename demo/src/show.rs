@@ -2,7 +2,7 @@
 
 use grpo_records::Outcome;
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
-use grpo_records::look::{Records, Refusal};
+use grpo_records::look::Refusal;
 use grpo_records::show::Detail;
 use std::fmt::Write;
 
@@ -63,8 +63,7 @@ pub fn worth_reading(folder: &RunFolder) -> Result<Option<EpisodeFolder>, Folder
 
 /// The whole episode.
 pub fn text(folder: &RunFolder, episode: &EpisodeFolder) -> Result<String, ShowError> {
-    let records = Records::below(folder.dir());
-    let view = records.episode(&episode.path)?;
+    let view = folder.records().episode(&episode.path)?;
     let turns = folder.turns(&episode.path)?;
     Ok(grpo_records::show::text(&view, &turns, Detail::default()))
 }

@@ -12,7 +12,6 @@ use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use serde_json::json;
-use std::path::Path;
 use std::time::Duration;
 
 const RUN: &str = "chaos";
@@ -134,15 +133,8 @@ fn repeated_tries(folder: &RunFolder) -> Result<u32> {
         .collect();
     let mut repeated = 0;
     for scope in folder.scopes()? {
-        let root = grpo_records::paths::scope(&scope);
-        let at = folder.dir().join(&root);
-        if !at.is_dir() {
-            continue;
-        }
-        for entry in std::fs::read_dir(&at)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            repeated += u32::from(!verdicts.contains(Path::new(&root).join(&name).to_string_lossy().as_ref()));
-        }
+        let attempts = folder.attempts(&scope)?;
+        repeated += attempts.iter().filter(|path| !verdicts.contains(path.as_str())).count() as u32;
     }
     Ok(repeated)
 }

@@ -22,14 +22,17 @@ async fn connected(router: Router) -> PodConnection {
 }
 
 async fn opened(dir: &Path) -> Source {
-    Source::Pod(connected(records_server::router(Records::below(dir))).await)
+    Source::Pod(connected(records_server::router(Records::open(dir).unwrap())).await)
 }
 
 #[tokio::test]
 async fn the_driver_and_a_copied_folder_give_the_same_answers() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let (mut remote, mut folder) = (opened(dir.path()).await, Source::Folder(Records::below(dir.path())));
+    let (mut remote, mut folder) = (
+        opened(dir.path()).await,
+        Source::Folder(Records::open(dir.path()).unwrap()),
+    );
     let contents = folder.contents().await.unwrap();
     assert_eq!(remote.contents().await.unwrap(), contents);
     for scope in &contents.scopes {

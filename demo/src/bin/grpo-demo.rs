@@ -8,12 +8,12 @@ use grpo_demo::report::Report;
 use grpo_demo::report_text;
 use grpo_demo::show;
 use grpo_demo::tasks::Tasks;
-use grpo_records::folder::{RunFolder, read_json};
+use grpo_records::folder::RunFolder;
 use grpo_testing::cluster;
 use grpo_verify as verify;
 use kube::api::Api;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ async fn act(what: What) -> Result<ExitCode, Box<dyn Error>> {
             grader_site,
         } => {
             let tasks = Tasks::read(&store.tasks)?;
-            let claimed: Option<Report> = report.map(|path| read_json(&path)).transpose()?;
+            let claimed = report.map(|path| written(&path)).transpose()?;
             let sources = verify::Sources {
                 tasks: tasks.rows.clone(),
                 grader: verify::grader::GraderCommand {
@@ -177,4 +177,11 @@ async fn act(what: What) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A report that was written before.
+fn written(path: &Path) -> Result<Report, Box<dyn Error>> {
+    let unread = |why: &dyn Error| format!("{} is no report: {why}; `grpo-demo report` writes one", path.display());
+    let bytes = std::fs::read(path).map_err(|error| unread(&error))?;
+    Ok(serde_json::from_slice(&bytes).map_err(|error| unread(&error))?)
 }

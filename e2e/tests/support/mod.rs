@@ -178,6 +178,6 @@ pub fn verified(folder: &RunFolder) -> Result<Vec<Check>> {
     if verify::holds(&checks) {
         Ok(checks)
     } else {
-        Err(format!("{} does not follow from its records", folder.dir().display()).into())
+        Err(format!("{} does not follow from its records", folder.location()).into())
     }
 }

@@ -1,26 +1,23 @@
-//! A run's store as a folder on disk, opened for reading only: a mounted one, or one that was copied out of the
-//! cluster.
+//! A run's store, opened for reading only: a mounted one, or one that was copied out of the cluster.
 //!
-//! In goes a folder; out come the journal, the episodes with their turns, the batches and the metrics, as the records
-//! that the driver and the trainer wrote. Nothing here judges what it reads.
+//! In goes a store; out come the journal, the episodes with their turns, the batches and the metrics, as the records
+//! that the driver and the trainer wrote. Nothing here judges what it reads. Answers are waited for: call it from
+//! threads that may wait.
 
 use crate::event::{Event, JournalEntry};
-use crate::record::{DecodeError, Record, SCHEMA, decode};
+use crate::look::Records;
+use crate::store::{LocalCopy, RunStore, StoreError, wait};
 use crate::{Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("{path} cannot be read: {source}; is this the folder of a run's store (it holds journal/ and rollouts/)?")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} is not the record it should be: {source}")]
-    Record { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has schema {found}, this build reads schema {SCHEMA}; use a build of the version that wrote it")]
-    Schema { path: PathBuf, found: u32 },
-    #[error("{path} holds no journal, so it is not the store of a run; give the folder that contains journal/")]
-    NoJournal { path: PathBuf },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{location} holds no journal, so it is not the store of a run; give the folder that contains journal/")]
+    NoJournal { location: String },
     #[error("the parts of the episode in {episode} do not belong together: {source}")]
     NotWhole { episode: String, source: EndedError },
 }
@@ -28,7 +25,7 @@ pub enum FolderError {
 /// An open store: its journal is read, everything else is read when asked for.
 #[derive(Debug)]
 pub struct RunFolder {
-    dir: PathBuf,
+    store: RunStore,
     pub journal: Vec<JournalEntry>,
     pub state: RunState,
     /// Journal entries that were cut off in the middle; nobody was ever told about those.
@@ -55,32 +52,45 @@ pub struct RunFacts {
 }
 
 impl RunFolder {
+    /// The folder of a mounted or copied store.
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
-        let at = dir.join(paths::JOURNAL);
-        if !at.is_dir() {
-            return Err(FolderError::NoJournal { path: dir.to_owned() });
-        }
+        Self::read(RunStore::existing(dir)?)
+    }
+
+    pub fn read(store: RunStore) -> Result<Self, FolderError> {
+        let (names, _) = wait(store.names_in(paths::JOURNAL))?;
         let mut folder = Self {
-            dir: dir.to_owned(),
+            store,
             journal: Vec::new(),
             state: RunState::default(),
             torn: Vec::new(),
         };
-        for name in names_in(&at)?.into_iter().filter(|n| n.ends_with(".json")) {
-            match read_record::<JournalEntry>(&at.join(&name)) {
+        for name in names.iter().filter(|name| name.ends_with(".json")) {
+            match wait(folder.store.read::<JournalEntry>(&format!("{}/{name}", paths::JOURNAL))) {
                 Ok(entry) => {
                     folder.state.apply(&entry);
                     folder.journal.push(entry);
                 }
-                Err(FolderError::Record { source, .. }) if source.is_eof() => folder.torn.push(name),
-                Err(error) => return Err(error),
+                Err(StoreError::Unreadable { source, .. }) if source.is_eof() => folder.torn.push(name.clone()),
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(folder)
+        match names.is_empty() {
+            true => Err(FolderError::NoJournal {
+                location: folder.location(),
+            }),
+            false => Ok(folder),
+        }
     }
 
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// Names the store in messages; it is no path to open.
+    pub fn location(&self) -> String {
+        self.store.location()
+    }
+
+    /// The same records, a page at a time.
+    pub fn records(&self) -> Records {
+        Records::of(self.store.clone())
     }
 
     /// Who the run was, and when it began and ended.
@@ -119,19 +129,18 @@ impl RunFolder {
             .collect()
     }
 
+    /// Folders of every attempt of an iteration or an evaluation, in order, finished or not.
+    pub fn attempts(&self, scope: &EpisodeScope) -> Result<Vec<String>, FolderError> {
+        let root = paths::scope(scope);
+        let (_, folders) = wait(self.store.names_in(&root))?;
+        Ok(folders.iter().map(|name| format!("{root}/{name}")).collect())
+    }
+
     /// Every finished attempt (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
     pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
-        let root = paths::scope(scope);
-        let at = self.dir.join(&root);
-        if !at.is_dir() {
-            return Ok(Vec::new());
-        }
         let mut found = Vec::new();
-        for name in names_in(&at)? {
-            let path = format!("{root}/{name}");
-            let meta = self.dir.join(paths::meta(&path));
-            if meta.is_file() {
-                let meta = read_record(&meta)?;
+        for path in self.attempts(scope)? {
+            if let Some(meta) = wait(self.store.read_if_there(&paths::meta(&path)))? {
                 found.push(EpisodeFolder { path, meta });
             }
         }
@@ -146,26 +155,21 @@ impl RunFolder {
             .keys()
             .map(|iteration| EpisodeScope::Iteration { iteration: *iteration })
             .collect();
-        let sets = self.dir.join(paths::EVALUATIONS);
-        if sets.is_dir() {
-            for set in names_in(&sets)? {
-                for weights in names_in(&sets.join(&set))? {
-                    scopes.push(EpisodeScope::Evaluation {
-                        set: set.clone(),
-                        weights,
-                    });
-                }
-            }
+        let (_, sets) = wait(self.store.names_in(paths::EVALUATIONS))?;
+        for set in sets {
+            let (_, versions) = wait(self.store.names_in(&format!("{}/{set}", paths::EVALUATIONS)))?;
+            scopes.extend(versions.into_iter().map(|weights| EpisodeScope::Evaluation {
+                set: set.clone(),
+                weights,
+            }));
         }
         Ok(scopes)
     }
 
     /// Record and rows of an attempt whose agent is done; nothing of one that it was still working on.
     pub fn ended(&self, episode: &str) -> Result<Option<EndedEpisode>, FolderError> {
-        if !self.dir.join(paths::trajectory(episode)).is_file() {
-            return Ok(None);
-        }
-        let record: EpisodeRecord = read_record(&self.dir.join(paths::trajectory(episode)))?;
+        let record = wait(self.store.read_if_there::<EpisodeRecord>(&paths::trajectory(episode)))?;
+        let Some(record) = record else { return Ok(None) };
         let rows = match &record.rows {
             Some(_) => self.bytes(&paths::rows(episode))?,
             None => Vec::new(),
@@ -177,101 +181,69 @@ impl RunFolder {
         if let Some(ended) = self.ended(episode)? {
             return ended.turns().map_err(not_whole(episode));
         }
-        let at = self.dir.join(paths::turns(episode));
-        if !at.is_dir() {
-            return Ok(Vec::new());
-        }
-        names_in(&at)?
-            .iter()
-            .filter(|n| n.ends_with(".json"))
-            .map(|n| read_record(&at.join(n)))
-            .collect()
+        let folder = paths::turns(episode);
+        let (names, _) = wait(self.store.names_in(&folder))?;
+        let turns = names.iter().filter(|name| name.ends_with(".json"));
+        let turns = turns.map(|name| wait(self.store.read(&format!("{folder}/{name}"))));
+        Ok(turns.collect::<Result<_, _>>()?)
     }
 
     /// The patch, or nothing where none was taken.
     pub fn patch(&self, episode: &str) -> Option<Vec<u8>> {
-        std::fs::read(self.dir.join(paths::patch(episode))).ok()
+        self.bytes(&paths::patch(episode)).ok()
     }
 
-    /// The grader's log, where there is one.
-    pub fn grade_log(&self, episode: &str) -> Option<PathBuf> {
-        let path = self.dir.join(paths::grade_log(episode));
-        path.is_file().then_some(path)
+    /// The grader's log, where there is one, as a file for the grader.
+    pub fn grade_log(&self, episode: &str) -> Result<Option<LocalCopy>, FolderError> {
+        self.local_copy(&paths::grade_log(episode))
     }
 
     /// Without the ids of its rows; see [`Batch::fill`].
     pub fn batch(&self, step: u32) -> Result<Batch, FolderError> {
-        read_record(&self.dir.join(paths::batch(step)))
+        Ok(wait(self.store.read(&paths::batch(step)))?)
+    }
+
+    pub fn exists(&self, path: &str) -> Result<bool, FolderError> {
+        Ok(wait(self.store.exists(path))?)
     }
 
     /// The bytes of a file of the store.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, FolderError> {
-        let path = self.dir.join(path);
-        std::fs::read(&path).map_err(|source| FolderError::Read { path, source })
+        Ok(wait(self.store.bytes(path))?.into())
     }
 
     /// A record that may not be there.
     pub fn json_if_there<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, FolderError> {
-        let path = self.dir.join(path);
-        if path.is_file() {
-            read_json(&path).map(Some)
-        } else {
-            Ok(None)
+        match wait(self.store.read_json(path)) {
+            Ok(record) => Ok(Some(record)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// A tokenizer that was published with some weights of this run.
-    pub fn tokenizer(&self) -> Option<PathBuf> {
-        let versions = names_in(&self.dir.join(paths::WEIGHTS)).ok()?;
-        versions
-            .iter()
-            .map(|v| self.dir.join(paths::weights_file(v, "tokenizer.json")))
-            .find(|p| p.is_file())
+    /// A tokenizer that was published with some weights of this run, as a file for its library.
+    pub fn tokenizer(&self) -> Result<Option<LocalCopy>, FolderError> {
+        let (_, versions) = wait(self.store.names_in(paths::WEIGHTS))?;
+        for version in versions {
+            if let Some(file) = self.local_copy(&paths::weights_file(&version, "tokenizer.json"))? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+
+    fn local_copy(&self, path: &str) -> Result<Option<LocalCopy>, FolderError> {
+        match wait(self.store.local_copy(path)) {
+            Ok(file) => Ok(Some(file)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
 fn not_whole(episode: &str) -> impl FnOnce(EndedError) -> FolderError {
     let episode = episode.to_owned();
     move |source| FolderError::NotWhole { episode, source }
-}
-
-/// Reads a JSON file.
-pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {
-    serde_json::from_slice(&bytes_of(path)?).map_err(|source| FolderError::Record {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Reads a record and refuses one of another schema.
-pub(crate) fn read_record<T: Record>(path: &Path) -> Result<T, FolderError> {
-    let bytes = bytes_of(path)?;
-    let path = path.to_owned();
-    decode(&bytes).map_err(|error| match error {
-        DecodeError::Schema { found } => FolderError::Schema { path, found },
-        DecodeError::Json(source) => FolderError::Record { path, source },
-    })
-}
-
-fn bytes_of(path: &Path) -> Result<Vec<u8>, FolderError> {
-    std::fs::read(path).map_err(|source| FolderError::Read {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Names in a folder, sorted.
-pub(crate) fn names_in(dir: &Path) -> Result<Vec<String>, FolderError> {
-    let failed = |source| FolderError::Read {
-        path: dir.to_owned(),
-        source,
-    };
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// Of several attempts of one episode, the one that counts.

@@ -10,8 +10,7 @@
 //! * [`settings`]: what may change while a run runs;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
-//! [`paths`] knows where each of them lies, [`store::RunStore`] how it gets there so that it stays. Who only reads
-//! opens a
+//! [`paths`] knows where each of them lies, [`store::Store`] how it gets there so that it stays. Readers open a
 //! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;
@@ -46,7 +45,7 @@ pub use record::{Record, Role, SCHEMA, Writer};
 pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
-pub use store::{Created, RunStore, StoreError};
+pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{EpisodeEnd, ExecSummary, Message, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};

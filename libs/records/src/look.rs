@@ -6,12 +6,12 @@
 //! be read. A path that
 //! [`paths`] would not write is refused before any file is touched.
 
-use crate::folder::{FolderError, names_in, read_record};
 use crate::record::Record;
+use crate::store::{RunStore, StoreError, wait};
 use crate::{EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, ended, paths};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where each question is asked over HTTP.
 pub mod routes {
@@ -203,8 +203,8 @@ impl Refusal {
     }
 }
 
-impl From<FolderError> for Refusal {
-    fn from(error: FolderError) -> Self {
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
         Self::new(RefusalCode::Unreadable, error.to_string())
     }
 }
@@ -212,12 +212,17 @@ impl From<FolderError> for Refusal {
 /// The records below a run's root.
 #[derive(Clone, Debug)]
 pub struct Records {
-    dir: PathBuf,
+    store: RunStore,
 }
 
 impl Records {
-    pub fn below(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+    pub fn of(store: RunStore) -> Self {
+        Self { store }
+    }
+
+    /// Those in the folder of a mounted or copied store.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self::of(RunStore::existing(dir)?))
     }
 
     pub fn contents(&self) -> Result<Contents, Refusal> {
@@ -301,7 +306,7 @@ impl Records {
         };
         let rows = match &record.rows {
             Some(_) => self.bytes(&paths::rows(path))?,
-            None => Vec::new(),
+            None => Bytes::new(),
         };
         let turns = EndedEpisode::of(record, &rows).and_then(|ended| ended.turns());
         turns
@@ -309,10 +314,9 @@ impl Records {
             .map_err(|error| Refusal::new(RefusalCode::Unreadable, format!("{path}: {error}")))
     }
 
-    fn bytes(&self, path: &str) -> Result<Vec<u8>, Refusal> {
+    fn bytes(&self, path: &str) -> Result<Bytes, Refusal> {
         self.refuse_larger(path, self.length(path)?.unwrap_or_default())?;
-        let at = self.dir.join(path);
-        std::fs::read(&at).map_err(|source| unreadable(at, source))
+        Ok(wait(self.store.bytes(path))?)
     }
 
     fn refuse_larger(&self, path: &str, bytes: u64) -> Result<(), Refusal> {
@@ -327,9 +331,10 @@ impl Records {
     /// Refuses what is no episode's folder, and what is not there.
     fn check(&self, path: &str) -> Result<(), Refusal> {
         paths::parse_episode(path).ok_or_else(|| Refusal::bad_path(path))?;
-        match self.dir.join(path).is_dir() {
-            true => Ok(()),
-            false => Err(Refusal::not_there(path)),
+        let (files, folders) = wait(self.store.names_in(path))?;
+        match files.is_empty() && folders.is_empty() {
+            false => Ok(()),
+            true => Err(Refusal::not_there(path)),
         }
     }
 
@@ -340,21 +345,12 @@ impl Records {
 
     /// Names of folders in a folder; none where it does not exist.
     fn folders(&self, path: &str) -> Result<Vec<String>, Refusal> {
-        let at = self.dir.join(path);
-        if !at.is_dir() {
-            return Ok(Vec::new());
-        }
-        let mut names = names_in(&at)?;
-        names.retain(|name| at.join(name).is_dir());
-        Ok(names)
+        let (_, folders) = wait(self.store.names_in(path))?;
+        Ok(folders)
     }
 
     fn length(&self, path: &str) -> Result<Option<u64>, Refusal> {
-        match std::fs::metadata(self.dir.join(path)) {
-            Ok(found) => Ok(Some(found.len())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(unreadable(self.dir.join(path), source)),
-        }
+        Ok(wait(self.store.length(path))?)
     }
 
     fn record_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, Refusal> {
@@ -362,7 +358,7 @@ impl Records {
             None => Ok(None),
             Some(bytes) => {
                 self.refuse_larger(path, bytes)?;
-                Ok(Some(read_record(&self.dir.join(path))?))
+                Ok(Some(wait(self.store.read(path))?))
             }
         }
     }
@@ -373,7 +369,11 @@ impl Records {
         let Some(length) = self.length(&path)? else {
             return Ok((None, 0));
         };
-        let beginning = beginning_of(&self.dir.join(path))?;
+        let beginning = match length {
+            0 => Bytes::new(),
+            _ => wait(self.store.range(&path, 0..length.min(LARGEST_PATCH)))?,
+        };
+        let beginning = String::from_utf8_lossy(&beginning).into_owned();
         Ok((Some(beginning), length.saturating_sub(LARGEST_PATCH)))
     }
 }
@@ -397,18 +397,6 @@ fn page_of(turns: Vec<TurnRecord>, from: u32) -> TurnPage {
 fn turn_bytes(turn: &TurnRecord) -> u64 {
     let ids = turn.prompt.len() + turn.sampled.len() + turn.logprobs.len() + turn.observation.len();
     (turn.text.len() + turn.observation_text.len() + 8 * ids + 1024) as u64
-}
-
-fn beginning_of(path: &Path) -> Result<String, Refusal> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(LARGEST_PATCH).read_to_end(&mut bytes))
-        .map_err(|source| unreadable(path.to_owned(), source))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn unreadable(path: PathBuf, source: std::io::Error) -> Refusal {
-    FolderError::Read { path, source }.into()
 }
 
 #[cfg(test)]

@@ -1,203 +1,208 @@
-//! The run's store: created once, on disk before it is acknowledged, behind [`object_store`].
+//! Where a run's files are: one trait over [`object_store`] for every process that reads or writes them.
 //!
-//! A record is written to a staging file, synced, put in place by a hard link that fails if the name is taken, and its
-//! folder is synced. So a name either holds everything or does not exist, and two writers of one name cannot both
-//! believe they won.
+//! [`Store`] writes down what a backend guarantees; driver, trainer, readers and verifier rely on nothing else. They do
+//! not learn where a file lies. [`LocalStore`] is a folder on a volume. [`RunStore`] adds the records: JSON with
+//! a schema. Code without a runtime asks through [`wait`].
 
-use crate::record::{DecodeError, Record, SCHEMA, decode};
+mod error;
+mod local;
+mod local_copy;
+mod run;
+mod upload;
+
+pub use error::{StoreError, advice};
+pub use local::LocalStore;
+pub use local_copy::LocalCopy;
+pub use run::{RunStore, wait};
+pub use upload::{Upload, Uploaded};
+
+use async_trait::async_trait;
 use bytes::Bytes;
+use error::{access, missing_or};
 use futures::TryStreamExt;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path as StorePath;
-use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use std::fmt::Debug;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+
+/// Bytes of a large file that are in memory at once.
+const PIECE: u64 = 4 << 20;
 
 /// What a create came to, and the checksum of the bytes that lie there now if they are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
     /// The bytes are there and durable.
     Written { sha256: String },
-    /// Somebody had created the name before; nothing was changed.
+    /// Another writer had created the name before; nothing was changed.
     Existed,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("opening the store in {dir}: {source}; is the volume mounted and writable?")]
-    Open {
-        dir: PathBuf,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    #[error("the store path {path:?} is not a plain relative path such as namespace/name")]
-    Root { path: String },
-    #[error("{doing} {path} in the store: {source}{}", advice(.source))]
-    Access {
-        doing: &'static str,
-        path: String,
-        source: object_store::Error,
-    },
-    #[error("{path} is not in the store")]
-    Missing { path: String },
-    #[error("{path} in the store cannot be read as the record it should be: {source}")]
-    Unreadable { path: String, source: serde_json::Error },
-    #[error("writing {path}: the record cannot be put into JSON: {source}")]
-    Unwritable { path: String, source: serde_json::Error },
-    #[error(
-        "{path} in the store has schema {found}, this build reads schema {SCHEMA}; use an image of the version that wrote it, or give the run another store.path"
-    )]
-    Schema { path: String, found: u32 },
+/// A file of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Below the store's root.
+    pub path: String,
+    pub bytes: u64,
 }
 
-/// One run's part of a store. Cloning is cheap.
-#[derive(Clone, Debug)]
-pub struct RunStore {
-    inner: Arc<PrefixStore<LocalFileSystem>>,
-    dir: PathBuf,
+/// What lies directly in a folder, in order of its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    pub files: Vec<String>,
+    pub folders: Vec<String>,
 }
 
-impl RunStore {
-    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
-    pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
-        let plain = !root.is_empty() && root.split('/').all(crate::paths::is_plain_name);
-        if !plain {
-            return Err(StoreError::Root { path: root.to_owned() });
-        }
-        let dir = mount.join(root);
-        let cannot = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Open {
-            dir: dir.clone(),
-            source,
-        };
-        std::fs::create_dir_all(&dir).map_err(|e| cannot(e.into()))?;
-        let files = LocalFileSystem::new_with_prefix(mount)
-            .map_err(|e| cannot(e.into()))?
-            .with_fsync(true);
-        Ok(Self {
-            inner: Arc::new(PrefixStore::new(files, root)),
-            dir,
-        })
-    }
+/// The files below a run's root, by plain relative paths such as `journal/0000000001.json`.
+///
+/// Every backend guarantees:
+///
+/// * **Whole or absent.** A reader sees all bytes of a file or no file: after [`create_bytes`](Store::create_bytes),
+///   [`replace`](Store::replace) and [`Upload::finish`], and after a crash at any moment.
+/// * **Durable.** What a call has acknowledged survives a crash of every machine that is involved. On a volume, files
+///   and the folders that name them are synced first. [`append`](Store::append) alone promises less.
+/// * **One creator.** Of several that create one name, exactly one hears [`Created::Written`].
+/// * **Read what was written.** A read or a listing that begins after a write was acknowledged sees the write.
+/// * **No folders.** A folder is the common part of paths: it needs not be made, and an empty one need not be seen.
+///
+/// A backend gives its [`objects`](Store::objects). It overrides a provided method only to keep a guarantee, or to do
+/// without a copy. The tests of this module run every guarantee on every backend.
+#[async_trait]
+pub trait Store: Debug + Send + Sync {
+    /// The object store, rooted at the run's folder.
+    fn objects(&self) -> &dyn ObjectStore;
 
-    /// The folder on disk, for a writer that streams large files by itself.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
+    /// Names this store in messages, such as `file:///grpo/store/team/demo`. It is no path to open.
+    fn location(&self) -> String;
 
-    /// Creates `path` with these bytes, durably, unless it exists.
-    pub async fn create_bytes(&self, path: &str, bytes: impl Into<Bytes>) -> Result<Created, StoreError> {
-        let bytes: Bytes = bytes.into();
+    /// Creates `path` with these bytes, unless it exists.
+    async fn create_bytes(&self, path: &str, bytes: Bytes) -> Result<Created, StoreError> {
         let sha256 = sha256_hex(&bytes);
         let options = PutOptions::from(PutMode::Create);
-        match self.inner.put_opts(&at(path), bytes.into(), options).await {
+        match self.objects().put_opts(&at(path), bytes.into(), options).await {
             Ok(_) => Ok(Created::Written { sha256 }),
             Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Existed),
             Err(source) => Err(access("creating", path, source)),
         }
     }
 
-    /// Creates `path` with this record as JSON, durably, unless it exists.
-    pub async fn create<T: Serialize>(&self, path: &str, record: &T) -> Result<Created, StoreError> {
-        let mut json = serde_json::to_vec(record).map_err(|source| StoreError::Unwritable {
-            path: path.to_owned(),
-            source,
-        })?;
-        json.push(b'\n');
-        self.create_bytes(path, json).await
+    /// Gives `path` these bytes, whether it exists or not.
+    async fn replace(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let put = self.objects().put(&at(path), bytes.into()).await;
+        put.map(|_| ()).map_err(|e| access("writing", path, e))
     }
 
-    pub async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
-        let got = self.inner.get(&at(path)).await.map_err(|e| missing_or(path, e))?;
+    /// Begins a file that is too large for memory. It is there, in the place of one that had its name, when
+    /// [`Upload::finish`] returns.
+    async fn upload(&self, path: &str) -> Result<Upload, StoreError> {
+        Upload::begin(self.objects(), path).await
+    }
+
+    /// Adds to the end of a file that one process writes, or begins it. A reader sees an addition whole or not at all.
+    /// Additions may be lost in a crash: this is for logs that can be missed.
+    async fn append(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let before = match self.bytes(path).await {
+            Err(StoreError::Missing { .. }) => Bytes::new(),
+            before => before?,
+        };
+        self.replace(path, [before, bytes].concat().into()).await
+    }
+
+    /// Moves a file, in the place of one that has the name. [`StoreError::Missing`] where `from` is gone: of two that
+    /// move, or move and delete, one file, one wins. On a volume this is one step; object storage copies.
+    async fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
+        let moved = self.objects().rename(&at(from), &at(to)).await;
+        moved.map_err(|e| missing_or("renaming", from, e))
+    }
+
+    /// All bytes of a file.
+    async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
+        let got = self.objects().get(&at(path)).await;
+        let got = got.map_err(|e| missing_or("reading", path, e))?;
         got.bytes().await.map_err(|e| access("reading", path, e))
     }
 
-    pub async fn range(&self, path: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.inner
-            .get_range(&at(path), range)
-            .await
-            .map_err(|e| missing_or(path, e))
+    /// Some bytes of a file; less where it ends before.
+    async fn range(&self, path: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let got = self.objects().get_range(&at(path), range).await;
+        got.map_err(|e| missing_or("reading", path, e))
     }
 
     /// Length in bytes; nothing when the path does not exist.
-    pub async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
-        match self.inner.head(&at(path)).await {
+    async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
+        match self.objects().head(&at(path)).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(access("looking at", path, source)),
         }
     }
 
-    pub async fn exists(&self, path: &str) -> Result<bool, StoreError> {
-        Ok(self.length(path).await?.is_some())
-    }
-
-    /// Reads a record and refuses one of another schema.
-    pub async fn read<T: Record>(&self, path: &str) -> Result<T, StoreError> {
-        let path = path.to_owned();
-        decode(&self.bytes(&path).await?).map_err(|error| match error {
-            DecodeError::Schema { found } => StoreError::Schema { path, found },
-            DecodeError::Json(source) => StoreError::Unreadable { path, source },
-        })
-    }
-
-    /// Reads any JSON.
-    pub async fn read_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, StoreError> {
-        let bytes = self.bytes(path).await?;
-        serde_json::from_slice(&bytes).map_err(|source| StoreError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })
-    }
-
-    /// Reads a record, or nothing if it does not exist.
-    pub async fn read_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
-        match self.read(path).await {
-            Ok(record) => Ok(Some(record)),
-            Err(StoreError::Missing { .. }) => Ok(None),
-            Err(error) => Err(error),
+    /// Hex SHA-256 of a file, of which one piece is in memory at a time.
+    async fn checksum(&self, path: &str) -> Result<String, StoreError> {
+        let missing = || StoreError::Missing { path: path.to_owned() };
+        let length = self.length(path).await?.ok_or_else(missing)?;
+        let mut digest = Sha256::new();
+        for piece in pieces(0..length) {
+            digest.update(&self.range(path, piece).await?);
         }
+        Ok(hex::encode(digest.finalize()))
     }
 
     /// Every file below a folder, at any depth, in order of its path.
-    pub async fn files_below(&self, folder: &str) -> Result<Vec<String>, StoreError> {
-        let listed: Vec<_> = self
-            .inner
-            .list(Some(&at(folder)))
-            .map_ok(|meta| meta.location.to_string())
-            .try_collect()
-            .await
-            .map_err(|e| access("listing", folder, e))?;
-        let mut paths = listed;
-        paths.sort();
-        Ok(paths)
+    async fn list(&self, folder: &str) -> Result<Vec<Listed>, StoreError> {
+        let listed = self.objects().list(Some(&at(folder))).map_ok(|meta| Listed {
+            path: meta.location.to_string(),
+            bytes: meta.size,
+        });
+        let mut listed: Vec<Listed> = listed.try_collect().await.map_err(|e| access("listing", folder, e))?;
+        listed.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(listed)
     }
 
-    /// Names of files and of folders directly in a folder, in order.
-    pub async fn names_in(&self, folder: &str) -> Result<(Vec<String>, Vec<String>), StoreError> {
-        let listed = self
-            .inner
-            .list_with_delimiter(Some(&at(folder)))
-            .await
-            .map_err(|e| access("listing", folder, e))?;
+    /// What lies directly in a folder; nothing where it does not exist.
+    async fn names(&self, folder: &str) -> Result<Names, StoreError> {
+        let listed = self.objects().list_with_delimiter(Some(&at(folder))).await;
+        let listed = listed.map_err(|e| access("listing", folder, e))?;
         let last = |path: &StorePath| path.filename().map(str::to_owned);
-        let mut files: Vec<String> = listed.objects.iter().filter_map(|o| last(&o.location)).collect();
-        let mut folders: Vec<String> = listed.common_prefixes.iter().filter_map(last).collect();
-        files.sort();
-        folders.sort();
-        Ok((files, folders))
+        let mut names = Names {
+            files: listed.objects.iter().filter_map(|o| last(&o.location)).collect(),
+            folders: listed.common_prefixes.iter().filter_map(last).collect(),
+        };
+        names.files.sort();
+        names.folders.sort();
+        Ok(names)
     }
 
-    /// Removes a file; it is no error if it is gone already. Only retention does this.
-    pub async fn delete(&self, path: &str) -> Result<(), StoreError> {
-        match self.inner.delete(&at(path)).await {
+    /// Removes a file; it is no error if it is gone already.
+    async fn delete(&self, path: &str) -> Result<(), StoreError> {
+        match self.objects().delete(&at(path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(source) => Err(access("deleting", path, source)),
         }
     }
+
+    /// Removes every file below a folder, in no order. A folder that is not there is no error.
+    async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
+        for file in self.list(folder).await? {
+            self.delete(&file.path).await?;
+        }
+        Ok(())
+    }
+
+    /// The file as one of this machine, for readers that take a path and nothing else: another program (the official
+    /// grader reads logs), a library that opens or maps files (the tokenizer). On a volume it is the file itself and
+    /// must not be changed; from anywhere else it is a copy that goes with the value.
+    async fn local_copy(&self, path: &str) -> Result<LocalCopy, StoreError> {
+        LocalCopy::download(self, path).await
+    }
+}
+
+/// A range cut into pieces that memory holds.
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
+    let end = range.end;
+    range
+        .step_by(PIECE as usize)
+        .map(move |start| start..end.min(start + PIECE))
 }
 
 /// Lower-case hex SHA-256.
@@ -207,34 +212,6 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 
 fn at(path: &str) -> StorePath {
     StorePath::from(path)
-}
-
-fn access(doing: &'static str, path: &str, source: object_store::Error) -> StoreError {
-    StoreError::Access {
-        doing,
-        path: path.to_owned(),
-        source,
-    }
-}
-
-/// What to do where there is no room: the end of a message, empty for any other error.
-pub fn advice(error: &(dyn std::error::Error + 'static)) -> &'static str {
-    let mut causes = std::iter::successors(Some(error), |cause| cause.source());
-    let no_room = |cause: &std::io::Error| {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(cause.kind(), StorageFull | QuotaExceeded)
-    };
-    match causes.any(|cause| cause.downcast_ref().is_some_and(no_room)) {
-        true => "; the store's volume is full: enlarge its claim or make room on it, nothing that was finished is lost",
-        false => "",
-    }
-}
-
-fn missing_or(path: &str, error: object_store::Error) -> StoreError {
-    match error {
-        object_store::Error::NotFound { .. } => StoreError::Missing { path: path.to_owned() },
-        other => access("reading", path, other),
-    }
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl Sequence {
 }
 
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
-    let tokenizer = folder.tokenizer().map(|path| open(&path)).transpose()?;
+    let tokenizer = folder.tokenizer()?.map(|file| open(file.path())).transpose()?;
     let mut tokens = Check::new("episodes are the token ids of their turns");
     let mut texts = Check::new("answers are their sampled ids, decoded");
     let mut actions = Check::new("actions follow from the answers");
@@ -130,7 +130,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
         for span in ended.rows.iter().flat_map(|row| &row.experts) {
-            let file = std::fs::read(folder.dir().join(&span.file));
+            let file = folder.bytes(&span.file);
             experts.expect(file.is_ok_and(|bytes| sha256_hex(&bytes) == span.sha256), || {
                 format!("{}: {} is not what was recorded", episode.path, span.file)
             });

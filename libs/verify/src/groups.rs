@@ -28,7 +28,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         else {
             continue;
         };
-        if !folder.dir().join(paths::batch(*step)).is_file() {
+        if !folder.exists(&paths::batch(*step))? {
             bytes.passed_over += 1;
             continue;
         }

@@ -36,7 +36,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
         });
         let resolved = meta.outcome == Outcome::Resolved;
         let source = meta.grade.as_ref().and_then(|g| g.reused_from.as_deref());
-        match (source, folder.grade_log(path)) {
+        match (source, folder.grade_log(path)?) {
             (Some(source), _) => {
                 let twin = by_path.get(source);
                 let same = twin.is_some_and(|t| {
@@ -50,7 +50,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
                 });
             }
             (None, Some(log)) => {
-                let again = judge(&mut grader, sources, episode, &patch, &log)?;
+                let again = judge(&mut grader, sources, episode, &patch, log.path())?;
                 judged.expect(again == Ok(resolved), || {
                     format!("{path} is {}; judged again: {again:?}", meta.outcome)
                 });

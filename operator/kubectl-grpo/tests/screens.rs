@@ -187,7 +187,7 @@ fn a_status_cannot_command_the_terminal() {
 async fn episodes_are_a_table_with_outcome_turns_tokens_and_weights() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let mut source = Source::Folder(Records::below(dir.path()));
+    let mut source = Source::Folder(Records::open(dir.path()).unwrap());
     let newest = episodes::list(&mut source, &Part::default(), &[], 200).await.unwrap();
     shown_as("episodes", &episodes::text(&newest));
     let only = |wanted| [wanted];
@@ -203,7 +203,7 @@ async fn episodes_are_a_table_with_outcome_turns_tokens_and_weights() {
 async fn an_episode_is_found_by_part_of_its_name_and_shown_turn_by_turn() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let records = Records::below(dir.path());
+    let records = Records::open(dir.path()).unwrap();
     let mut source = Source::Folder(records.clone());
     let in_iteration = Part {
         iteration: Some(1),

@@ -32,7 +32,7 @@ pub fn router(records: Records) -> Router {
 
 /// Starts the server beside a running driver. A run continues without it.
 pub async fn open_beside(store: &RunStore, listen: SocketAddr) {
-    let records = Records::below(store.dir());
+    let records = Records::of(store.clone());
     match tokio::net::TcpListener::bind(listen).await {
         Ok(listener) => {
             tokio::spawn(async move { axum::serve(listener, router(records)).await });
@@ -57,11 +57,12 @@ pub async fn serve(mount: &Path, path: &str, listen: SocketAddr) -> Result<(), D
         );
         return Err(DriverError::Other(message));
     }
+    let records = Records::open(&dir)?;
     let listener = tokio::net::TcpListener::bind(listen)
         .await
         .map_err(DriverError::io(format!("listening on {listen}")))?;
     tracing::info!(%listen, store = %dir.display(), "showing records");
-    axum::serve(listener, router(Records::below(dir)))
+    axum::serve(listener, router(records))
         .await
         .map_err(DriverError::io("showing records".to_owned()))
 }

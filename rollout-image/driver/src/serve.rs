@@ -6,9 +6,10 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use grpo_records::{RunStore, paths};
+use grpo_records::RunStore;
 use std::sync::Arc;
-use tower_http::services::ServeDir;
+
+mod weights;
 
 #[derive(Clone)]
 struct Shown {
@@ -18,7 +19,9 @@ struct Shown {
 
 /// `/healthz`, `/metrics`, `/v1/progress`, `/weights/<version>/<file>`.
 pub fn router(store: &RunStore, board: Board, metrics: Arc<Metrics>) -> Router {
-    let weights = ServeDir::new(store.dir().join(paths::WEIGHTS)).append_index_html_on_directories(false);
+    let weights = Router::new()
+        .route("/{version}/{file}", get(weights::file))
+        .with_state(store.clone());
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(numbers))

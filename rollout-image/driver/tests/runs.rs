@@ -415,7 +415,7 @@ async fn the_experts_of_a_mixture_come_with_its_batches_and_nothing_is_reported_
     assert!(asked.contains(&None), "nobody trains on an evaluation");
     assert_eq!(asked.iter().filter(|from| **from == Some(0)).count(), 8, "first turns");
     world.verified().await;
-    let file = world.store().dir().join(&rows[0].experts[1].file);
+    let file = world.mount.path().join("ns/run").join(&rows[0].experts[1].file);
     std::fs::write(&file, "other").unwrap();
     let (_, checks) = world.recomputed().await;
     let disagreements: Vec<String> = checks.into_iter().flat_map(|check| check.disagreements).collect();

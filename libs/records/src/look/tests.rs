@@ -5,7 +5,7 @@ use proptest::prelude::*;
 fn store() -> (tempfile::TempDir, Records) {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let records = Records::below(dir.path());
+    let records = Records::open(dir.path()).unwrap();
     (dir, records)
 }
 
@@ -26,7 +26,7 @@ fn iterations_and_evaluations_are_found_by_their_folders() {
 #[test]
 fn an_empty_store_has_no_episodes_and_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
-    let records = Records::below(dir.path());
+    let records = Records::open(dir.path()).unwrap();
     assert_eq!(records.contents().unwrap(), Contents::default());
     assert_eq!(
         records.episodes(&of("rollouts/iter-000001")).unwrap(),
@@ -105,7 +105,7 @@ fn turns_of_an_ended_episode_come_from_its_record_and_rows() {
     meta.key.scope = EpisodeScope::Iteration { iteration: 1 };
     let path = meta.key.dir(1);
     fixture::write_ended(dir.path(), &fixture::ended(&meta, &turns));
-    let records = Records::below(dir.path());
+    let records = Records::open(dir.path()).unwrap();
     let page = |from| {
         let path = path.clone();
         records.turns(&TurnsOf { path, from }).unwrap()

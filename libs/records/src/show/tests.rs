@@ -5,7 +5,7 @@ use crate::look::{Records, TurnsOf};
 fn shown(path: &str, detail: Detail) -> String {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
-    let records = Records::below(dir.path());
+    let records = Records::open(dir.path()).unwrap();
     let turns = records.turns(&TurnsOf {
         path: path.into(),
         from: 0,

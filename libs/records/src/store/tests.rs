@@ -1,3 +1,7 @@
+//! What only a folder on a volume has, and errors. [`conformance`] has what every backend guarantees.
+
+mod conformance;
+
 use super::*;
 
 #[test]
@@ -16,37 +20,11 @@ fn a_full_volume_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_name_is_created_once_and_the_second_writer_learns_it() {
+async fn a_file_lies_below_the_mount_where_its_path_says() {
     let mount = tempfile::tempdir().unwrap();
     let store = RunStore::open(mount.path(), "team/demo").unwrap();
-    let first = store.create_bytes("a/b.txt", "one").await.unwrap();
-    assert_eq!(
-        first,
-        Created::Written {
-            sha256: sha256_hex(b"one")
-        }
-    );
-    assert_eq!(store.create_bytes("a/b.txt", "two").await.unwrap(), Created::Existed);
-    assert_eq!(store.bytes("a/b.txt").await.unwrap(), "one");
+    store.create_bytes("a/b.txt", "one").await.unwrap();
     assert_eq!(std::fs::read(mount.path().join("team/demo/a/b.txt")).unwrap(), b"one");
-}
-
-#[tokio::test]
-async fn ranges_and_listings_see_what_was_written() {
-    let mount = tempfile::tempdir().unwrap();
-    let store = RunStore::open(mount.path(), "team/demo").unwrap();
-    for path in ["x/2/c", "x/1/a", "x/b"] {
-        store.create_bytes(path, "0123456789").await.unwrap();
-    }
-    assert_eq!(store.range("x/b", 2..5).await.unwrap(), "234");
-    assert_eq!(store.files_below("x").await.unwrap(), ["x/1/a", "x/2/c", "x/b"]);
-    let (files, folders) = store.names_in("x").await.unwrap();
-    assert_eq!(
-        (files, folders),
-        (vec!["b".to_owned()], vec!["1".to_owned(), "2".to_owned()])
-    );
-    assert_eq!(store.length("x/b").await.unwrap(), Some(10));
-    assert_eq!(store.length("x/none").await.unwrap(), None);
 }
 
 #[test]
@@ -58,4 +36,37 @@ fn a_root_that_climbs_out_is_refused() {
             Err(StoreError::Root { .. })
         ));
     }
+}
+
+#[tokio::test]
+async fn no_path_climbs_out_of_the_store() {
+    let mount = tempfile::tempdir().unwrap();
+    std::fs::write(mount.path().join("secret"), "s").unwrap();
+    let store = RunStore::open(mount.path(), "team/demo").unwrap();
+    for path in ["../../secret", "/../../secret", "x/../../../secret"] {
+        assert!(store.bytes(path).await.is_err(), "{path}");
+        let _ = store.append(path, Bytes::from_static(b"x")).await;
+        let _ = store.delete(path).await;
+        let _ = store.delete_folder("../..").await;
+        assert_eq!(std::fs::read(mount.path().join("secret")).unwrap(), b"s", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_gives_the_file_itself_to_readers_of_paths() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "team/demo").unwrap();
+    store.create_bytes("grade.log", "1 passed").await.unwrap();
+    let file = store.local_copy("grade.log").await.unwrap();
+    assert_eq!(file.path(), mount.path().join("team/demo/grade.log"));
+}
+
+#[test]
+fn a_thread_without_a_runtime_waits_for_its_answers() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "team/demo").unwrap();
+    wait(store.append("log", Bytes::from_static(b"one"))).unwrap();
+    assert_eq!(wait(store.bytes("log")).unwrap(), "one");
+    wait(store.delete("log")).unwrap();
+    assert_eq!(wait(store.length("log")).unwrap(), None);
 }

@@ -13,7 +13,9 @@ use crate::error::{Asking, Error};
 use grpo_contracts::RunConfig;
 use grpo_contracts::names::{ATTEMPT, ROLE, RUN, role};
 use grpo_crds::GrpoRun;
-use grpo_records::look::{Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, TurnsOf, routes};
+use grpo_records::look::{
+    Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, Refusal, TurnsOf, routes,
+};
 use grpo_records::{TurnRecord, paths};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -90,7 +92,7 @@ pub fn folder(dir: &Path) -> Result<Opened, Error> {
         return Err(Error::NoStore { dir: dir.to_owned() });
     }
     Ok(Opened {
-        source: Source::Folder(Records::below(dir)),
+        source: Source::Folder(Records::open(dir).map_err(Refusal::from)?),
         reader: None,
     })
 }

@@ -9,7 +9,7 @@ async fn opened() -> (tempfile::TempDir, String) {
     fixture::write_store(dir.path());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let router = router(Records::below(dir.path()));
+    let router = router(Records::open(dir.path()).unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
     (dir, url)
 }

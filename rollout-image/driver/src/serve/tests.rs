@@ -1,4 +1,5 @@
 use super::*;
+use grpo_records::paths;
 
 async fn served() -> (tempfile::TempDir, String) {
     let mount = tempfile::tempdir().unwrap();

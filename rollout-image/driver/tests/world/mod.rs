@@ -365,7 +365,7 @@ impl World {
 
     /// Recomputes everything from the store, with the official grader.
     pub async fn recomputed(&self) -> (RunFolder, Vec<Check>) {
-        let dir = self.store().dir().to_owned();
+        let store = self.store();
         let mut tasks = TaskRows::default();
         tasks
             .take(&self.tasks, &std::fs::read_to_string(&self.tasks).unwrap())
@@ -378,7 +378,7 @@ impl World {
             },
         };
         let recomputed = tokio::task::spawn_blocking(move || {
-            let folder = RunFolder::open(&dir).unwrap();
+            let folder = RunFolder::read(store).unwrap();
             let checks = grpo_verify::verify(&folder, &sources).unwrap();
             (folder, checks)
         });

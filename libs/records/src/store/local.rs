@@ -1,0 +1,139 @@
+//! A store in a folder of a volume.
+//!
+//! A file is written beside its name, synced, and put in place by a rename, or by a hard link where the name must be
+//! new; then its folder is synced. So two writers of one name cannot both believe that they created it.
+
+use super::error::{StoreError, access};
+use super::{LocalCopy, Store, at};
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A folder of a mounted volume, or a copy of one.
+#[derive(Debug)]
+pub struct LocalStore {
+    files: LocalFileSystem,
+    dir: PathBuf,
+}
+
+impl LocalStore {
+    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
+    pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
+        let plain = !root.is_empty() && root.split('/').all(crate::paths::is_plain_name);
+        if !plain {
+            return Err(StoreError::Root { path: root.to_owned() });
+        }
+        Self::make(&mount.join(root))
+    }
+
+    /// A folder, made if it is not there.
+    pub fn make(dir: &Path) -> Result<Self, StoreError> {
+        fs::create_dir_all(dir).map_err(|source| StoreError::Open {
+            dir: dir.to_owned(),
+            source: source.into(),
+        })?;
+        Self::existing(dir)
+    }
+
+    /// A folder that is there.
+    pub fn existing(dir: &Path) -> Result<Self, StoreError> {
+        let files = LocalFileSystem::new_with_prefix(dir).map_err(|source| StoreError::Open {
+            dir: dir.to_owned(),
+            source: source.into(),
+        })?;
+        Ok(Self {
+            files: files.with_fsync(true),
+            dir: dir.to_owned(),
+        })
+    }
+
+    fn file(&self, doing: &'static str, path: &str) -> Result<PathBuf, StoreError> {
+        let file = self.files.path_to_filesystem(&at(path));
+        file.map_err(|source| access(doing, path, source))
+    }
+
+    /// Does something to a file on a thread that may wait for a disk.
+    async fn on_disk(
+        &self,
+        doing: &'static str,
+        path: &str,
+        act: impl FnOnce(PathBuf) -> io::Result<()> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let file = self.file(doing, path)?;
+        let done = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime
+                .spawn_blocking(move || act(file))
+                .await
+                .map_err(io::Error::other),
+            Err(_) => Ok(act(file)),
+        };
+        done.flatten().map_err(|source| {
+            let source = Box::new(source);
+            access(doing, path, object_store::Error::Generic { store: "local", source })
+        })
+    }
+}
+
+#[async_trait]
+impl Store for LocalStore {
+    fn objects(&self) -> &dyn ObjectStore {
+        &self.files
+    }
+
+    fn location(&self) -> String {
+        format!("file://{}", self.dir.display())
+    }
+
+    /// In one write, without a copy of what is there.
+    async fn append(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let append = move |file: PathBuf| {
+            if let Some(folder) = file.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            let mut file = fs::OpenOptions::new().create(true).append(true).open(file)?;
+            file.write_all(&bytes)
+        };
+        self.on_disk("adding to", path, append).await
+    }
+
+    /// Syncs the folder, which the object store leaves to others.
+    async fn delete(&self, path: &str) -> Result<(), StoreError> {
+        match self.files.delete(&at(path)).await {
+            Ok(()) => self.on_disk("deleting", path, |file| sync_above(&file)).await,
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(source) => Err(access("deleting", path, source)),
+        }
+    }
+
+    /// Removes the folder itself too.
+    async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
+        let remove = |folder: PathBuf| match fs::remove_dir_all(&folder) {
+            Ok(()) => sync_above(&folder),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.on_disk("deleting", folder, remove).await
+    }
+
+    /// The file itself.
+    async fn local_copy(&self, path: &str) -> Result<LocalCopy, StoreError> {
+        match self.length(path).await? {
+            Some(_) => Ok(LocalCopy::of_volume(self.file("reading", path)?)),
+            None => Err(StoreError::Missing { path: path.to_owned() }),
+        }
+    }
+}
+
+fn sync_above(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    match fs::File::open(folder) {
+        Ok(folder) => folder.sync_all(),
+        // Removed with what was in it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,123 @@
+//! One run's store with its records: JSON of a schema, created once.
+
+use super::error::StoreError;
+use super::{Created, LocalStore, Names, Store, pieces};
+use crate::record::{DecodeError, Record, decode};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+/// One run's part of a store. Cloning is cheap. Everything that a [`Store`] does is here too.
+#[derive(Clone, Debug)]
+pub struct RunStore(Arc<dyn Store>);
+
+/// Waits on this thread for a store's answer: for threads that have no runtime, or may wait within one.
+pub fn wait<T>(answer: impl Future<Output = T>) -> T {
+    futures::executor::block_on(answer)
+}
+
+impl From<Arc<dyn Store>> for RunStore {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+impl Deref for RunStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl RunStore {
+    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
+    pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
+        Ok(Self(Arc::new(LocalStore::open(mount, root)?)))
+    }
+
+    /// A folder, made if it is not there.
+    pub fn make(dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self(Arc::new(LocalStore::make(dir)?)))
+    }
+
+    /// A folder that is there: a copied store, or a mounted one that another process writes.
+    pub fn existing(dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self(Arc::new(LocalStore::existing(dir)?)))
+    }
+
+    /// Creates `path` with these bytes, durably, unless it exists.
+    pub async fn create_bytes(&self, path: &str, bytes: impl Into<Bytes>) -> Result<Created, StoreError> {
+        self.0.create_bytes(path, bytes.into()).await
+    }
+
+    /// Creates `path` with this record as JSON, durably, unless it exists.
+    pub async fn create<T: Serialize>(&self, path: &str, record: &T) -> Result<Created, StoreError> {
+        let mut json = serde_json::to_vec(record).map_err(|source| StoreError::Unwritable {
+            path: path.to_owned(),
+            source,
+        })?;
+        json.push(b'\n');
+        self.create_bytes(path, json).await
+    }
+
+    pub async fn exists(&self, path: &str) -> Result<bool, StoreError> {
+        Ok(self.0.length(path).await?.is_some())
+    }
+
+    /// Reads a record and refuses one of another schema.
+    pub async fn read<T: Record>(&self, path: &str) -> Result<T, StoreError> {
+        let path = path.to_owned();
+        decode(&self.bytes(&path).await?).map_err(|error| match error {
+            DecodeError::Schema { found } => StoreError::Schema { path, found },
+            DecodeError::Json(source) => StoreError::Unreadable { path, source },
+        })
+    }
+
+    /// Reads any JSON.
+    pub async fn read_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, StoreError> {
+        let bytes = self.bytes(path).await?;
+        serde_json::from_slice(&bytes).map_err(|source| StoreError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Reads a record, or nothing if it does not exist.
+    pub async fn read_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
+        match self.read(path).await {
+            Ok(record) => Ok(Some(record)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Paths of every file below a folder, at any depth, in order.
+    pub async fn files_below(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+        let listed = self.0.list(folder).await?;
+        Ok(listed.into_iter().map(|file| file.path).collect())
+    }
+
+    /// Names of files and of folders directly in a folder, in order.
+    pub async fn names_in(&self, folder: &str) -> Result<(Vec<String>, Vec<String>), StoreError> {
+        let Names { files, folders } = self.0.names(folder).await?;
+        Ok((files, folders))
+    }
+
+    /// Bytes of a file that is too large for memory, piece by piece. The range ends within the file.
+    pub fn stream(
+        &self,
+        path: &str,
+        range: Range<u64>,
+    ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
+        let (store, path) = (self.clone(), path.to_owned());
+        futures::stream::iter(pieces(range)).then(move |piece| {
+            let (store, path) = (store.clone(), path.clone());
+            async move { store.range(&path, piece).await }
+        })
+    }
+}

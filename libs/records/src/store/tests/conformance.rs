@@ -1,0 +1,222 @@
+//! What [`Store`] guarantees, on every backend. A new backend is a line in [`on_every_backend`].
+
+use super::*;
+use object_store::memory::InMemory;
+use std::sync::Arc;
+
+/// Object storage as the seam sees it: nothing but what [`object_store`] has.
+#[derive(Debug, Default)]
+struct Memory(InMemory);
+
+impl Store for Memory {
+    fn objects(&self) -> &dyn ObjectStore {
+        &self.0
+    }
+
+    fn location(&self) -> String {
+        "memory:".to_owned()
+    }
+}
+
+macro_rules! on_every_backend {
+    ($($guarantee:ident),* $(,)?) => {
+        mod on_a_volume {
+            $(#[tokio::test]
+            async fn $guarantee() {
+                let mount = tempfile::tempdir().unwrap();
+                super::$guarantee(super::RunStore::open(mount.path(), "team/demo").unwrap()).await;
+            })*
+        }
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $guarantee() {
+                let store: super::Arc<dyn super::Store> = super::Arc::<super::Memory>::default();
+                super::$guarantee(store.into()).await;
+            })*
+        }
+    };
+}
+
+on_every_backend!(
+    a_name_is_created_once_and_the_second_writer_learns_it,
+    of_many_who_create_a_name_one_wins_and_its_bytes_stay,
+    a_replaced_file_is_the_old_or_the_new_one_to_every_reader,
+    an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped,
+    an_upload_of_nothing_is_an_empty_file,
+    additions_follow_each_other,
+    a_file_that_was_renamed_is_gone_from_its_old_name,
+    of_two_who_move_a_file_one_wins,
+    ranges_and_listings_see_what_was_written,
+    a_checksum_is_that_of_all_bytes,
+    what_is_not_there_is_missing_and_no_error_to_delete,
+    a_folder_goes_with_everything_below_it,
+    readers_of_paths_get_the_bytes_as_a_file,
+    a_stream_has_the_bytes_of_its_range,
+);
+
+async fn a_name_is_created_once_and_the_second_writer_learns_it(store: RunStore) {
+    let first = store.create_bytes("a/b.txt", "one").await.unwrap();
+    let sha256 = sha256_hex(b"one");
+    assert_eq!(first, Created::Written { sha256 });
+    assert_eq!(store.create_bytes("a/b.txt", "two").await.unwrap(), Created::Existed);
+    assert_eq!(store.bytes("a/b.txt").await.unwrap(), "one");
+}
+
+async fn of_many_who_create_a_name_one_wins_and_its_bytes_stay(store: RunStore) {
+    let writers = (0..16).map(|writer| {
+        let store = store.clone();
+        tokio::spawn(async move { (writer, store.create_bytes("lock", format!("{writer}")).await.unwrap()) })
+    });
+    let ended = futures::future::join_all(writers).await;
+    let won = ended.into_iter().map(Result::unwrap);
+    let won: Vec<i32> = won
+        .filter(|(_, created)| *created != Created::Existed)
+        .map(|(writer, _)| writer)
+        .collect();
+    assert_eq!(won.len(), 1);
+    assert_eq!(store.bytes("lock").await.unwrap(), won[0].to_string());
+}
+
+async fn a_replaced_file_is_the_old_or_the_new_one_to_every_reader(store: RunStore) {
+    let of = |n: u8| Bytes::from(vec![n; 100_000]);
+    store.replace("f", of(0)).await.unwrap();
+    let reader = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            loop {
+                let bytes = store.bytes("f").await.unwrap();
+                assert!(bytes.len() == 100_000 && bytes.iter().all(|b| *b == bytes[0]));
+                if bytes[0] == 20 {
+                    return;
+                }
+            }
+        })
+    };
+    for n in 1..=20 {
+        store.replace("f", of(n)).await.unwrap();
+    }
+    reader.await.unwrap();
+}
+
+async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped(store: RunStore) {
+    // More than two parts, in pieces that fit none.
+    let bytes: Vec<u8> = (0..20_000_003_u32).map(|n| n as u8).collect();
+    let mut upload = store.upload("big").await.unwrap();
+    for piece in bytes.chunks(3_000_001) {
+        upload.write(piece).await.unwrap();
+        assert_eq!(store.length("big").await.unwrap(), None);
+    }
+    let uploaded = upload.finish().await.unwrap();
+    assert_eq!(
+        (uploaded.bytes, uploaded.sha256),
+        (bytes.len() as u64, sha256_hex(&bytes))
+    );
+    assert_eq!(store.bytes("big").await.unwrap(), bytes);
+
+    let mut dropped = store.upload("big").await.unwrap();
+    dropped.write(&bytes).await.unwrap();
+    drop(dropped);
+    assert_eq!(store.bytes("big").await.unwrap(), bytes);
+    assert_eq!(store.files_below("").await.unwrap(), ["big"]);
+    // In the place of what had the name.
+    let mut other = store.upload("big").await.unwrap();
+    other.write(b"other").await.unwrap();
+    other.finish().await.unwrap();
+    assert_eq!(store.bytes("big").await.unwrap(), "other");
+}
+
+async fn an_upload_of_nothing_is_an_empty_file(store: RunStore) {
+    let uploaded = store.upload("none").await.unwrap().finish().await.unwrap();
+    assert_eq!((uploaded.bytes, uploaded.sha256), (0, sha256_hex(b"")));
+    assert_eq!(store.length("none").await.unwrap(), Some(0));
+}
+
+async fn additions_follow_each_other(store: RunStore) {
+    for addition in ["one ", "two ", "three"] {
+        store.append("logs/a", addition.into()).await.unwrap();
+    }
+    assert_eq!(store.bytes("logs/a").await.unwrap(), "one two three");
+}
+
+async fn a_file_that_was_renamed_is_gone_from_its_old_name(store: RunStore) {
+    store.create_bytes("staged/new", "new").await.unwrap();
+    store.create_bytes("there", "old").await.unwrap();
+    store.rename("staged/new", "there").await.unwrap();
+    assert_eq!(store.bytes("there").await.unwrap(), "new");
+    assert!(!store.exists("staged/new").await.unwrap());
+    store.rename("there", "deep/er/there").await.unwrap();
+    assert_eq!(store.files_below("").await.unwrap(), ["deep/er/there"]);
+}
+
+async fn of_two_who_move_a_file_one_wins(store: RunStore) {
+    store.create_bytes("staged", "x").await.unwrap();
+    store.delete("staged").await.unwrap();
+    let lost = store.rename("staged", "named").await;
+    assert!(matches!(lost, Err(StoreError::Missing { path }) if path == "staged"));
+    assert!(!store.exists("named").await.unwrap());
+}
+
+async fn ranges_and_listings_see_what_was_written(store: RunStore) {
+    for path in ["x/2/c", "x/1/a", "x/b"] {
+        store.create_bytes(path, "0123456789").await.unwrap();
+    }
+    assert_eq!(store.range("x/b", 2..5).await.unwrap(), "234");
+    assert_eq!(store.range("x/b", 8..50).await.unwrap(), "89");
+    assert_eq!(store.files_below("x").await.unwrap(), ["x/1/a", "x/2/c", "x/b"]);
+    assert!(store.list("x").await.unwrap().iter().all(|file| file.bytes == 10));
+    let (files, folders) = store.names_in("x").await.unwrap();
+    assert_eq!(
+        (files, folders),
+        (vec!["b".to_owned()], vec!["1".to_owned(), "2".to_owned()])
+    );
+    assert_eq!(store.length("x/b").await.unwrap(), Some(10));
+    assert_eq!(store.length("x/none").await.unwrap(), None);
+    assert_eq!(store.names("y").await.unwrap(), Names::default());
+    assert_eq!(store.list("y").await.unwrap(), []);
+}
+
+async fn a_checksum_is_that_of_all_bytes(store: RunStore) {
+    let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| n as u8).collect();
+    let sha256 = sha256_hex(&bytes);
+    store.create_bytes("big", bytes).await.unwrap();
+    assert_eq!(store.checksum("big").await.unwrap(), sha256);
+    store.create_bytes("none", "").await.unwrap();
+    assert_eq!(store.checksum("none").await.unwrap(), sha256_hex(b""));
+}
+
+async fn what_is_not_there_is_missing_and_no_error_to_delete(store: RunStore) {
+    let missing = |error: StoreError| matches!(error, StoreError::Missing { path } if path == "no/thing");
+    assert!(missing(store.bytes("no/thing").await.unwrap_err()));
+    assert!(missing(store.range("no/thing", 0..1).await.unwrap_err()));
+    assert!(missing(store.checksum("no/thing").await.unwrap_err()));
+    assert!(missing(store.local_copy("no/thing").await.unwrap_err()));
+    store.delete("no/thing").await.unwrap();
+    store.delete_folder("no").await.unwrap();
+    store.create_bytes("no/thing", "x").await.unwrap();
+    store.delete("no/thing").await.unwrap();
+    assert!(!store.exists("no/thing").await.unwrap());
+}
+
+async fn a_folder_goes_with_everything_below_it(store: RunStore) {
+    for path in ["a/1", "a/b/2", "a-1", "ab/3"] {
+        store.create_bytes(path, "x").await.unwrap();
+    }
+    store.delete_folder("a").await.unwrap();
+    assert_eq!(store.files_below("").await.unwrap(), ["a-1", "ab/3"]);
+    assert_eq!(store.names("").await.unwrap().folders, ["ab"]);
+}
+
+async fn readers_of_paths_get_the_bytes_as_a_file(store: RunStore) {
+    store.create_bytes("grade.log", "1 passed").await.unwrap();
+    let file = store.local_copy("grade.log").await.unwrap();
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "1 passed");
+}
+
+async fn a_stream_has_the_bytes_of_its_range(store: RunStore) {
+    let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| n as u8).collect();
+    store.create_bytes("big", bytes.clone()).await.unwrap();
+    for range in [0..bytes.len() as u64, 3..PIECE + 4, 7..7] {
+        let pieces: Vec<Bytes> = store.stream("big", range.clone()).try_collect().await.unwrap();
+        assert!(pieces.concat() == bytes[range.start as usize..range.end as usize]);
+    }
+}
