@@ -38,6 +38,8 @@ pub enum TrainError {
         path: String,
         source: std::io::Error,
     },
+    #[error("{0}; nothing published before is touched")]
+    Store(#[from] grpo_records::StoreError),
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
     /// Everything that this attempt has said is stored stays as it is; it may add nothing.

@@ -51,7 +51,7 @@ impl Rank {
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
         // Whatever the lineage: a replay that was cut short has published less than the one before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
-        while self.step < last && self.store.at(&paths::batch(self.step + 1)).exists() {
+        while self.step < last && self.store.exists(&paths::batch(self.step + 1))? {
             self.replay(self.step + 1, &versions)?;
         }
         if self.is_first() && self.step > 0 {
@@ -102,7 +102,7 @@ impl Rank {
         if self.is_first() {
             // Missing where the attempt before ended between publishing and noting.
             let metrics = self.named(metrics);
-            self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+            self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
             self.show(&metrics);
         }
         Ok(())

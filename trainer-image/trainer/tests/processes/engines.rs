@@ -70,7 +70,7 @@ fn an_adapter_is_published_for_a_real_vllm() {
     crate::common::process::until(|| attempt.state().checkpoint_step == STEPS);
     drop(attempt);
     let version = paths::weights_version("l1", STEPS);
-    let published = run.store.at(&paths::weights(&version));
+    let published = run.at(&paths::weights(&version));
     copy(&published, &tiny().join("adapters").join(version));
     copy(&run.root.join("store"), &tiny().join("store"));
 }
@@ -90,7 +90,7 @@ fn rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it() 
     let tokens: usize = rows.iter().map(|row| row.token_ids.len()).sum();
     let mut batch = Batch::new(Writer::driver(1), "run", STEPS, STEPS + 1);
     batch.rows = (0..).zip(rows).map(|(at, row)| trained(at, row)).collect();
-    std::fs::write(run.store.at(&paths::batch(STEPS + 1)), json(&batch).unwrap()).unwrap();
+    std::fs::write(run.at(&paths::batch(STEPS + 1)), json(&batch).unwrap()).unwrap();
 
     let attempt = Attempt::start(&run, 2, 2);
     assert_eq!(attempt.state().weights, version, "the run does not go on where it was");

@@ -187,7 +187,7 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     drop(attempt);
 
     // As if another machine's arithmetic had published step 2.
-    let path = run.store.at(&paths::weights_manifest("l1-v2"));
+    let path = run.at(&paths::weights_manifest("l1-v2"));
     let other = WeightsManifest {
         tensors_sha256: "00".repeat(32),
         ..run.manifest("l1-v2")
@@ -203,10 +203,10 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     drop(attempt);
 
     // A replay that was cut short is taken up where its lineage left off, and ends where the run was.
-    let weights = run.store.at(paths::WEIGHTS);
+    let weights = run.at(paths::WEIGHTS);
     std::fs::remove_dir_all(weights.join("l2-v4")).unwrap();
     std::fs::remove_dir_all(weights.join("l2-v3")).unwrap();
-    let staged = run.store.at(paths::STAGING).join("uid-1_2_0/l2-v3");
+    let staged = run.at(paths::STAGING).join("uid-1_2_0/l2-v3");
     std::fs::create_dir_all(&staged).unwrap();
     let attempt = Attempt::start(&run, 3, 1);
     assert_eq!((attempt.state().step, attempt.state().phase), (4, TrainerPhase::Idle));
@@ -222,15 +222,15 @@ fn a_version_that_was_removed_is_still_compared_with() {
         attempt.step(&run, step);
     }
     drop(attempt);
-    let weights = run.store.at(paths::WEIGHTS);
+    let weights = run.at(paths::WEIGHTS);
     assert!(exists(&weights, "l1-v0") && !exists(&weights, "l1-v1") && exists(&weights, "l1-v2"));
-    std::fs::remove_dir_all(run.store.at(paths::CHECKPOINTS)).unwrap();
+    std::fs::remove_dir_all(run.at(paths::CHECKPOINTS)).unwrap();
 
     let other = StepMetrics {
         tensors_sha256: "00".repeat(32),
         ..run.metrics(1)
     };
-    std::fs::write(run.store.at(&paths::trainer_metrics(1)), json(&other).unwrap()).unwrap();
+    std::fs::write(run.at(&paths::trainer_metrics(1)), json(&other).unwrap()).unwrap();
     assert_eq!(Attempt::start(&run, 2, 1).state().weights, format!("l2-v{STEPS}"));
 }
 
@@ -331,7 +331,7 @@ fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     }
     assert_eq!(run.store.versions().unwrap(), before);
     assert_eq!(run.store.checkpoints().unwrap(), checkpoints);
-    assert!(!run.store.at(&paths::trainer_metrics(2)).exists());
+    assert!(!run.at(&paths::trainer_metrics(2)).exists());
     newer.step(&run, 2);
     // Nor does it come back under its old number.
     let mut again = Attempt::begin(&run, 1, 1, 0..1);
