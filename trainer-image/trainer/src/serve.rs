@@ -5,6 +5,7 @@
 //! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
 //! is gone, and end. One that hangs is found by the [`watchdog`].
 
+mod agreement;
 mod board;
 mod checkpoints;
 mod http;

@@ -1,6 +1,7 @@
 //! The process as a run's pods start it: two ranks, orders over HTTP, deaths, and what comes back.
 
 use std::net::TcpStream;
+use std::path::Path;
 
 use crate::common::process::{Attempt, Run, STEPS, checksum, exists, until};
 use grpo_records::paths;
@@ -337,4 +338,61 @@ fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     let mut again = Attempt::begin(&run, 1, 1, 0..1);
     assert_eq!(again.ranks[0].wait().unwrap().code(), Some(1));
     newer.step(&run, 3);
+}
+
+/// A run with a checkpoint of step 2 and one of step 4, whose ranks have ended.
+fn run_with_two_checkpoints() -> Run {
+    let run = Run::new(2);
+    let mut attempt = Attempt::start(&run, 1, 2);
+    for step in 1..=4 {
+        attempt.step(&run, step);
+    }
+    until(|| attempt.state().checkpoint_step == 4);
+    attempt.kill(1);
+    run
+}
+
+#[test]
+fn where_a_rank_cannot_read_the_checkpoint_that_rank_0_chose_all_ranks_refuse_together() {
+    let missing = |own: &Path| std::fs::remove_dir_all(own.join(paths::checkpoint("l1", 4))).unwrap();
+    let damaged = |own: &Path| {
+        let shard = own.join(paths::checkpoint_rank("l1", 4, 1, 2));
+        let mut bytes = std::fs::read(&shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(shard, bytes).unwrap();
+    };
+    let run = run_with_two_checkpoints();
+    let before = run.store.versions().unwrap();
+    for (number, change) in [(2, &missing as &dyn Fn(&Path)), (3, &damaged)] {
+        let _ = std::fs::remove_dir_all(run.root.join("store-1"));
+        run.gives_rank_its_own_store(1, change);
+        let mut attempt = Attempt::begin(&run, number, 2, 0..2);
+        let said = attempt.takes_orders().unwrap_err();
+        assert!(
+            said.contains("ranks [1] cannot read checkpoints/l1-s000004") && said.contains("mount the same volume"),
+            "{said}"
+        );
+        for rank in &mut attempt.ranks {
+            assert_eq!(rank.wait().unwrap().code(), Some(1));
+        }
+        assert_eq!(run.store.versions().unwrap(), before);
+    }
+}
+
+#[test]
+fn all_ranks_go_on_from_what_rank_0_sees_where_another_sees_more() {
+    let run = run_with_two_checkpoints();
+    run.gives_rank_its_own_store(1, |_| {});
+    // Rank 0 does not see the newer one.
+    std::fs::remove_dir_all(run.at(&paths::checkpoint("l1", 4))).unwrap();
+    let published = run.manifest("l1-v4");
+    let attempt = Attempt::start(&run, 2, 2);
+    let state = attempt.state();
+    assert_eq!(
+        (state.step, state.checkpoint_step, state.weights.as_str()),
+        (4, 2, "l1-v4"),
+        "the steps after 2 are replayed by both, with the same bits"
+    );
+    assert_eq!(run.manifest("l1-v4"), published);
+    attempt.step(&run, 5);
 }
