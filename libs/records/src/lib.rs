@@ -14,6 +14,7 @@
 //! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
 
 pub mod batch;
+pub mod claim;
 pub mod ended;
 pub mod episode;
 pub mod event;

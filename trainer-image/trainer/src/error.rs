@@ -38,8 +38,14 @@ pub enum TrainError {
         path: String,
         source: std::io::Error,
     },
+    #[error("{0}; nothing published before is touched")]
+    Store(#[from] grpo_records::StoreError),
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
+    #[error(
+        "ranks {ranks:?} cannot read {path}, which rank 0 has chosen, so no rank starts from it; their logs say why: do all pods mount the same volume?"
+    )]
+    RanksDisagree { path: String, ranks: Vec<u32> },
     /// Everything that this attempt has said is stored stays as it is; it may add nothing.
     #[error("{doing}: attempt {attempt} was followed by another, and writes nothing any more")]
     Fenced { doing: &'static str, attempt: u32 },

@@ -24,7 +24,7 @@ use crate::micro_batch::MicroBatch;
 use crate::mini_batch::{MiniBatch, cut, fill, weigh};
 use crate::optimizer::AdamW;
 use crate::sharded::Sharded;
-use crate::state::{Store, sha256};
+use crate::state::{TrainerStore, sha256};
 use crate::train_row::TrainRow;
 
 /// AdamW as the run's spec has it.
@@ -141,7 +141,7 @@ fn refused(path: &str, message: String) -> TrainError {
 }
 
 /// Reads the stored batch of a step and the rows that it names. `checksum`: what the driver says its bytes are.
-pub fn read(store: &Store, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
+pub fn read(store: &TrainerStore, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
     let refuse = |message: String| refused(path, message);
     let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
     if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {

@@ -10,6 +10,8 @@ use grpo_contracts::RunConfig;
 use grpo_model::weights::{self, Source};
 use grpo_model::{Config, adapter, lora};
 use grpo_native::{Group, Rendezvous};
+use grpo_records::RunStore;
+use grpo_records::store::wait;
 use grpo_trainer::TrainError;
 use grpo_trainer::error::TERMINATED_CODE;
 use grpo_trainer::export::{self, Form, Options};
@@ -18,7 +20,7 @@ use grpo_trainer::initial::initial_weights;
 use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::Store;
+use grpo_trainer::state::TrainerStore;
 use grpo_trainer::watchdog::Limits;
 
 #[derive(Parser)]
@@ -206,7 +208,7 @@ fn export_model(
     let source = Source::open(model_dir, &config)?;
     let mut model = Sharded::read(config, Group::join(&Rendezvous::alone())?, &source)?;
     if let Some(root) = store {
-        let store = Store::new(root.clone());
+        let store = TrainerStore::existing(&root)?;
         let none = || TrainError::Start(format!("{} holds no whole checkpoint", root.display()));
         let checkpoint = store.newest_checkpoint()?.ok_or_else(none)?;
         if let Some(adapter) = &checkpoint.adapter {
@@ -249,8 +251,7 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, settings: FinetuneSettings) -> 
     if first {
         let bytes = weights::to_safetensors(&weights)?;
         let target = model_dir.join("model.safetensors");
-        let _ = std::fs::remove_file(&target);
-        Store::new(model_dir).create("model.safetensors", &bytes)?;
+        wait(RunStore::existing(&model_dir)?.replace("model.safetensors", bytes.into()))?;
         eprintln!(
             "{}: {} tokens in {} steps, {:.0} s, loss {:.4} -> {:.4}",
             target.display(),

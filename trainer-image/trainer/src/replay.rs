@@ -15,12 +15,13 @@ use std::path::Path;
 
 use grpo_model::Config;
 use grpo_model::config::Experts;
-use grpo_records::ExpertsSpan;
+use grpo_records::store::wait;
+use grpo_records::{ExpertsSpan, RunStore};
 use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::packing::Pack;
-use crate::state::{Store, sha256};
+use crate::state::sha256;
 use crate::train_row::TrainRow;
 
 /// Left to the router.
@@ -28,7 +29,7 @@ const UNKNOWN: i64 = -1;
 
 /// Experts of `tokens` tokens, or why they cannot be used. `file`'s layout is [`ExpertsSpan`]'s; answers
 /// `[tokens, layers, per token]`.
-fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<u16>, TrainError> {
+fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<u16>, TrainError> {
     let refuse = |message: String| TrainError::Batch {
         path: span.file.clone(),
         message,
@@ -42,16 +43,14 @@ fn recorded(store: &Store, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<
     let width = ExpertsSpan::number_bytes(experts.count);
     let wanted = tokens * layers * experts.per_token * width;
     // Before it is read: a file of another kind may be of any size.
-    let there = std::fs::metadata(store.at(&span.file)).map(|file| file.len());
-    if there.as_ref().is_ok_and(|bytes| *bytes != wanted as u64) {
+    let there = wait(store.length(&span.file)).map_err(|e| refuse(e.to_string()))?;
+    if let Some(there) = there.filter(|bytes| *bytes != wanted as u64) {
         return Err(refuse(format!(
-            "experts of {tokens} tokens, {layers} layers and {} of {} experts are {wanted} bytes, but it has {}",
-            experts.per_token,
-            experts.count,
-            there.unwrap_or_default()
+            "experts of {tokens} tokens, {layers} layers and {} of {} experts are {wanted} bytes, but it has {there}",
+            experts.per_token, experts.count,
         )));
     }
-    let bytes = store.read(&span.file).map_err(|e| refuse(e.to_string()))?;
+    let bytes = wait(store.bytes(&span.file)).map_err(|e| refuse(e.to_string()))?;
     if sha256(&bytes) != span.sha256 {
         return Err(refuse(format!("its sha256 is {}, not {}", sha256(&bytes), span.sha256)));
     }
@@ -83,7 +82,7 @@ pub(crate) fn experts_of(
     pack: &Pack,
     rows: &[TrainRow],
     config: &Config,
-    store: &Store,
+    store: &RunStore,
 ) -> Result<Vec<Option<Tensor>>, TrainError> {
     let Some(experts) = &config.experts else {
         return Ok(Vec::new());

@@ -5,6 +5,7 @@
 //! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
 //! is gone, and end. One that hangs is found by the [`watchdog`].
 
+mod agreement;
 mod board;
 mod checkpoints;
 mod http;
@@ -24,8 +25,8 @@ use grpo_model::Config;
 use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_objective::rate::rate;
-use grpo_records::paths;
 use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
+use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
@@ -39,7 +40,7 @@ use crate::memory::{self, Facts};
 use crate::mesh::{Mesh, ParallelDims};
 use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
-use crate::state::{Epoch, Form, Store, json};
+use crate::state::{Epoch, Form, TrainerStore, json};
 use crate::watchdog::{self, Limits};
 
 /// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
@@ -58,7 +59,7 @@ enum RankCommand {
 /// One rank of a run's trainer.
 struct Rank {
     config: RunConfig,
-    store: Store,
+    store: TrainerStore,
     model: Sharded,
     model_dir: PathBuf,
     /// Operations a second of a rank's device at most, where that is known.
@@ -177,7 +178,8 @@ fn train(
         attempt: process.attempt,
         rank: rendezvous.rank,
     };
-    let store = Store::of_attempt(config.store_root(), epoch);
+    let records = RunStore::make(&config.store_root())?;
+    let store = TrainerStore::of_attempt(records.clone(), epoch);
     let mut rank = Rank {
         lineage: "l1".to_owned(),
         step: 0,
@@ -191,7 +193,7 @@ fn train(
             Sharded::read(model_config, Mesh::new(group, dims)?, &source)?.compute_as(compute),
             &config.spec,
             &source,
-            &store,
+            &records,
         )?,
         store,
         config,
@@ -312,7 +314,7 @@ impl Rank {
         let metrics = self.named(metrics);
         if self.is_first() {
             self.model.group.busy("removing old versions", || {
-                self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+                self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
                 self.store.prune_versions()
             })?;
             self.show(&metrics);

@@ -22,6 +22,7 @@ use grpo_model::weights::{self, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
 use grpo_native::Group;
 use grpo_objective::mixing::mixed;
+use grpo_records::RunStore;
 use tch::{Kind, Tensor};
 
 use crate::compute::{Compute, Precision};
@@ -34,7 +35,6 @@ use crate::micro_batch::MicroBatch;
 use crate::packing::Pack;
 use crate::replay;
 use crate::shard::{Shard, part, part_of};
-use crate::state::Store;
 use crate::train_row::TrainRow;
 
 /// One rank's part of model and optimizer.
@@ -64,7 +64,7 @@ pub struct Sharded {
     pub loss_over: LossOver,
     /// Where the experts are that engines have recorded, if a mixture's tokens are to go through them
     /// ([`crate::replay`]).
-    pub replays: Option<Store>,
+    pub replays: Option<RunStore>,
     /// Of seed and step: which values an adapter's dropout drops.
     pub(crate) drops_by: u64,
     pub(crate) compute: Compute,

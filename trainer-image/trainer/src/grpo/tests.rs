@@ -12,9 +12,9 @@ fn the_busiest_expert_is_held_against_the_mean_of_its_own_layer() {
 #[test]
 fn a_stored_batch_is_the_ordered_one_or_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(folder.path().to_owned());
+    let store = TrainerStore::existing(folder.path()).unwrap();
     let batch = Batch::new(grpo_records::Writer::driver(1), "run", 1, 2);
-    store.create("batch", &crate::state::json(&batch).unwrap()).unwrap();
+    store.create("batch", crate::state::json(&batch).unwrap()).unwrap();
     assert_eq!(read(&store, 2, "batch", None).unwrap(), batch);
     for (step, path, checksum, word) in [
         (3, "batch", None, "step 2, not of step 3"),

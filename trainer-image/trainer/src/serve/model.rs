@@ -6,17 +6,17 @@ use grpo_crds::grpo_run::GrpoRunSpec;
 use grpo_model::Config;
 use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::Source;
+use grpo_records::RunStore;
 
 use crate::error::TrainError;
 use crate::sharded::Sharded;
-use crate::state::Store;
 
 /// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
 pub(super) fn shaped(
     model: Sharded,
     spec: &GrpoRunSpec,
     source: &Source,
-    store: &Store,
+    store: &RunStore,
 ) -> Result<Sharded, TrainError> {
     let mut model = match &spec.model.lora {
         Some(lora) => {

@@ -3,17 +3,38 @@
 //! A replayed step is compared with what the step published the first time. Equal bits: it is the same version under
 //! the same name. Other bits: what engines serve under that name is not what this trainer holds, so a lineage begins
 //! that has no such name yet.
+//!
+//! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone looks at what there is and
+//! decides; the others hear it, and all go on from what it names, or none does.
 
 use grpo_model::weights;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState};
 use grpo_records::weights::WeightsManifest;
+use serde::{Deserialize, Serialize};
 
 use super::Rank;
 use crate::error::TrainError;
-use crate::state::{CheckpointManifest, json, lineage_number};
+use crate::state::{CheckpointManifest, json, lineage_number, sha256};
+
+/// What the store holds, as rank 0 sees it.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    /// The one to go on from.
+    checkpoint: Option<CheckpointManifest>,
+    versions: Vec<WeightsManifest>,
+}
+
+/// A stored batch whose step is computed again.
+#[derive(Serialize, Deserialize)]
+struct Replay {
+    batch_sha256: String,
+    /// What its step published before.
+    known: Option<Published>,
+}
 
 /// What a step published the first time.
+#[derive(Serialize, Deserialize)]
 struct Published {
     lineage: String,
     tensors_sha256: String,
@@ -30,11 +51,12 @@ impl Rank {
         }
         self.model.group.barrier()?;
         self.store.begin()?;
-        // Every rank reads before any rank writes.
-        let (checkpoint, versions) = self.model.group.busy("reading the store", || {
-            Ok::<_, TrainError>((self.store.newest_checkpoint()?, self.store.versions()?))
+        let Found { checkpoint, versions } = self.of_rank_0("reading the store", || {
+            Ok(Found {
+                checkpoint: self.store.newest_checkpoint()?,
+                versions: self.store.versions()?,
+            })
         })?;
-        self.model.group.barrier()?;
         if self.is_first() {
             self.store.sweep()?;
         }
@@ -51,35 +73,51 @@ impl Rank {
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
         // Whatever the lineage: a replay that was cut short has published less than the one before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
-        while self.step < last && self.store.at(&paths::batch(self.step + 1)).exists() {
-            self.replay(self.step + 1, &versions)?;
+        while self.step < last {
+            let step = self.step + 1;
+            match self.of_rank_0("reading a stored batch", || self.replayed(step, &versions))? {
+                Some(replay) => self.replay(step, &versions, replay)?,
+                None => break,
+            }
         }
         if self.is_first() && self.step > 0 {
-            self.remember();
+            self.remember()?;
         }
         self.idle();
         tracing::info!(step = self.step, weights = self.version, "ready for orders");
         Ok(())
     }
 
-    /// The other ranks wait for the slowest disk.
+    /// The other ranks wait for the slowest disk. Where one of them cannot read it, all end.
     fn load(&mut self, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let (store, watch) = (self.store.clone(), self.watch.clone());
-        watch.busy("reading a checkpoint", || store.load(&mut self.model, checkpoint))
+        let loaded = watch.busy("reading a checkpoint", || store.load(&mut self.model, checkpoint));
+        self.on_all_ranks(&paths::checkpoint(&checkpoint.lineage, checkpoint.step), loaded)
     }
 
-    fn replay(&mut self, step: u32, versions: &[WeightsManifest]) -> Result<(), TrainError> {
+    /// What is to be computed again of a step, on rank 0; nothing where its batch was not stored.
+    fn replayed(&self, step: u32, versions: &[WeightsManifest]) -> Result<Option<Replay>, TrainError> {
+        if !self.store.exists(&paths::batch(step))? {
+            return Ok(None);
+        }
+        // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
+        let at_least = |known: &Published| lineage_number(&known.lineage) >= lineage_number(&self.lineage);
+        Ok(Some(Replay {
+            batch_sha256: sha256(&self.store.read(&paths::batch(step))?),
+            known: self.published_first(step, versions)?.filter(at_least),
+        }))
+    }
+
+    fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
-        let metrics = self.train(step, &paths::batch(step), None)?;
+        let metrics = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
         let weights = self.published()?;
         let newest = versions
             .iter()
             .map(|version| lineage_number(&version.lineage))
             .max()
             .unwrap_or(1);
-        // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
-        let at_least = |known: &Published| lineage_number(&known.lineage) >= lineage_number(&self.lineage);
-        let known = self.published_first(step, versions).filter(at_least);
+        let known = replay.known;
         // Only rank 0 has the weights.
         let is_known = |known: &Published| known.tensors_sha256 == weights::checksum(&weights);
         let repeats = self.is_first() && known.as_ref().is_some_and(is_known);
@@ -102,45 +140,48 @@ impl Rank {
         if self.is_first() {
             // Missing where the attempt before ended between publishing and noting.
             let metrics = self.named(metrics);
-            self.store.create(&paths::trainer_metrics(step), &json(&metrics)?)?;
+            self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
             self.show(&metrics);
         }
         Ok(())
     }
 
     /// The newest version of a step; one that was removed is still named by the step's metrics.
-    fn published_first(&self, step: u32, versions: &[WeightsManifest]) -> Option<Published> {
+    fn published_first(&self, step: u32, versions: &[WeightsManifest]) -> Result<Option<Published>, TrainError> {
         let version = versions
             .iter()
             .filter(|v| v.step == step)
             .max_by_key(|v| lineage_number(&v.lineage));
         if let Some(version) = version {
             let (lineage, tensors_sha256) = (version.lineage.clone(), version.tensors_sha256.clone());
-            return Some(Published {
+            return Ok(Some(Published {
                 lineage,
                 tensors_sha256,
-            });
+            }));
         }
-        let metrics = self.metrics(step)?;
-        let (lineage, _) = metrics.weights.rsplit_once("-v")?;
-        let lineage = lineage.to_owned();
-        (!metrics.tensors_sha256.is_empty()).then_some(Published {
-            lineage,
-            tensors_sha256: metrics.tensors_sha256,
-        })
+        let metrics = self.metrics(step)?.filter(|metrics| !metrics.tensors_sha256.is_empty());
+        Ok(metrics.and_then(|metrics| {
+            let (lineage, _) = metrics.weights.rsplit_once("-v")?;
+            Some(Published {
+                lineage: lineage.to_owned(),
+                tensors_sha256: metrics.tensors_sha256,
+            })
+        }))
     }
 
-    fn metrics(&self, step: u32) -> Option<StepMetrics> {
-        let bytes = self.store.read(&paths::trainer_metrics(step)).ok()?;
-        serde_json::from_slice(&bytes).ok()
+    /// Nothing where none were stored, or by a version that had others.
+    fn metrics(&self, step: u32) -> Result<Option<StepMetrics>, TrainError> {
+        let bytes = self.store.read_if_there(&paths::trainer_metrics(step))?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
     /// The driver may not have heard that the last step is done.
-    fn remember(&self) {
+    fn remember(&self) -> Result<(), TrainError> {
         let metrics = self
-            .metrics(self.step)
+            .metrics(self.step)?
             .filter(|metrics| metrics.weights == self.version);
         self.tell(self.step, StepPhase::Done, metrics, None);
+        Ok(())
     }
 }
 

@@ -9,13 +9,11 @@
 //! Curves are a convenience. A step does not fail because they could not be written; the numbers themselves are in
 //! `metrics/trainer/`.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use grpo_records::paths;
+use grpo_records::store::{StoreError, wait};
 use grpo_records::trainer::StepMetrics;
+use grpo_records::{RunStore, paths};
 use prost::Message;
 
 use super::Rank;
@@ -62,21 +60,23 @@ struct Session {
 }
 
 /// The file of one attempt.
-pub(super) struct Curves(File);
+pub(super) struct Curves {
+    store: RunStore,
+    path: String,
+}
 
 impl Curves {
     /// Begins with what is shown of this step and later ones.
-    fn begin(folder: &Path, attempt: u32, step: u32) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+    fn begin(store: RunStore, attempt: u32, step: u32) -> Result<Self, StoreError> {
         let name = format!("events.out.tfevents.{:010}.attempt-{attempt}", seconds() as u64);
-        let file = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
-        let mut curves = Self(file);
+        let path = format!("{}/{name}", paths::TENSORBOARD);
+        let curves = Self { store, path };
         curves.write(0, What::FileVersion("brain.Event:2".to_owned()))?;
         curves.write(step.into(), What::Session(Session { status: 1 }))?;
         Ok(curves)
     }
 
-    fn show(&mut self, metrics: &StepMetrics) -> io::Result<()> {
+    fn show(&self, metrics: &StepMetrics) -> Result<(), StoreError> {
         let values = metrics.numbers().into_iter().map(|(name, number)| Value {
             tag: format!("trainer/{name}"),
             simple_value: number as f32,
@@ -87,14 +87,13 @@ impl Curves {
         self.write(metrics.step.into(), What::Summary(summary))
     }
 
-    fn write(&mut self, step: i64, what: What) -> io::Result<()> {
+    fn write(&self, step: i64, what: What) -> Result<(), StoreError> {
         let event = Event {
             wall_time: seconds(),
             step,
             what: Some(what),
         };
-        // One call: a reader that looks meanwhile sees a whole record or none.
-        self.0.write_all(&record(&event.encode_to_vec()))
+        wait(self.store.append(&self.path, record(&event.encode_to_vec()).into()))
     }
 }
 
@@ -123,13 +122,13 @@ impl Rank {
         }
     }
 
-    fn try_to_show(&mut self, metrics: &StepMetrics) -> io::Result<()> {
+    fn try_to_show(&mut self, metrics: &StepMetrics) -> Result<(), StoreError> {
         if self.curves.is_none() {
-            let folder = self.store.at(paths::TENSORBOARD);
+            let store = self.store.records().clone();
             let attempt = self.board.with(|shared| shared.state.attempt);
-            self.curves = Some(Curves::begin(&folder, attempt, metrics.step)?);
+            self.curves = Some(Curves::begin(store, attempt, metrics.step)?);
         }
-        self.curves.as_mut().map_or(Ok(()), |curves| curves.show(metrics))
+        self.curves.as_ref().map_or(Ok(()), |curves| curves.show(metrics))
     }
 }
 

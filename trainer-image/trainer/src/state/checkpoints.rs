@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use grpo_model::weights::Unit;
 use grpo_records::paths;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use grpo_records::store::{StoreError, wait};
+use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::store::{Store, json, lineage_number, name_of, sha256};
+use super::store::{TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
 use crate::shard::padded;
 use crate::sharded::Sharded;
@@ -66,6 +67,21 @@ impl Snapshot {
     pub fn head(&self) -> &CheckpointManifest {
         &self.head
     }
+
+    /// The beginning of a safetensors file: which tensors follow, padded so that they begin at a multiple of eight.
+    fn file_header(&self) -> Vec<u8> {
+        let mut entries = serde_json::Map::new();
+        let mut begin = 0;
+        for (name, tensor) in &self.tensors {
+            let end = begin + 4 * tensor.numel();
+            let entry = serde_json::json!({"dtype": "F32", "shape": [tensor.numel()], "data_offsets": [begin, end]});
+            entries.insert(name.clone(), entry);
+            begin = end;
+        }
+        let mut text = serde_json::Value::Object(entries).to_string().into_bytes();
+        text.resize(text.len().next_multiple_of(8), b' ');
+        [&(text.len() as u64).to_le_bytes()[..], &text].concat()
+    }
 }
 
 impl CheckpointManifest {
@@ -81,44 +97,30 @@ impl CheckpointManifest {
     }
 }
 
-impl Store {
+impl TrainerStore {
     /// Every complete checkpoint.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
         self.manifests(paths::CHECKPOINTS)
     }
 
-    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`Store::seal`].
+    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`].
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
         self.write_snapshot(&Snapshot::of(model, lineage, step))
     }
 
-    /// The same of a state that was put aside.
+    /// The same of a state that was put aside. Of its bytes a copy of one tensor is in memory at a time.
     pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), TrainError> {
         if !snapshot.is_written {
             return Ok(());
         }
-        let malformed = |e: safetensors::SafeTensorError| TrainError::Start(format!("packing a checkpoint: {e}"));
-        let tensors = snapshot.tensors.iter();
-        let tensors = tensors
-            .map(|(name, tensor)| {
-                let values = Vec::<f32>::try_from(tensor)?;
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                Ok((name, bytes, values.len()))
-            })
-            .collect::<Result<Vec<_>, TrainError>>()?;
-        let views = tensors
-            .iter()
-            .map(|(name, bytes, n)| {
-                Ok((
-                    name.as_str(),
-                    TensorView::new(Dtype::F32, vec![*n], bytes).map_err(malformed)?,
-                ))
-            })
-            .collect::<Result<Vec<_>, TrainError>>()?;
-        let bytes = safetensors::serialize(views, None).map_err(malformed)?;
         let head = &snapshot.head;
         let path = paths::checkpoint_rank(&head.lineage, head.step, snapshot.rank, head.world);
-        self.put_file(&self.at(&path), &bytes)
+        let tensors = snapshot.tensors.iter().map(|(_, tensor)| {
+            let values = Vec::<f32>::try_from(tensor)?;
+            Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        });
+        let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
+        self.put_pieces(&path, pieces)
     }
 
     /// Makes a checkpoint complete, and removes all but the newest `keep`.
@@ -132,15 +134,16 @@ impl Store {
         let mut files = BTreeMap::new();
         for rank in 0..head.world {
             let path = paths::checkpoint_rank(&lineage, step, rank, head.world);
-            files.insert(name_of(&self.at(&path)), sha256(&self.read(&path)?));
+            let name = path.rsplit('/').next().unwrap_or_default();
+            files.insert(name.to_owned(), wait(self.records().checksum(&path))?);
         }
         let manifest = CheckpointManifest { files, ..head };
         // A checkpoint that was found damaged, and passed over, may have left its manifest under this name.
-        self.put_file(&self.at(&paths::checkpoint_manifest(&lineage, step)), &json(&manifest)?)?;
+        self.put(&paths::checkpoint_manifest(&lineage, step), json(&manifest)?)?;
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for old in all.iter().rev().skip(keep.max(1)) {
-            self.take_away(&self.at(&paths::checkpoint(&old.lineage, old.step)))?;
+            self.take_away(&paths::checkpoint(&old.lineage, old.step))?;
         }
         Ok(())
     }
@@ -149,17 +152,30 @@ impl Store {
     pub fn newest_checkpoint(&self) -> Result<Option<CheckpointManifest>, TrainError> {
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
-        Ok(all.into_iter().rev().find(|checkpoint| {
-            checkpoint.files.iter().all(|(name, checksum)| {
-                let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
-                self.read(&path).is_ok_and(|bytes| sha256(&bytes) == *checksum)
-            })
-        }))
+        for checkpoint in all.into_iter().rev() {
+            if self.is_whole(&checkpoint)? {
+                return Ok(Some(checkpoint));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A file that cannot be read now may be readable later: that is an error, and no damage.
+    fn is_whole(&self, checkpoint: &CheckpointManifest) -> Result<bool, TrainError> {
+        for (name, wanted) in &checkpoint.files {
+            let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
+            match wait(self.records().checksum(&path)) {
+                Ok(found) if found == *wanted => {}
+                Ok(_) | Err(StoreError::Missing { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
     }
 
     /// Puts a checkpoint's state into the model, whatever world size wrote it. Of its files one is in memory at a time,
     /// and those that have nothing of this rank's part are not read: a rank that could hold its state while it trained
-    /// can come back to it.
+    /// can come back to it. What is read is what the manifest says, or the model stays as it is.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let CheckpointManifest { lineage, step, .. } = checkpoint;
         let damaged = |message: String| TrainError::Damaged {
@@ -193,7 +209,12 @@ impl Store {
             if parts.iter().all(|(_, _, both)| both.is_empty()) {
                 continue;
             }
-            let bytes = self.read(&paths::checkpoint_rank(lineage, *step, from, checkpoint.world))?;
+            let path = paths::checkpoint_rank(lineage, *step, from, checkpoint.world);
+            let bytes = self.read(&path)?;
+            let name = path.rsplit('/').next().unwrap_or_default();
+            if checkpoint.files.get(name) != Some(&sha256(&bytes)) {
+                return Err(damaged(format!("{name} has another checksum than its manifest says")));
+            }
             let tensors = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
             for (index, (state, (own, theirs, both))) in states.iter_mut().zip(parts).enumerate() {
                 if both.is_empty() {

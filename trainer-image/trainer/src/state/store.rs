@@ -1,12 +1,12 @@
-//! The part of a run's store that the trainer writes: files and folders that are there whole or not at all.
+//! The part of a run's store that the trainer writes: files, and folders that count when their manifest is there.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use grpo_records::paths;
+use bytes::Bytes;
+use grpo_records::claim::{Claim, ClaimError};
+use grpo_records::store::{StoreError, sha256_hex, wait};
+use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::error::TrainError;
 
@@ -17,7 +17,7 @@ pub fn lineage_number(lineage: &str) -> u32 {
 
 /// Hex sha256.
 pub fn sha256(bytes: &[u8]) -> String {
-    hex::encode(Sha256::digest(bytes))
+    sha256_hex(bytes)
 }
 
 /// Who writes: a rank of an attempt of a run.
@@ -30,13 +30,14 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    fn folder(&self) -> String {
+    /// Names its claim.
+    fn claim(&self) -> String {
         format!("{}_{}_{}", self.run, self.attempt, self.rank)
     }
 
-    /// Whether a folder belongs to a later attempt of the same run.
-    fn is_before(&self, folder: &str) -> bool {
-        let mut parts = folder.rsplitn(3, '_').skip(1);
+    /// Whether a claim is that of a later attempt of the same run.
+    fn is_before(&self, claim: &str) -> bool {
+        let mut parts = claim.rsplitn(3, '_').skip(1);
         let attempt = parts.next().and_then(|attempt| attempt.parse::<u32>().ok());
         parts.next() == Some(self.run.as_str()) && attempt > Some(self.attempt)
     }
@@ -44,223 +45,198 @@ impl Epoch {
 
 /// The part of a run's store that the trainer writes.
 #[derive(Clone, Debug)]
-pub struct Store {
-    root: PathBuf,
+pub struct TrainerStore {
+    store: RunStore,
     /// None: nobody else writes here, and no attempt follows.
-    epoch: Option<Epoch>,
+    attempt: Option<(Epoch, Claim)>,
 }
 
-impl Store {
-    pub fn new(root: PathBuf) -> Self {
-        Self { root, epoch: None }
+impl TrainerStore {
+    pub fn new(store: RunStore) -> Self {
+        Self { store, attempt: None }
     }
 
-    /// An attempt stages under names of its own: the one before it may still be writing when it starts.
-    pub fn of_attempt(root: PathBuf, epoch: Epoch) -> Self {
+    /// The store in a folder that is there.
+    pub fn existing(dir: &Path) -> Result<Self, TrainError> {
+        Ok(Self::new(RunStore::existing(dir)?))
+    }
+
+    /// An attempt writes under a claim of its own: the one before it may still be writing when it starts.
+    pub fn of_attempt(store: RunStore, epoch: Epoch) -> Self {
+        let claim = Claim::new(store.clone(), epoch.claim());
         Self {
-            root,
-            epoch: Some(epoch),
+            store,
+            attempt: Some((epoch, claim)),
         }
     }
 
-    /// From here on attempts before this one write nothing any more. Rank 0 calls it, then every rank [`Store::begin`].
+    /// What may be read, by any process.
+    pub fn records(&self) -> &RunStore {
+        &self.store
+    }
+
+    /// From here on attempts before this one write nothing any more. Rank 0 calls it, then every rank
+    /// [`TrainerStore::begin`].
     pub fn fence(&self) -> Result<(), TrainError> {
-        let Some(epoch) = &self.epoch else { return Ok(()) };
-        let folder = self.at(paths::STAGING);
-        let Ok(entries) = fs::read_dir(&folder) else {
-            return Ok(());
-        };
-        let mut others = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
-            if epoch.is_before(&name_of(&path)) {
-                return Err(TrainError::Fenced {
-                    doing: "starting",
-                    attempt: epoch.attempt,
-                });
-            }
-            others.push(path);
+        let Some((epoch, _)) = &self.attempt else { return Ok(()) };
+        let others = wait(Claim::all(&self.store))?;
+        if others.iter().any(|claim| epoch.is_before(claim)) {
+            return Err(TrainError::Fenced {
+                doing: "starting",
+                attempt: epoch.attempt,
+            });
         }
         for other in others {
-            fs::remove_dir_all(&other).map_err(TrainError::disk("removing the unfinished", &other))?;
+            wait(Claim::new(self.store.clone(), other).withdraw())?;
         }
         Ok(())
     }
 
-    /// Makes the folder in which this rank writes.
+    /// Takes the claim under which this rank writes.
     pub fn begin(&self) -> Result<(), TrainError> {
-        let Some(own) = self.own_folder() else { return Ok(()) };
-        fs::create_dir_all(&own).map_err(TrainError::disk("making", &own))
-    }
-
-    fn own_folder(&self) -> Option<PathBuf> {
-        let epoch = self.epoch.as_ref()?;
-        Some(self.at(paths::STAGING).join(epoch.folder()))
+        match &self.attempt {
+            Some((_, claim)) => Ok(wait(claim.take())?),
+            None => Ok(()),
+        }
     }
 
     /// Refuses where another attempt has followed.
     pub(super) fn still_ours(&self, doing: &'static str) -> Result<(), TrainError> {
-        match (&self.epoch, self.own_folder()) {
-            (Some(epoch), Some(own)) if !own.exists() => Err(TrainError::Fenced {
-                doing,
-                attempt: epoch.attempt,
-            }),
-            _ => Ok(()),
+        match &self.attempt {
+            Some((epoch, claim)) => wait(claim.check(doing, "")).map_err(|error| fenced(error, doing, epoch)),
+            None => Ok(()),
         }
-    }
-
-    /// Where a target is written before it has its name.
-    fn staged(&self, target: &Path) -> Result<PathBuf, TrainError> {
-        match self.own_folder() {
-            Some(own) => Ok(own.join(name_of(target))),
-            None => Ok(parent(target)?.join(format!(".{}-{}", std::process::id(), name_of(target)))),
-        }
-    }
-
-    /// Gives what is staged its name. A fenced rank has nothing staged any more.
-    fn name(&self, staged: &Path, target: &Path) -> Result<(), TrainError> {
-        self.still_ours("publishing")?;
-        fs::rename(staged, target).map_err(TrainError::disk("publishing", target))?;
-        sync_folder(parent(target)?)
     }
 
     /// Writes a file whole, or not at all; what had its name is replaced.
-    pub(super) fn put_file(&self, target: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-        self.still_ours("writing")?;
-        let folder = parent(target)?;
-        fs::create_dir_all(folder).map_err(TrainError::disk("making", folder))?;
-        let staged = self.staged(target)?;
-        let written = write_synced(&staged, bytes).and_then(|()| self.name(&staged, target));
-        if written.is_err() {
-            // Room for the next try; the error is the one to report.
-            let _ = fs::remove_file(&staged);
+    pub(super) fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), TrainError> {
+        match &self.attempt {
+            Some((epoch, claim)) => {
+                wait(claim.replace(path, bytes.into())).map_err(|error| fenced(error, "writing", epoch))
+            }
+            None => Ok(wait(self.store.replace(path, bytes.into()))?),
         }
-        written
     }
 
-    /// Removes a published folder. Its name goes first: whoever ended in between would leave a manifest of files that
-    /// are not there. What is left then is removed with what else has no name.
-    pub(crate) fn take_away(&self, folder: &Path) -> Result<(), TrainError> {
-        self.still_ours("removing what is old")?;
-        let staged = self.staged(folder)?;
-        let unnamed = staged.with_file_name(format!("{}.old", name_of(&staged)));
-        fs::rename(folder, &unnamed).map_err(TrainError::disk("removing the old", folder))?;
-        sync_folder(parent(folder)?)?;
-        fs::remove_dir_all(&unnamed).map_err(TrainError::disk("removing the old", &unnamed))
-    }
-
-    /// Removes checkpoints that attempts before this one began and did not finish.
-    pub fn sweep(&self) -> Result<(), TrainError> {
-        self.still_ours("tidying up")?;
-        let folder = self.at(paths::CHECKPOINTS);
-        let Ok(entries) = fs::read_dir(&folder) else {
-            return Ok(());
-        };
-        for entry in entries {
-            let path = entry.map_err(TrainError::disk("listing", &folder))?.path();
-            if path.is_dir() && !path.join(paths::MANIFEST).exists() {
-                fs::remove_dir_all(&path).map_err(TrainError::disk("removing the unfinished", &path))?;
+    /// Writes a file of these pieces, whole, or not at all; what had its name is replaced.
+    pub(super) fn put_pieces(
+        &self,
+        path: &str,
+        mut pieces: impl Iterator<Item = Result<Vec<u8>, TrainError>>,
+    ) -> Result<(), TrainError> {
+        match &self.attempt {
+            Some((epoch, claim)) => {
+                let failed = |error| fenced(error, "writing", epoch);
+                let mut upload = wait(claim.upload(path)).map_err(failed)?;
+                pieces.try_for_each(|piece| wait(upload.write(&piece?)).map_err(failed))?;
+                wait(upload.finish()).map_err(failed)?;
+            }
+            None => {
+                let mut upload = wait(self.store.upload(path))?;
+                pieces.try_for_each(|piece| Ok::<_, TrainError>(wait(upload.write(&piece?))?))?;
+                wait(upload.finish())?;
             }
         }
         Ok(())
     }
 
-    pub fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+    /// Removes a published folder. Its manifest goes first: a process that ended in between would leave a manifest of
+    /// files that are not there. What is left then is removed by [`TrainerStore::sweep`].
+    pub(super) fn take_away(&self, folder: &str) -> Result<(), TrainError> {
+        self.still_ours("removing what is old")?;
+        wait(async {
+            self.store.delete(&format!("{folder}/{}", paths::MANIFEST)).await?;
+            self.store.delete_folder(folder).await
+        })?;
+        Ok(())
     }
 
-    pub fn read(&self, path: &str) -> Result<Vec<u8>, TrainError> {
-        let file = self.at(path);
-        fs::read(&file).map_err(TrainError::disk("reading", &file))
+    /// Removes checkpoints and versions that attempts before this one began and did not finish.
+    pub fn sweep(&self) -> Result<(), TrainError> {
+        self.still_ours("tidying up")?;
+        for of in [paths::CHECKPOINTS, paths::WEIGHTS] {
+            for folder in self.folders(of)? {
+                if !wait(self.store.exists(&format!("{folder}/{}", paths::MANIFEST)))? {
+                    wait(self.store.delete_folder(&folder))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn exists(&self, path: &str) -> Result<bool, TrainError> {
+        Ok(wait(self.store.exists(path))?)
+    }
+
+    pub fn read(&self, path: &str) -> Result<Bytes, TrainError> {
+        Ok(wait(self.store.bytes(path))?)
+    }
+
+    /// The bytes of a file, or nothing where it is not there.
+    pub(crate) fn read_if_there(&self, path: &str) -> Result<Option<Bytes>, TrainError> {
+        match wait(self.store.bytes(path)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Writes a file durably under a name that it did not have. Answers false where the name is taken.
-    pub fn create(&self, path: &str, bytes: &[u8]) -> Result<bool, TrainError> {
-        let file = self.at(path);
-        if file.exists() {
+    pub fn create(&self, path: &str, bytes: impl Into<Bytes>) -> Result<bool, TrainError> {
+        if self.exists(path)? {
             return Ok(false);
         }
-        self.put_file(&file, bytes)?;
+        self.put(path, bytes)?;
         Ok(true)
     }
 
-    pub(super) fn manifests<T: for<'de> Deserialize<'de>>(&self, folder: &str) -> Result<Vec<T>, TrainError> {
-        let folder = self.at(folder);
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(TrainError::disk("listing", &folder)(e)),
-        };
+    fn folders(&self, of: &str) -> Result<Vec<String>, TrainError> {
+        let (_, folders) = wait(self.store.names_in(of))?;
+        Ok(folders.iter().map(|name| format!("{of}/{name}")).collect())
+    }
+
+    /// The manifest of every folder that has one: without it nothing was published.
+    pub(super) fn manifests<T: for<'de> Deserialize<'de>>(&self, of: &str) -> Result<Vec<T>, TrainError> {
         let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(TrainError::disk("listing", &folder))?;
-            // A folder that was left half written is not a version.
-            if entry.file_name().to_string_lossy().starts_with('.') {
+        for folder in self.folders(of)? {
+            let path = format!("{folder}/{}", paths::MANIFEST);
+            let Some(bytes) = self.read_if_there(&path)? else {
                 continue;
-            }
-            let file = entry.path().join(paths::MANIFEST);
-            if let Ok(bytes) = fs::read(&file) {
-                let damaged = |e: serde_json::Error| TrainError::Damaged {
-                    path: file.display().to_string(),
-                    message: e.to_string(),
-                };
-                found.push(serde_json::from_slice(&bytes).map_err(damaged)?);
-            }
+            };
+            let damaged = |e: serde_json::Error| TrainError::Damaged {
+                path,
+                message: e.to_string(),
+            };
+            found.push(serde_json::from_slice(&bytes).map_err(damaged)?);
         }
         Ok(found)
     }
 
-    /// Writes a folder whole, or not at all.
-    pub(super) fn put_folder(&self, target: &Path, files: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
-        self.still_ours("publishing")?;
-        let above = parent(target)?;
-        fs::create_dir_all(above).map_err(TrainError::disk("making", above))?;
-        let staged = self.staged(target)?;
-        let written = (|| {
-            match fs::create_dir(&staged) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(TrainError::disk("making", &staged)(error));
-                }
-                _ => {}
-            }
-            for (name, bytes) in files {
-                write_synced(&staged.join(name), bytes)?;
-            }
-            sync_folder(&staged)?;
-            self.name(&staged, target)
-        })();
-        if written.is_err() {
-            // Room for the next try; the error below is the one to report.
-            let _ = fs::remove_dir_all(&staged);
+    /// Writes a folder: it counts when `manifest` is there, which is written last.
+    pub(super) fn put_folder(
+        &self,
+        folder: &str,
+        files: Vec<(String, Vec<u8>)>,
+        manifest: Vec<u8>,
+    ) -> Result<(), TrainError> {
+        for (name, bytes) in files {
+            self.put(&format!("{folder}/{name}"), bytes)?;
         }
-        written
+        self.put(&format!("{folder}/{}", paths::MANIFEST), manifest)
+    }
+}
+
+fn fenced(error: ClaimError, doing: &'static str, epoch: &Epoch) -> TrainError {
+    match error {
+        ClaimError::Store(error) => error.into(),
+        ClaimError::Withdrawn { .. } => TrainError::Fenced {
+            doing,
+            attempt: epoch.attempt,
+        },
     }
 }
 
 /// JSON as it is stored.
 pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
     serde_json::to_vec_pretty(value).map_err(|e| TrainError::Start(format!("writing JSON: {e}")))
-}
-
-fn parent(path: &Path) -> Result<&Path, TrainError> {
-    path.parent()
-        .ok_or_else(|| TrainError::Start(format!("{} has no folder", path.display())))
-}
-
-pub(super) fn name_of(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    let mut file = File::create(path).map_err(TrainError::disk("creating", path))?;
-    file.write_all(bytes).map_err(TrainError::disk("writing", path))?;
-    file.sync_all().map_err(TrainError::disk("syncing", path))
-}
-
-fn sync_folder(path: &Path) -> Result<(), TrainError> {
-    File::open(path)
-        .and_then(|folder| folder.sync_all())
-        .map_err(TrainError::disk("syncing", path))
 }

@@ -8,7 +8,7 @@ use grpo_model::weights::{self, Weights};
 use grpo_records::paths;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 
-use super::store::{Store, json, lineage_number, sha256};
+use super::store::{TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
 
 /// Weights versions kept beside the initial one: what a replica that boots may still ask for.
@@ -49,7 +49,7 @@ impl Form<'_> {
     }
 }
 
-impl Store {
+impl TrainerStore {
     /// Every published version.
     pub fn versions(&self) -> Result<Vec<WeightsManifest>, TrainError> {
         self.manifests(paths::WEIGHTS)
@@ -68,10 +68,10 @@ impl Store {
     ) -> Result<(WeightsManifest, String), TrainError> {
         let version = paths::weights_version(lineage, step);
         let tensors_sha256 = weights::checksum(weights);
-        let target = self.at(&paths::weights(&version));
-        if let Ok(bytes) = fs::read(target.join(paths::MANIFEST)) {
+        let target = paths::weights(&version);
+        if let Some(bytes) = self.read_if_there(&paths::weights_manifest(&version))? {
             let damaged = |message: String| TrainError::Damaged {
-                path: target.display().to_string(),
+                path: target.clone(),
                 message,
             };
             let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
@@ -99,8 +99,7 @@ impl Store {
         };
         let text = json(&manifest)?;
         let checksum = sha256(&text);
-        files.push((paths::MANIFEST.to_owned(), text));
-        self.put_folder(&target, &files)?;
+        self.put_folder(&target, files, text)?;
         Ok((manifest, checksum))
     }
 
@@ -110,8 +109,7 @@ impl Store {
         let mut all = self.versions()?;
         all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
         for old in all.iter().rev().skip(WEIGHTS_KEPT).filter(|version| version.step > 0) {
-            let folder = self.at(&paths::weights(&old.version));
-            self.take_away(&folder)?;
+            self.take_away(&paths::weights(&old.version))?;
         }
         Ok(())
     }

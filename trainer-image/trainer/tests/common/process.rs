@@ -14,8 +14,8 @@ use grpo_crds::GrpoRun;
 use grpo_model::weights;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;
-use grpo_records::{fixture, paths};
-use grpo_trainer::state::{Store, sha256};
+use grpo_records::{RunStore, fixture, paths};
+use grpo_trainer::state::{TrainerStore, sha256};
 
 pub const STEPS: u32 = 9;
 /// Long enough for them to notice, where they can.
@@ -25,7 +25,7 @@ const OTHERS_GO_AFTER: Duration = Duration::from_millis(200);
 pub struct Run {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
-    pub store: Store,
+    pub store: TrainerStore,
 }
 
 impl Run {
@@ -79,7 +79,7 @@ impl Run {
         config.model_path = model.display().to_string();
         std::fs::write(root.join("run.json"), serde_json::to_vec(&config).unwrap()).unwrap();
 
-        let store = Store::new(root.join("store"));
+        let store = TrainerStore::new(RunStore::make(&root.join("store")).unwrap());
         for step in 1..=STEPS {
             fixture::write_batch(&root.join("store"), &mut super::batch(step));
         }
@@ -88,6 +88,35 @@ impl Run {
             root,
             store,
         }
+    }
+
+    /// Where a file of the store lies.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.root.join("store").join(path)
+    }
+
+    /// From now on a rank, the first of its pod, sees another store: a copy of this one, which `change` then changes.
+    pub fn gives_rank_its_own_store(&self, rank: u32, change: impl FnOnce(&Path)) {
+        let own = self.root.join(format!("store-{rank}"));
+        let copied = Command::new("cp")
+            .arg("-a")
+            .arg(self.at(""))
+            .arg(&own)
+            .status()
+            .unwrap();
+        assert!(copied.success());
+        change(&own);
+        let config = std::fs::read(self.root.join("run.json")).unwrap();
+        let mut config: RunConfig = serde_json::from_slice(&config).unwrap();
+        config.store_path = own.display().to_string();
+        let to = self.root.join(format!("run-{rank}.json"));
+        std::fs::write(to, serde_json::to_vec(&config).unwrap()).unwrap();
+    }
+
+    /// What a rank is started with.
+    fn config(&self, rank: u32) -> PathBuf {
+        let own = self.root.join(format!("run-{rank}.json"));
+        if own.exists() { own } else { self.root.join("run.json") }
     }
 
     pub fn manifest(&self, version: &str) -> WeightsManifest {
@@ -153,7 +182,7 @@ impl Attempt {
         let ranks = present.zip(&doors).map(|(pod, door)| {
             Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
                 .args(["serve", "--listen", door, "--config"])
-                .arg(run.root.join("run.json"))
+                .arg(run.config(pod * each))
                 .arg("--termination-log")
                 .arg(last_words.join(pod.to_string()))
                 .env("RANK", (pod * each).to_string())

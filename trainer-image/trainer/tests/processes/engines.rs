@@ -68,7 +68,7 @@ fn an_adapter_is_published_for_a_real_vllm() {
     crate::common::process::until(|| attempt.state().checkpoint_step == STEPS);
     drop(attempt);
     let version = paths::weights_version("l1", STEPS);
-    let published = run.store.at(&paths::weights(&version));
+    let published = run.at(&paths::weights(&version));
     copy(&published, &tiny().join("adapters").join(version));
     copy(&run.root.join("store"), &tiny().join("store"));
 }

@@ -1,6 +1,7 @@
 //! The process as a run's pods start it: two ranks, orders over HTTP, deaths, and what comes back.
 
 use std::net::TcpStream;
+use std::path::Path;
 
 use crate::common::process::{Attempt, Run, STEPS, checksum, exists, until};
 use grpo_records::paths;
@@ -187,7 +188,7 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     drop(attempt);
 
     // As if another machine's arithmetic had published step 2.
-    let path = run.store.at(&paths::weights_manifest("l1-v2"));
+    let path = run.at(&paths::weights_manifest("l1-v2"));
     let other = WeightsManifest {
         tensors_sha256: "00".repeat(32),
         ..run.manifest("l1-v2")
@@ -203,10 +204,10 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     drop(attempt);
 
     // A replay that was cut short is taken up where its lineage left off, and ends where the run was.
-    let weights = run.store.at(paths::WEIGHTS);
+    let weights = run.at(paths::WEIGHTS);
     std::fs::remove_dir_all(weights.join("l2-v4")).unwrap();
     std::fs::remove_dir_all(weights.join("l2-v3")).unwrap();
-    let staged = run.store.at(paths::STAGING).join("uid-1_2_0/l2-v3");
+    let staged = run.at(paths::STAGING).join("uid-1_2_0/l2-v3");
     std::fs::create_dir_all(&staged).unwrap();
     let attempt = Attempt::start(&run, 3, 1);
     assert_eq!((attempt.state().step, attempt.state().phase), (4, TrainerPhase::Idle));
@@ -222,15 +223,15 @@ fn a_version_that_was_removed_is_still_compared_with() {
         attempt.step(&run, step);
     }
     drop(attempt);
-    let weights = run.store.at(paths::WEIGHTS);
+    let weights = run.at(paths::WEIGHTS);
     assert!(exists(&weights, "l1-v0") && !exists(&weights, "l1-v1") && exists(&weights, "l1-v2"));
-    std::fs::remove_dir_all(run.store.at(paths::CHECKPOINTS)).unwrap();
+    std::fs::remove_dir_all(run.at(paths::CHECKPOINTS)).unwrap();
 
     let other = StepMetrics {
         tensors_sha256: "00".repeat(32),
         ..run.metrics(1)
     };
-    std::fs::write(run.store.at(&paths::trainer_metrics(1)), json(&other).unwrap()).unwrap();
+    std::fs::write(run.at(&paths::trainer_metrics(1)), json(&other).unwrap()).unwrap();
     assert_eq!(Attempt::start(&run, 2, 1).state().weights, format!("l2-v{STEPS}"));
 }
 
@@ -331,10 +332,67 @@ fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     }
     assert_eq!(run.store.versions().unwrap(), before);
     assert_eq!(run.store.checkpoints().unwrap(), checkpoints);
-    assert!(!run.store.at(&paths::trainer_metrics(2)).exists());
+    assert!(!run.at(&paths::trainer_metrics(2)).exists());
     newer.step(&run, 2);
     // Nor does it come back under its old number.
     let mut again = Attempt::begin(&run, 1, 1, 0..1);
     assert_eq!(again.ranks[0].wait().unwrap().code(), Some(1));
     newer.step(&run, 3);
+}
+
+/// A run with a checkpoint of step 2 and one of step 4, whose ranks have ended.
+fn run_with_two_checkpoints() -> Run {
+    let run = Run::new(2);
+    let mut attempt = Attempt::start(&run, 1, 2);
+    for step in 1..=4 {
+        attempt.step(&run, step);
+    }
+    until(|| attempt.state().checkpoint_step == 4);
+    attempt.kill(1);
+    run
+}
+
+#[test]
+fn where_a_rank_cannot_read_the_checkpoint_that_rank_0_chose_all_ranks_refuse_together() {
+    let missing = |own: &Path| std::fs::remove_dir_all(own.join(paths::checkpoint("l1", 4))).unwrap();
+    let damaged = |own: &Path| {
+        let shard = own.join(paths::checkpoint_rank("l1", 4, 1, 2));
+        let mut bytes = std::fs::read(&shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(shard, bytes).unwrap();
+    };
+    let run = run_with_two_checkpoints();
+    let before = run.store.versions().unwrap();
+    for (number, change) in [(2, &missing as &dyn Fn(&Path)), (3, &damaged)] {
+        let _ = std::fs::remove_dir_all(run.root.join("store-1"));
+        run.gives_rank_its_own_store(1, change);
+        let mut attempt = Attempt::begin(&run, number, 2, 0..2);
+        let said = attempt.takes_orders().unwrap_err();
+        assert!(
+            said.contains("ranks [1] cannot read checkpoints/l1-s000004") && said.contains("mount the same volume"),
+            "{said}"
+        );
+        for rank in &mut attempt.ranks {
+            assert_eq!(rank.wait().unwrap().code(), Some(1));
+        }
+        assert_eq!(run.store.versions().unwrap(), before);
+    }
+}
+
+#[test]
+fn all_ranks_go_on_from_what_rank_0_sees_where_another_sees_more() {
+    let run = run_with_two_checkpoints();
+    run.gives_rank_its_own_store(1, |_| {});
+    // Rank 0 does not see the newer one.
+    std::fs::remove_dir_all(run.at(&paths::checkpoint("l1", 4))).unwrap();
+    let published = run.manifest("l1-v4");
+    let attempt = Attempt::start(&run, 2, 2);
+    let state = attempt.state();
+    assert_eq!(
+        (state.step, state.checkpoint_step, state.weights.as_str()),
+        (4, 2, "l1-v4"),
+        "the steps after 2 are replayed by both, with the same bits"
+    );
+    assert_eq!(run.manifest("l1-v4"), published);
+    attempt.step(&run, 5);
 }

@@ -7,7 +7,7 @@ use crate::common::{algorithm, batch, family_config, flat, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
-use grpo_records::{Batch, ExpertsSpan};
+use grpo_records::{Batch, ExpertsSpan, RunStore};
 use grpo_trainer::TrainError;
 use grpo_trainer::grpo;
 use grpo_trainer::initial::initial_weights;
@@ -15,7 +15,7 @@ use grpo_trainer::loss_fn::{LossGrad, Model};
 use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::mini_batch::MiniBatch;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Store, sha256};
+use grpo_trainer::state::sha256;
 use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
@@ -127,7 +127,7 @@ fn what_is_packed_goes_through_the_experts_that_each_row_s_tokens_went_through()
 
     for (budget, kept) in [(4096, true), (4096, false), (5, true), (5, false)] {
         let mut model = alone();
-        model.replays = Some(Store::new(folder.path().to_owned()));
+        model.replays = Some(RunStore::existing(folder.path()).unwrap());
         model.micro_batch_tokens = budget;
         if !kept {
             model.activation_bytes = 0;
@@ -143,7 +143,7 @@ fn what_is_packed_goes_through_the_experts_that_each_row_s_tokens_went_through()
 }
 
 fn stepped(model: &mut Sharded, root: &Path, algorithm: &Algorithm) -> Vec<f32> {
-    model.replays = Some(Store::new(root.to_owned()));
+    model.replays = Some(RunStore::existing(root).unwrap());
     for step in 1..=2 {
         grpo::step(model, &recorded(root, step), "batch", algorithm, 0).unwrap();
     }
@@ -165,7 +165,7 @@ fn two_ranks_repeat_an_engine_s_choices_as_one_does_and_old_logprobs_are_of_the_
         assert!(apart < 1e-5, "{apart:e}");
     }
     let mut model = alone();
-    model.replays = Some(Store::new(folder.path().to_owned()));
+    model.replays = Some(RunStore::existing(folder.path()).unwrap());
     let still = Algorithm {
         old_logprobs: OldLogprobs::Recompute,
         mini_batches: 2,
@@ -185,7 +185,7 @@ fn the_base_model_goes_its_own_way() {
     let rows = rows(folder.path());
     let mut model = alone();
     model.base_is_here();
-    model.replays = Some(Store::new(folder.path().to_owned()));
+    model.replays = Some(RunStore::existing(folder.path()).unwrap());
     let said = |model: &Sharded, which: Model| {
         let mini_batch = MiniBatch::new(rows.clone(), model).unwrap();
         let mut all = Vec::new();
@@ -205,7 +205,7 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     let mut model = alone();
-    model.replays = Some(Store::new(root.to_owned()));
+    model.replays = Some(RunStore::existing(root).unwrap());
     let before = flat(&model.weights().unwrap());
     let mut refused = |spoil: &dyn Fn(&mut ExpertsSpan, &Path), words: &[&str]| {
         let mut batch = recorded(root, 1);
@@ -226,7 +226,7 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
     };
     refused(
         &|_, file| std::fs::remove_file(file).unwrap(),
-        &["experts", "No such file"],
+        &["experts", "not in the store"],
     );
     refused(
         &|span, file| rewritten(span, file, &|bytes| bytes.truncate(bytes.len() - 1)),
@@ -275,7 +275,7 @@ fn a_record_that_one_rank_cannot_read_is_refused_by_all() {
             }
         }
         let mut model = mixture(group);
-        model.replays = Some(Store::new(root.to_owned()));
+        model.replays = Some(RunStore::existing(root).unwrap());
         let error = grpo::step(&mut model, &batch, "batch", &algorithm(), 0).unwrap_err();
         model.group.barrier().unwrap();
         error

@@ -1,15 +1,26 @@
 //! Checkpoints, published versions, and batches that are refused.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::common::{algorithm, alone, batch, flat, model, ranks, steps};
+use async_trait::async_trait;
+use futures::stream::BoxStream;
 use grpo_model::weights::{Weights, checksum};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;
-use grpo_records::paths;
+use grpo_records::{RunStore, paths};
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, Store};
+use grpo_trainer::state::{Epoch, Form, TrainerStore};
 use grpo_trainer::{TrainError, grpo};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult,
+};
 
-fn save(store: &Store, model: &Sharded, step: u32) {
+fn save(store: &TrainerStore, model: &Sharded, step: u32) {
     store.write_shards(model, "l1", step).unwrap();
     model.group.barrier().unwrap();
     if model.group.rank() == 0 {
@@ -17,7 +28,7 @@ fn save(store: &Store, model: &Sharded, step: u32) {
     }
 }
 
-fn load(store: &Store, group: Group) -> Sharded {
+fn load(store: &TrainerStore, group: Group) -> Sharded {
     let mut model = model(group);
     store
         .load(&mut model, &store.newest_checkpoint().unwrap().unwrap())
@@ -28,7 +39,7 @@ fn load(store: &Store, group: Group) -> Sharded {
 #[test]
 fn a_checkpoint_goes_on_with_the_same_bits_at_any_world() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(folder.path().to_owned());
+    let store = TrainerStore::existing(folder.path()).unwrap();
     let mut straight = alone();
     steps(&mut straight, 1..=2);
     save(&store, &straight, 2);
@@ -60,7 +71,7 @@ fn a_checkpoint_goes_on_with_the_same_bits_at_any_world() {
 #[test]
 fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(folder.path().to_owned());
+    let store = TrainerStore::existing(folder.path()).unwrap();
     let mut model = alone();
     steps(&mut model, 1..=1);
     save(&store, &model, 1);
@@ -68,7 +79,7 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     save(&store, &model, 2);
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
 
-    let shard = store.at(&paths::checkpoint_rank("l1", 2, 0, 1));
+    let shard = folder.path().join(paths::checkpoint_rank("l1", 2, 0, 1));
     let bytes = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
@@ -120,7 +131,7 @@ fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
 #[test]
 fn a_published_name_means_its_weights_for_good() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(folder.path().to_owned());
+    let store = TrainerStore::existing(folder.path()).unwrap();
     let mut model = alone();
     let weights = model.weights().unwrap();
     let publish =
@@ -139,10 +150,87 @@ fn a_published_name_means_its_weights_for_good() {
     assert_eq!(store.versions().unwrap(), [first.0]);
 }
 
+/// A volume without room, while `full` says so.
+#[derive(Debug)]
+struct Volume {
+    files: LocalFileSystem,
+    full: Arc<AtomicBool>,
+}
+
+impl Volume {
+    fn room(&self) -> object_store::Result<()> {
+        let source = Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull));
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(object_store::Error::Generic { store: "local", source }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.files.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Volume {
+    async fn put_opts(&self, to: &Path, bytes: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
+        self.room()?;
+        self.files.put_opts(to, bytes, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        to: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.room()?;
+        self.files.put_multipart_opts(to, options).await
+    }
+
+    async fn get_opts(&self, from: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        self.files.get_opts(from, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.files.delete_stream(paths)
+    }
+
+    fn list(&self, below: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.files.list(below)
+    }
+
+    async fn list_with_delimiter(&self, below: Option<&Path>) -> object_store::Result<ListResult> {
+        self.files.list_with_delimiter(below).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+        self.files.copy_opts(from, to, options).await
+    }
+}
+
+impl grpo_records::Store for Volume {
+    fn objects(&self) -> &dyn ObjectStore {
+        self
+    }
+
+    fn location(&self) -> String {
+        "a volume that may be full".to_owned()
+    }
+}
+
 #[test]
 fn a_full_disk_is_said_and_leaves_what_was_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::new(folder.path().to_owned());
+    let (folder, full) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
+    let volume: Arc<dyn grpo_records::Store> = Arc::new(Volume {
+        files: LocalFileSystem::new_with_prefix(folder.path()).unwrap(),
+        full: full.clone(),
+    });
+    let store = TrainerStore::new(volume.into());
     let mut model = alone();
     steps(&mut model, 1..=1);
     save(&store, &model, 1);
@@ -151,17 +239,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
         .unwrap();
     steps(&mut model, 2..=2);
 
-    // Whatever is written to /dev/full finds no room.
-    let full = |path: &std::path::Path| {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink("/dev/full", path).unwrap();
-    };
-    let shard = store.at(&paths::checkpoint_rank("l1", 2, 0, 1));
-    let shard_staged = format!(".{}-{}", std::process::id(), shard.file_name().unwrap().display());
-    full(&shard.with_file_name(shard_staged));
-    let staged = format!(".{}-l1-v2", std::process::id());
-    full(&store.at(paths::WEIGHTS).join(&staged).join("model.safetensors"));
-
+    full.store(true, Ordering::Relaxed);
     let weights = model.weights().unwrap();
     for error in [
         store.write_shards(&model, "l1", 2).unwrap_err(),
@@ -170,20 +248,21 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
             .unwrap_err(),
     ] {
         let message = error.to_string();
-        assert!(
-            matches!(error, TrainError::Disk { .. }) && message.contains("No space left"),
-            "{message}"
-        );
-        assert!(
-            message.contains("safetensors") && message.contains("enlarge its claim"),
-            "{message}"
-        );
+        assert!(matches!(error, TrainError::Store(_)), "{message}");
+        for part in [
+            "safetensors",
+            "no storage space",
+            "enlarge its claim",
+            "nothing published before",
+        ] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
     }
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
     assert_eq!(store.versions().unwrap(), [published]);
-    assert!(!store.at(paths::WEIGHTS).join(staged).exists());
 
     // Room again: the next attempt tidies up, and both go through.
+    full.store(false, Ordering::Relaxed);
     store.sweep().unwrap();
     save(&store, &model, 2);
     store
@@ -198,16 +277,36 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     );
 }
 
-fn rank(root: &std::path::Path, run: &str, attempt: u32) -> Store {
+#[test]
+fn a_version_counts_when_its_manifest_is_there_and_what_has_none_is_tidied_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let model = alone();
+    let weights = model.weights().unwrap();
+    let publish = || {
+        store
+            .publish(&weights, Form::Model(folder.path()), "l1", 1, None)
+            .unwrap()
+    };
+    let (first, _) = publish();
+    // As a process leaves it that ends before the manifest.
+    std::fs::remove_file(folder.path().join(paths::weights_manifest("l1-v1"))).unwrap();
+    assert_eq!(store.versions().unwrap(), []);
+    store.sweep().unwrap();
+    assert!(!folder.path().join(paths::weights("l1-v1")).exists());
+    assert_eq!(publish().0, first);
+}
+
+fn rank(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
     let epoch = Epoch {
         run: run.to_owned(),
         attempt,
         rank: 0,
     };
-    Store::of_attempt(root.to_owned(), epoch)
+    TrainerStore::of_attempt(RunStore::existing(root).unwrap(), epoch)
 }
 
-fn started(root: &std::path::Path, run: &str, attempt: u32) -> Store {
+fn started(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
     let store = rank(root, run, attempt);
     store.fence().unwrap();
     store.begin().unwrap();
@@ -234,7 +333,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
         // Also what has its name already.
         old.write_shards(&model, "l1", 1),
         old.seal(&model, "l1", 1, 1),
-        old.create("metrics/trainer/000002.json", b"{}").map(|_| ()),
+        old.create("metrics/trainer/000002.json", &b"{}"[..]).map(|_| ()),
         old.prune_versions(),
         old.sweep(),
     ];
@@ -258,9 +357,9 @@ fn an_earlier_attempt_of_the_same_run_does_not_begin_and_a_run_made_again_does()
         rank(folder.path(), "uid-1", 9).fence(),
         Err(TrainError::Fenced { attempt: 9, .. })
     ));
-    newer.create("still", b"ours").unwrap();
+    newer.create("still", &b"ours"[..]).unwrap();
 
     let again = started(folder.path(), "uid-2", 1);
-    again.create("now", b"ours").unwrap();
-    assert!(newer.create("late", b"").is_err());
+    again.create("now", &b"ours"[..]).unwrap();
+    assert!(newer.create("late", &b""[..]).is_err());
 }

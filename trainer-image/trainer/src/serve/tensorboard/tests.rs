@@ -19,7 +19,8 @@ fn events(mut bytes: &[u8]) -> Vec<Event> {
 #[test]
 fn a_file_says_its_version_where_it_begins_and_every_number_of_every_step() {
     let folder = tempfile::tempdir().unwrap();
-    let mut curves = Curves::begin(folder.path(), 2, 7).unwrap();
+    let store = RunStore::existing(folder.path()).unwrap();
+    let curves = Curves::begin(store.clone(), 2, 7).unwrap();
     for step in [7, 8] {
         let metrics = StepMetrics {
             step,
@@ -28,9 +29,9 @@ fn a_file_says_its_version_where_it_begins_and_every_number_of_every_step() {
         };
         curves.show(&metrics).unwrap();
     }
-    let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-    assert!(file.to_str().unwrap().contains("tfevents") && file.to_str().unwrap().ends_with("attempt-2"));
-    let events = events(&fs::read(file).unwrap());
+    let files = wait(store.files_below(paths::TENSORBOARD)).unwrap();
+    assert!(files.len() == 1 && files[0].contains("tfevents") && files[0].ends_with("attempt-2"));
+    let events = events(&wait(store.bytes(&files[0])).unwrap());
     assert_eq!(events[0].what, Some(What::FileVersion("brain.Event:2".into())));
     assert_eq!(
         (events[1].step, &events[1].what),
