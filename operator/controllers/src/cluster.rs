@@ -2,15 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use grpo_operator_core::{
-    desired_object::{DesiredObject, Keep},
-    digest::number,
-    names,
-};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
+use grpo_operator_core::{names, ownership::is_owned_by};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
     core::ApiResource,
     runtime::events::{Event, Recorder, Reporter},
 };
@@ -20,7 +16,6 @@ use serde_json::{Value, json};
 use crate::{
     applied::{Applied, Key},
     error::Error,
-    parent::Parent,
 };
 
 /// The way to the API server.
@@ -62,96 +57,8 @@ impl Events {
 }
 
 impl Cluster {
-    fn dynamic(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
+    pub(crate) fn dynamic(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, resource)
-    }
-
-    /// Makes a child what it should be. Costs no request when it already is.
-    pub async fn apply(&self, namespace: &str, desired: &DesiredObject) -> Result<(), Error> {
-        let what = || format!("{} {namespace}/{}", desired.kind(), desired.name);
-        let key = key(namespace, desired);
-        let content = match desired.keep {
-            Keep::Applied => number(&desired.object),
-            Keep::CreatedOnce => number(&desired.object["metadata"]["ownerReferences"]),
-        };
-        if self.applied.is_current(&key, content) {
-            return Ok(());
-        }
-        let api = self.dynamic(namespace, &desired.resource);
-        let source_error = |source| Error::Apply {
-            what: what(),
-            source: Box::new(source),
-        };
-        let version = match desired.keep {
-            Keep::Applied => {
-                let params = PatchParams::apply(names::FIELD_MANAGER).force();
-                let applied = api
-                    .patch(&desired.name, &params, &Patch::Apply(&desired.object))
-                    .await
-                    .map_err(source_error)?;
-                applied.resource_version()
-            }
-            Keep::CreatedOnce => {
-                let object: DynamicObject = serde_json::from_value(desired.object.clone())
-                    .map_err(|source| Error::Json { what: what(), source })?;
-                match api.create(&creation(), &object).await {
-                    Ok(created) => created.resource_version(),
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                        // That of a deleted object of the same name is about to go too: it must not be taken for ours.
-                        let existing = api
-                            .get_metadata_opt(&desired.name)
-                            .await
-                            .map_err(|source| Error::Read {
-                                what: what(),
-                                source: Box::new(source),
-                            })?;
-                        match existing.filter(|existing| is_owned_as(&existing.metadata, &desired.object)) {
-                            Some(existing) => existing.metadata.resource_version,
-                            None => return Err(Error::NameTaken { what: what() }),
-                        }
-                    }
-                    Err(source) => return Err(source_error(source)),
-                }
-            }
-        };
-        self.applied.record(key, content, version, owner_of(desired));
-        Ok(())
-    }
-
-    /// Looks again at the next apply, whatever is remembered: for what no watch reports.
-    pub fn distrust(&self, namespace: &str, desired: &DesiredObject) {
-        self.applied.forget(&key(namespace, desired));
-    }
-
-    /// Makes a pod. A pod of this name that the same owner already has is as good.
-    pub async fn create_pod(&self, namespace: &str, owner: &str, desired: &DesiredObject) -> Result<(), Error> {
-        let what = || format!("Pod {namespace}/{}", desired.name);
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let pod: Pod =
-            serde_json::from_value(desired.object.clone()).map_err(|source| Error::Json { what: what(), source })?;
-        match pods.create(&creation(), &pod).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                let existing = pods
-                    .get_metadata_opt(&desired.name)
-                    .await
-                    .map_err(|source| Error::Read {
-                        what: what(),
-                        source: Box::new(source),
-                    })?;
-                let ours = existing
-                    .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && is_owned_by(&pod.metadata, owner));
-                if ours {
-                    Ok(())
-                } else {
-                    Err(Error::NameTaken { what: what() })
-                }
-            }
-            Err(source) => Err(Error::Create {
-                what: what(),
-                source: Box::new(source),
-            }),
-        }
     }
 
     /// Deletes an object; it is fine when there is none.
@@ -179,6 +86,28 @@ impl Cluster {
                 what: format!("{} {namespace}/{name}", K::kind(&())),
                 source: Box::new(source),
             }),
+        }
+    }
+
+    /// Deletes an object if its controller has this uid. An object of another owner stays.
+    pub async fn delete_owned<K>(&self, namespace: &str, name: &str, owner: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let existing = api.get_metadata_opt(name).await.map_err(|source| Error::Read {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })?;
+        match existing.filter(|existing| is_owned_by(&existing.metadata, owner)) {
+            Some(existing) => {
+                self.delete::<K>(namespace, name, existing.metadata.uid.as_deref())
+                    .await
+            }
+            None => Ok(()),
         }
     }
 
@@ -270,35 +199,4 @@ impl Cluster {
             }
         }
     }
-}
-
-fn key(namespace: &str, desired: &DesiredObject) -> Key {
-    Key::of(desired.kind(), namespace, &desired.name)
-}
-
-fn owner_of(desired: &DesiredObject) -> Option<Parent> {
-    let metadata = serde_json::from_value(desired.object["metadata"].clone()).ok()?;
-    Parent::of_owned(&metadata)
-}
-
-fn creation() -> PostParams {
-    PostParams {
-        field_manager: Some(names::FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    }
-}
-
-/// Whether an object's controller is the one with this uid.
-pub fn is_owned_by(metadata: &kube::core::ObjectMeta, uid: &str) -> bool {
-    metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .any(|owner| owner.uid == uid && owner.controller == Some(true))
-}
-
-/// Whether an object has the owner that a child is made with.
-fn is_owned_as(metadata: &kube::core::ObjectMeta, desired: &Value) -> bool {
-    let owner = &desired["metadata"]["ownerReferences"][0]["uid"];
-    owner.as_str().is_some_and(|uid| is_owned_by(metadata, uid))
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use grpo_operator_core::ownership::NameTaken;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("failed to read {what}: {source}")]
@@ -18,10 +20,8 @@ pub enum Error {
     Delete { what: String, source: Box<kube::Error> },
     #[error("failed to write the status of {what}: {source}")]
     Status { what: String, source: Box<kube::Error> },
-    #[error(
-        "{what} belongs to something else (or to a deleted object of the same name, whose pods are still going); it is waited for"
-    )]
-    NameTaken { what: String },
+    #[error(transparent)]
+    NameTaken(#[from] NameTaken),
     #[error("failed to write {what} as JSON: {source}")]
     Json { what: String, source: serde_json::Error },
     #[error("{what} has no name, namespace or uid")]
@@ -41,7 +41,7 @@ impl Error {
             Self::Create { .. } => "CreateFailed",
             Self::Delete { .. } => "DeleteFailed",
             Self::Status { .. } => "StatusFailed",
-            Self::NameTaken { .. } => "NameTaken",
+            Self::NameTaken(_) => "NameTaken",
             Self::Json { .. } => "NotJson",
             Self::Nameless { .. } => "Nameless",
             Self::Panicked { .. } => "OperatorFault",
@@ -57,7 +57,7 @@ impl Error {
                 matches!(**source, kube::Error::Api(_))
             }
             Self::Read { source, .. } => matches!(**source, kube::Error::SerdeError(_)),
-            Self::NameTaken { .. } | Self::Json { .. } | Self::Panicked { .. } => true,
+            Self::NameTaken(_) | Self::Json { .. } | Self::Panicked { .. } => true,
             _ => false,
         }
     }

@@ -20,6 +20,7 @@ mod grpo_run;
 mod inference_pool;
 mod lease;
 mod metrics;
+mod owned_objects;
 mod parent;
 mod pending_pods;
 mod sandbox_pool;

@@ -18,6 +18,7 @@ pub mod events;
 pub mod grpo_run;
 pub mod inference_pool;
 pub mod names;
+pub mod ownership;
 pub mod plan;
 pub mod pod_group;
 mod pod_parts;

@@ -8,13 +8,14 @@ use grpo_operator_core::{
         observation::RunObservation,
     },
     names::CLAIM_FIELD_MANAGER,
+    ownership::is_owned_by,
 };
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::read::group_key;
-use crate::{cluster::is_owned_by, context::Context, error::Error};
+use crate::{context::Context, error::Error};
 
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
@@ -33,11 +34,13 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
         cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
     }
     for (role, pod, facts) in &decision.create {
-        cluster.create_pod(&owner.namespace, &owner.uid, pod).await?;
+        cluster.create_pod(&owner.namespace, pod).await?;
         context.pending_pods.made(&group_key(&owner.uid, role), facts.clone());
     }
     for service in &decision.delete_services {
-        cluster.delete::<Service>(&owner.namespace, service, None).await?;
+        cluster
+            .delete_owned::<Service>(&owner.namespace, service, &owner.uid)
+            .await?;
     }
     if decision.delete_pools {
         delete_own_pools(seen, context).await?;
@@ -50,11 +53,13 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     Ok(())
 }
 
-/// A pool that was deleted by hand: no watch has told, because pools are read anew every time.
+/// A pool that was deleted by hand, or has another owner now: no watch has told, because pools are read anew every
+/// time.
 fn is_missed(seen: &RunObservation, desired: &DesiredObject) -> bool {
     let is = |kind: &str| desired.kind() == kind;
-    (is(&InferencePool::kind(&())) && seen.inference.is_none())
-        || (is(&SandboxPool::kind(&())) && seen.sandboxes.is_none())
+    let ours = |metadata: &kube::core::ObjectMeta| is_owned_by(metadata, &seen.owner.uid);
+    (is(&InferencePool::kind(&())) && !seen.inference.as_ref().is_some_and(|pool| ours(&pool.metadata)))
+        || (is(&SandboxPool::kind(&())) && !seen.sandboxes.as_ref().is_some_and(|pool| ours(&pool.metadata)))
 }
 
 /// A claim is taken against the version of the pool that was seen free: of two runs that see it free, one gets it.

@@ -19,7 +19,7 @@ pub async fn apply(seen: &InferencePoolObservation, decision: &Decision, context
         cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
     }
     for (pod, facts) in &decision.create {
-        cluster.create_pod(&owner.namespace, &owner.uid, pod).await?;
+        cluster.create_pod(&owner.namespace, pod).await?;
         context.pending_pods.made(&owner.uid, facts.clone());
     }
     if decision.release_claim {
