@@ -62,6 +62,8 @@ impl Rig {
             format!("--lease-name={LEASE}"),
             format!("--identity={account}"),
             "--log=warn,grpo_operator=info".to_owned(),
+            // Examples say what a later version executes; here nothing is executed.
+            "--admit-unsupported".to_owned(),
         ];
         let environment = vec![("KUBECONFIG".to_owned(), user.kubeconfig.display().to_string())];
         let operator = grpo_testing::program("grpo-operator").ok_or(RigError::NoOperator)?;

@@ -15,13 +15,15 @@ use crate::{
     cluster::Cluster,
     metrics::Metrics,
     pending_pods::PendingPods,
+    quotas::Quotas,
     store_volumes::StoreVolumes,
     watched_store::WatchedStores,
     watches::{ledgers::Ledgers, pods::PodIndex},
 };
 
-/// Between the reconciles of an object that fail.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
+/// Between the reconciles of an object that fail. What a person makes or corrects beside it is noticed within the
+/// longest.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// What every reconcile works with.
 pub struct Context {
@@ -30,6 +32,7 @@ pub struct Context {
     pub pods: Arc<PodIndex>,
     pub ledgers: Arc<Ledgers>,
     pub pending_pods: PendingPods,
+    pub quotas: Quotas,
     pub attempts: AttemptCounts,
     pub store_volumes: StoreVolumes,
     pub agents: Agents,
@@ -57,6 +60,7 @@ impl Context {
             pods,
             ledgers,
             pending_pods: PendingPods::default(),
+            quotas: Quotas::default(),
             attempts: AttemptCounts::default(),
             store_volumes: StoreVolumes::default(),
             agents: Agents::default(),
@@ -71,6 +75,7 @@ impl Context {
     /// Nothing needs to be known of this object any more.
     pub fn forget(&self, uid: &str) {
         self.pending_pods.forget(uid);
+        self.quotas.forget(uid);
         self.store_volumes.forget(uid);
         self.attempts.forget(uid);
     }

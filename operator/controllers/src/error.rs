@@ -49,6 +49,17 @@ impl Error {
         }
     }
 
+    /// What the API server said when it refused a pod because a ResourceQuota is used up.
+    pub fn quota_refusal(&self) -> Option<&str> {
+        let Self::Create { source, .. } = self else { return None };
+        match &**source {
+            kube::Error::Api(status) if status.is_forbidden() && status.message.contains("exceeded quota") => {
+                Some(&status.message)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a person can read about it in a condition: what the API server refused or nobody can read, not that it
     /// could not be reached.
     pub fn is_for_people(&self) -> bool {
@@ -62,3 +73,6 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,7 @@ mod metrics;
 mod owned_objects;
 mod parent;
 mod pending_pods;
+mod quotas;
 mod sandbox_pool;
 mod store_volumes;
 mod watched_store;

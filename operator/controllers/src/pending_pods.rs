@@ -48,6 +48,14 @@ impl PendingPods {
         seen
     }
 
+    /// A pod of the owner has been deleted again, perhaps before a watch showed it.
+    pub fn deleted(&self, owner: &str, pod: &str) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = made.get_mut(owner) {
+            waiting.retain(|made| made.facts.name != pod);
+        }
+    }
+
     /// Nothing needs to be known of this owner any more.
     pub fn forget(&self, owner: &str) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);

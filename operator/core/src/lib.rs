@@ -24,6 +24,7 @@ pub mod pod_group;
 mod pod_parts;
 pub mod pods;
 mod quantity;
+pub mod quota;
 pub mod sandbox_pool;
 pub mod settings;
 

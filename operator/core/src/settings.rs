@@ -32,6 +32,10 @@ pub struct Settings {
     /// When images are pulled, ours and those that runs name.
     #[arg(long, env = "GRPO_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     pub image_pull_policy: String,
+    /// Admit runs and pools with fields that driver, trainer and gateway of this version do not execute: for images of
+    /// another version. Default: they are refused.
+    #[arg(long, env = "GRPO_ADMIT_UNSUPPORTED")]
+    pub admit_unsupported: bool,
     /// RUST_LOG of the processes the operator starts.
     #[arg(long, env = "GRPO_PROCESS_LOG", default_value = "info")]
     pub process_log: String,
@@ -47,5 +51,13 @@ impl Settings {
             settings: Settings,
         }
         <Flags as clap::Parser>::parse_from(["test"]).settings
+    }
+
+    /// The same for an operator that admits what this version does not execute.
+    pub fn admitting_unsupported() -> Self {
+        Self {
+            admit_unsupported: true,
+            ..Self::for_tests()
+        }
     }
 }

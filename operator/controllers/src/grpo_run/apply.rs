@@ -7,7 +7,7 @@ use grpo_operator_core::{
         decision::{AdmissionStep, ClaimStep, Decision},
         observation::RunObservation,
     },
-    names::CLAIM_FIELD_MANAGER,
+    names::{CLAIM_FIELD_MANAGER, role},
     ownership::is_owned_by,
 };
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -32,6 +32,12 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     step_claim(seen, decision.claim, context).await?;
     for pod in &decision.delete_pods {
         cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+        for role in [role::DRIVER, role::TRAINER] {
+            context.pending_pods.deleted(&group_key(&owner.uid, role), pod);
+        }
+        if let Some(pool) = seen.own_inference().and_then(|pool| pool.metadata.uid.as_deref()) {
+            context.pending_pods.deleted(pool, pod);
+        }
     }
     for (role, pod, facts) in &decision.create {
         cluster.create_pod(&owner.namespace, pod).await?;

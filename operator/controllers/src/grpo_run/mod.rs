@@ -31,6 +31,15 @@ pub async fn control(
     controller::run(controller, context).await;
 }
 
+async fn reconcile_once(run: &GrpoRun, context: &Context) -> Result<Option<Duration>, Error> {
+    let seen = read::read(run, context).await?;
+    let decision = decide::decide(&seen, &context.settings);
+    apply::apply(&seen, &decision, context).await?;
+    let retry_in = decision.retry_in;
+    status::write(&seen, decision, context).await?;
+    Ok(retry_in)
+}
+
 impl Kind for GrpoRun {
     const HEALTH: &'static str = decision::PROVISIONED;
 
@@ -48,12 +57,11 @@ impl Kind for GrpoRun {
     }
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
-        let seen = read::read(self, context).await?;
-        let decision = decide::decide(&seen, &context.settings);
-        apply::apply(&seen, &decision, context).await?;
-        let retry_in = decision.retry_in;
-        status::write(&seen, decision, context).await?;
-        Ok(retry_in)
+        match reconcile_once(self, context).await {
+            // Decided anew: what is not on a node is given back.
+            Err(error) if context.quotas.refused(&read::maker(self), &error) => reconcile_once(self, context).await,
+            result => result,
+        }
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

@@ -1,15 +1,21 @@
 //! What there is of a run: its pods and attempts from memory, its pools and its volume from the API server.
 
-use grpo_crds::{GrpoRun, grpo_run::AccessMode};
+use grpo_crds::{
+    GrpoRun,
+    grpo_run::{AccessMode, Phase},
+};
 use grpo_operator_core::{
+    admission::whole,
     desired_object::Owner,
     grpo_run::observation::{RunObservation, StoreVolume},
+    inference_pool::replica_update::unbound,
     names::{self, role},
     pods::PodFacts,
+    quota::Maker,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use crate::{
     context::Context,
@@ -61,6 +67,8 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         store_node: None,
         gpu_memory: context.admission.gpu_memory(),
         verdict: context.admission.verdict(&owner.uid),
+        quota: None,
+        unbound_engines: Vec::new(),
         now: Timestamp::now(),
         run: run.clone(),
         owner,
@@ -74,7 +82,50 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         let pools = &context.watched.sandbox_pools;
         read.sandboxes = pools.read(&read.owner.namespace, read.sandboxes_name(), &parent).await;
     }
+    read.quota = context.quotas.ask(&maker(run), lacks_pods(&read));
+    if read.quota.as_ref().is_some_and(|wait| wait.refused) {
+        read.unbound_engines = unbound_engines(&read, context);
+    }
     Ok(read)
+}
+
+/// Who makes the run's pods, those of its own engines included.
+pub fn maker(run: &GrpoRun) -> Maker {
+    Maker {
+        namespace: run.namespace().unwrap_or_default(),
+        name: format!("{} {}", GrpoRun::kind(&()), run.name_any()),
+        uid: run.uid().unwrap_or_default(),
+    }
+}
+
+/// Whether pods of driver or trainer are to be made.
+fn lacks_pods(read: &RunObservation) -> bool {
+    let phase = read.run.status.as_ref().and_then(|status| status.phase);
+    let over = read.run.spec.suspend || matches!(phase, Some(Phase::Succeeded | Phase::Failed));
+    let groups = [(role::DRIVER, &read.driver_pods), (role::TRAINER, &read.trainer_pods)];
+    !over
+        && whole(&read.run).iter().any(|(role, wanted)| {
+            let group = groups.iter().find(|(name, _)| name == role);
+            group.is_some_and(|(_, pods)| pods.iter().filter(|pod| !pod.deleting).count() < *wanted as usize)
+        })
+}
+
+/// Pods of the run's own engines that are not on a node.
+fn unbound_engines(read: &RunObservation, context: &Context) -> Vec<String> {
+    let Some(pool) = read.own_inference() else {
+        return Vec::new();
+    };
+    let uid = pool.uid().unwrap_or_default();
+    let parent = Parent {
+        kind: Controlled::InferencePool,
+        namespace: read.owner.namespace.clone(),
+        name: pool.name_any(),
+    };
+    let pods = context.pods.pods(&parent, role::ENGINE).into_iter();
+    let pods = pods
+        .filter(|pod| pod.owner.as_deref() == Some(&uid))
+        .map(|pod| pod.facts);
+    unbound(&context.pending_pods.with_made(&uid, pods.collect()))
 }
 
 /// The key of a group's pods among the pending ones.

@@ -50,7 +50,10 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
         .done();
     let uid = run.uid().unwrap_or_default();
     let status = GrpoRunStatus {
-        phase: Some(Phase::Provisioning),
+        phase: Some(match is_true(&previous.conditions, ADMITTED) {
+            true => Phase::Provisioning,
+            false => Phase::Pending,
+        }),
         message: Some(shortened(&message)),
         observed_generation: run.metadata.generation,
         objective: previous.objective,

@@ -17,6 +17,7 @@ pub async fn apply(seen: &InferencePoolObservation, decision: &Decision, context
     }
     for pod in &decision.delete {
         cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+        context.pending_pods.deleted(&owner.uid, pod);
     }
     for (pod, facts) in &decision.create {
         cluster.create_pod(&owner.namespace, pod).await?;

@@ -71,6 +71,16 @@ pub async fn control(
     controller::run(controller, context).await;
 }
 
+async fn reconcile_once(pool: &InferencePool, context: &Context) -> Result<Option<Duration>, Error> {
+    let seen = read::read(pool, context).await?;
+    let decision = decide::decide(&seen, &context.settings);
+    apply::apply(&seen, &decision, context).await?;
+    let again = decision.again;
+    status::write(&seen, decision, context).await?;
+    let claimed = pool.status.as_ref().is_some_and(|status| status.claimed_by.is_some());
+    Ok(again.into_iter().chain(claimed.then_some(CLAIM_CHECK)).min())
+}
+
 impl Kind for InferencePool {
     const HEALTH: &'static str = decide::READY;
 
@@ -84,13 +94,11 @@ impl Kind for InferencePool {
     }
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
-        let seen = read::read(self, context).await?;
-        let decision = decide::decide(&seen, &context.settings);
-        apply::apply(&seen, &decision, context).await?;
-        let again = decision.again;
-        status::write(&seen, decision, context).await?;
-        let claimed = self.status.as_ref().is_some_and(|status| status.claimed_by.is_some());
-        Ok(again.into_iter().chain(claimed.then_some(CLAIM_CHECK)).min())
+        match reconcile_once(self, context).await {
+            // Decided anew: what is not on a node is given back.
+            Err(error) if context.quotas.refused(&read::maker(self), &error) => reconcile_once(self, context).await,
+            result => result,
+        }
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

@@ -1,13 +1,14 @@
 //! What there is of an InferencePool (`grpo.dev`): its pods from memory, and whether the run that claims it still does.
 
-use grpo_crds::{InferencePool, grpo_run::Phase};
+use grpo_crds::{GrpoRun, InferencePool, grpo_run::Phase};
 use grpo_operator_core::{
     desired_object::Owner,
     inference_pool::observation::InferencePoolObservation,
     names::{RUN, role},
+    quota::Maker,
 };
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use crate::{
     context::Context,
@@ -30,15 +31,36 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePo
         .map(|pod| pod.facts)
         .collect();
     let pods = context.pending_pods.with_made(&owner.uid, pods);
+    let living = pods.iter().filter(|pod| !pod.deleting).count();
+    let lacks = living < (pool.spec.replicas * pool.spec.engine.nodes()) as usize;
     Ok(InferencePoolObservation {
         agents: context.agents.statuses(&pods).await,
         pods,
         run: pool.labels().get(RUN).cloned(),
         claim_is_void: claim_is_void(pool, &owner.namespace, context).await,
+        quota: context.quotas.ask(&maker(pool), lacks),
         now: Timestamp::now(),
         pool: pool.clone(),
         owner,
     })
+}
+
+/// Who makes the pool's pods: with the run that it was made for, or by itself.
+pub fn maker(pool: &InferencePool) -> Maker {
+    let kinds = [GrpoRun::kind(&()), InferencePool::kind(&())];
+    let run = pool
+        .owner_references()
+        .iter()
+        .find(|owner| owner.controller == Some(true) && owner.kind == kinds[0]);
+    let (kind, name, uid) = match run {
+        Some(run) => (&kinds[0], run.name.clone(), run.uid.clone()),
+        None => (&kinds[1], pool.name_any(), pool.uid().unwrap_or_default()),
+    };
+    Maker {
+        namespace: pool.namespace().unwrap_or_default(),
+        name: format!("{kind} {name}"),
+        uid,
+    }
 }
 
 async fn claim_is_void(pool: &InferencePool, namespace: &str, context: &Context) -> bool {

@@ -13,3 +13,18 @@ fn a_made_pod_is_known_until_a_watch_shows_it() {
         "once seen, a watch that shows it no more is right"
     );
 }
+
+#[test]
+fn a_pod_that_is_deleted_before_a_watch_shows_it_is_forgotten() {
+    let pending = PendingPods::default();
+    for rank in [0, 1] {
+        pending.made("uid", PodFacts::just_made(format!("demo-trainer-1-{rank}"), 1, rank));
+    }
+    pending.deleted("uid", "demo-trainer-1-0");
+    let names: Vec<String> = pending
+        .with_made("uid", Vec::new())
+        .into_iter()
+        .map(|pod| pod.name)
+        .collect();
+    assert_eq!(names, ["demo-trainer-1-1"]);
+}

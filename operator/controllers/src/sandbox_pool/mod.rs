@@ -21,6 +21,9 @@ use crate::{
     parent::Parent,
 };
 
+/// While no gateway serves: no watch shows its Secret.
+const RECHECK: Duration = Duration::from_secs(30);
+
 /// Runs the controller until the process ends.
 pub async fn control(
     shown: impl Stream<Item = Result<DeserializeGuard<SandboxPool>, watcher::Error>> + Send + 'static,
@@ -47,8 +50,9 @@ impl Kind for SandboxPool {
         let seen = read::read(self, context)?;
         let decision = decide::decide(&seen, &context.settings);
         apply::apply(&seen, &decision, context).await?;
+        let recheck = (!decision.serves).then_some(RECHECK);
         status::write(&seen, decision, context).await?;
-        Ok(None)
+        Ok(recheck)
     }
 
     async fn show(&self, error: &Error, context: &Context) -> Result<(), Error> {

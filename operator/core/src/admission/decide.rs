@@ -5,7 +5,8 @@
 //!    run that has just begun goes back whole, so that it holds nothing.
 //! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
 //!    have none, and none of those are admitted meanwhile: they would take what it waits for. If it has waited too long
-//!    while others could go, it goes back whole.
+//!    and one of them would fit in its place, it goes back whole. A run that does its work and waits for further
+//!    replicas only delays no other run, and never goes back.
 //! 3. Of the others, by priority and then by age, the first that fits as a whole. One that does not fit holds nobody
 //!    up.
 
@@ -113,7 +114,11 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut standings: Vec<Standing<'_>> = snapshot
         .candidates
         .iter()
-        .map(|run| Standing::of(run, members.get(run.uid.as_str()).map_or(&[], Vec::as_slice)))
+        .map(|run| {
+            let named = members.get(run.uid.as_str()).into_iter().flatten();
+            let own: Vec<_> = named.filter(|(pod, member)| run.has(pod, member)).copied().collect();
+            Standing::of(run, &own)
+        })
         .collect();
     standings.sort_by_key(|run| {
         (
@@ -147,17 +152,24 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
             begin(run, capacity.as_ref(), snapshot, history, &mut decision, &mut budget)
         } else {
             let complete = complete_again(run, capacity.as_ref(), snapshot, history, &mut decision, &mut budget);
-            if !complete.admitted {
+            if !complete.admitted && !run.works() {
                 ahead = Some(run.run);
             }
             complete
         };
-        decision.verdicts.insert(run.run.uid.clone(), verdict);
+        decision.tell(run, verdict);
         if decision.step.is_some() {
             ahead = ahead.or(Some(run.run));
         }
     }
-    impatience(snapshot, &standings, history, &mut decision);
+    impatience(
+        snapshot,
+        &standings,
+        capacity.as_ref(),
+        history,
+        &mut decision,
+        &mut budget,
+    );
     decision
 }
 
@@ -184,13 +196,11 @@ fn binding(
         } else {
             messages::behind(run.run)
         };
-        decision.verdicts.insert(other.run.uid.clone(), verdict);
+        decision.tell(other, verdict);
     }
     if snapshot.now < deadline {
         decision.wake(deadline);
-        decision
-            .verdicts
-            .insert(uid.clone(), messages::being_bound(&run.unbound));
+        decision.tell(run, messages::being_bound(&run.unbound));
         return true;
     }
     // A run that had nothing before must not keep the half that found a place.
@@ -199,7 +209,7 @@ fn binding(
     } else {
         run.unbound.clone()
     };
-    take_back(uid, pods, snapshot.now, history, decision);
+    take_back(run, pods, snapshot.now, history, decision);
     true
 }
 
@@ -225,6 +235,9 @@ fn begin(
             budget,
         );
     };
+    if run.run.unclaimed {
+        return messages::claims_pool();
+    }
     lift(run, places, snapshot.now, history, decision);
     messages::admitted()
 }
@@ -264,7 +277,11 @@ fn complete_again(
         history.waiting_since.remove(&run.run.uid);
         return messages::admitted();
     }
-    history.waiting_since.entry(run.run.uid.clone()).or_insert(snapshot.now);
+    if run.works() {
+        history.waiting_since.remove(&run.run.uid);
+    } else {
+        history.waiting_since.entry(run.run.uid.clone()).or_insert(snapshot.now);
+    }
     messages::does_not_fit(
         &left,
         run.run,
@@ -274,27 +291,38 @@ fn complete_again(
     )
 }
 
-/// A run that holds a part and cannot get the rest goes back when it has kept others waiting for too long.
-fn impatience(snapshot: &Snapshot<'_>, standings: &[Standing<'_>], history: &mut History, decision: &mut Decision) {
+/// A run that holds a part and cannot get the rest goes back when it has kept others waiting for too long and one of
+/// them fits without it.
+fn impatience(
+    snapshot: &Snapshot<'_>,
+    standings: &[Standing<'_>],
+    capacity: Option<&Capacity<'_>>,
+    history: &mut History,
+    decision: &mut Decision,
+    budget: &mut Budget,
+) {
     if decision.step.is_some() {
         return;
     }
-    let others_wait = |uid: &str| {
-        standings
-            .iter()
-            .any(|run| run.run.uid != uid && run.bound.is_empty() && !run.gated.is_empty() && run.incomplete.is_empty())
-    };
-    for run in standings.iter().filter(|run| !run.bound.is_empty()) {
+    let waiting: Vec<&Standing<'_>> = standings
+        .iter()
+        .filter(|run| run.bound.is_empty() && !run.gated.is_empty() && run.incomplete.is_empty())
+        .collect();
+    for run in standings.iter().filter(|run| !run.bound.is_empty() && !run.works()) {
         let uid = &run.run.uid;
-        let Some(since) = history.waiting_since.get(uid).copied().filter(|_| others_wait(uid)) else {
+        let Some(since) = history.waiting_since.get(uid).copied().filter(|_| !waiting.is_empty()) else {
             continue;
         };
         if snapshot.now < since + PATIENCE {
             decision.wake(since + PATIENCE);
             continue;
         }
-        take_back(uid, run.all().collect(), snapshot.now, history, decision);
-        return;
+        let without = capacity.map(|capacity| capacity.without(&run.bound));
+        let mut others = waiting.iter();
+        if others.any(|other| places(other, &other.gated, without.as_ref(), budget).is_some()) {
+            take_back(run, run.all().collect(), snapshot.now, history, decision);
+            return;
+        }
     }
 }
 
@@ -308,14 +336,15 @@ fn lift(run: &Standing<'_>, pods: Vec<Chosen>, now: Timestamp, history: &mut His
 }
 
 /// Takes these pods of a run back behind the gate, and lets it pause.
-fn take_back(run: &str, pods: Vec<&PodNeeds>, now: Timestamp, history: &mut History, decision: &mut Decision) {
+fn take_back(run: &Standing<'_>, pods: Vec<&PodNeeds>, now: Timestamp, history: &mut History, decision: &mut Decision) {
+    let uid = &run.run.uid;
     decision.step = Some(Step::Requeue {
-        run: run.to_owned(),
+        run: uid.clone(),
         pods: pods.into_iter().map(chosen).collect(),
     });
-    let until = history.requeue(run, now);
+    let until = history.requeue(uid, now);
     decision.wake(until);
-    decision.verdicts.insert(run.to_owned(), messages::requeue(until, now));
+    decision.tell(run, messages::requeue(until, now));
 }
 
 /// Where these pods of a run go, if all of them fit.
@@ -419,6 +448,25 @@ impl<'a> Standing<'a> {
         }
     }
 
+    /// It does its work: driver and trainer are on nodes, and an engine where it has its own. What else it may wait for
+    /// are further replicas.
+    fn works(&self) -> bool {
+        let is = |pod: &PodNeeds, role: &str| pod.member.as_ref().is_some_and(|member| member.role == role);
+        let waits = || self.unbound.iter().chain(&self.gated);
+        let placed = |role: &str| {
+            !self.incomplete.contains(&role)
+                && self.bound.iter().any(|pod| is(pod, role))
+                && !waits().any(|pod| is(pod, role))
+        };
+        let replica = |pod: &PodNeeds| pod.member.as_ref().map(|member| member.rank);
+        let serves = || {
+            let mut engines = self.bound.iter().filter(|pod| is(pod, role::ENGINE));
+            engines.any(|engine| !waits().any(|pod| is(pod, role::ENGINE) && replica(pod) == replica(engine)))
+        };
+        let mut roles = self.run.whole.iter().filter(|(_, pods)| **pods > 0);
+        roles.all(|(role, _)| if *role == role::ENGINE { serves() } else { placed(role) })
+    }
+
     /// Gated pods that are of use only together: all ranks of the trainer, the nodes of one engine replica, the driver.
     fn sets(&self) -> Vec<Vec<&'a PodNeeds>> {
         let mut sets: BTreeMap<(u8, u32), Vec<&'a PodNeeds>> = BTreeMap::new();
@@ -437,6 +485,15 @@ impl<'a> Standing<'a> {
 }
 
 impl Decision {
+    /// What a run is told. One that does its work stays admitted while further replicas wait.
+    fn tell(&mut self, run: &Standing<'_>, verdict: Verdict) {
+        let verdict = match !verdict.admitted && run.works() {
+            true => messages::works_while(&verdict),
+            false => verdict,
+        };
+        self.verdicts.insert(run.run.uid.clone(), verdict);
+    }
+
     fn wake(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |known| known.min(at)));
     }

@@ -5,14 +5,18 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use grpo_crds::{GrpoRun, InferencePool};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Affinity, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
-use crate::{names, quantity::thousandths};
+use crate::{
+    names::{self, role},
+    quantity::thousandths,
+};
 
 /// What a node's scheduler label says it is called.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -47,7 +51,7 @@ pub struct PodNeeds {
     /// The node that the scheduler keeps for it, mostly because it preempts others there.
     pub promised: Option<Arc<str>>,
     pub requests: Arc<Amounts>,
-    /// Only of pods of runs.
+    /// Only of pods whose controller is a run, or an InferencePool.
     pub member: Option<Box<Member>>,
 }
 
@@ -56,6 +60,8 @@ pub struct PodNeeds {
 pub struct Member {
     /// Uid of the run.
     pub run: String,
+    /// Uid of the InferencePool that controls an engine's pod; the run controls the others.
+    pub pool: Option<String>,
     pub role: String,
     pub attempt: u32,
     pub rank: u32,
@@ -156,13 +162,12 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 impl PodNeeds {
     pub fn of(pod: &Pod) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
-        let member = pod.annotations().get(names::ADMITTED_WITH).map(|run| {
-            Box::new(Member::of(
-                run,
-                &spec,
-                pod.labels(),
-                pod.metadata.deletion_timestamp.is_some(),
-            ))
+        let member = admitted_with(pod).map(|(run, pool)| {
+            let deleting = pod.metadata.deletion_timestamp.is_some();
+            Box::new(Member {
+                pool,
+                ..Member::of(run, &spec, pod.labels(), deleting)
+            })
         });
         Self {
             namespace: pod.namespace().unwrap_or_default(),
@@ -185,6 +190,22 @@ impl PodNeeds {
     }
 }
 
+/// The run that a pod is admitted with, and the pool that controls it where that is not the run itself. Anybody may
+/// write an annotation, so the controller has to agree with it; whether it is a pool of this run, [`Candidate::has`]
+/// knows.
+fn admitted_with(pod: &Pod) -> Option<(&str, Option<String>)> {
+    let run = pod.annotations().get(names::ADMITTED_WITH)?;
+    let owners = pod.owner_references();
+    let controller = owners.iter().find(|owner| owner.controller == Some(true))?;
+    if controller.api_version != GrpoRun::api_version(&()) {
+        return None;
+    }
+    let is_engine = pod.labels().get(names::ROLE).is_some_and(|name| name == role::ENGINE);
+    let of_run = controller.kind == GrpoRun::kind(&()) && controller.uid == *run && !is_engine;
+    let of_pool = controller.kind == InferencePool::kind(&()) && is_engine;
+    (of_run || of_pool).then(|| (run.as_str(), of_pool.then(|| controller.uid.clone())))
+}
+
 impl Member {
     fn of(run: &str, spec: &PodSpec, labels: &BTreeMap<String, String>, deleting: bool) -> Self {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok()).unwrap_or(0);
@@ -192,6 +213,7 @@ impl Member {
         let affinity = spec.affinity.clone().unwrap_or_default();
         Self {
             run: run.to_owned(),
+            pool: None,
             role: labels.get(names::ROLE).cloned().unwrap_or_default(),
             attempt: number(names::ATTEMPT),
             rank: number(names::RANK),
@@ -370,8 +392,25 @@ pub struct Candidate {
     pub namespace: String,
     pub name: String,
     pub created: Timestamp,
+    /// Uid of its own InferencePool, once it is made.
+    pub pool: Option<String>,
+    /// It refers to a pool and does not have the claim on it.
+    pub unclaimed: bool,
     /// How many pods of each role make the run whole.
     pub whole: BTreeMap<&'static str, u32>,
     /// The node that the store's volume is on, once it has one.
     pub store_node: Option<String>,
+}
+
+impl Candidate {
+    /// Whether a pod that says so is one of the run's: in its namespace, and controlled by the run or by its own pool.
+    pub fn has(&self, pod: &PodNeeds, member: &Member) -> bool {
+        member.run == self.uid
+            && pod.namespace == self.namespace
+            && match member.role.as_str() {
+                role::ENGINE => member.pool.is_some() && member.pool == self.pool,
+                role::DRIVER | role::TRAINER => member.pool.is_none(),
+                _ => false,
+            }
+    }
 }

@@ -52,6 +52,18 @@ impl<'a> Capacity<'a> {
         capacity
     }
 
+    /// The same if these pods were gone.
+    pub fn without(&self, pods: &[&PodNeeds]) -> Self {
+        let mut capacity = self.clone();
+        for pod in pods {
+            let mut nodes = capacity.nodes.iter_mut();
+            if let Some((_, free)) = nodes.find(|(node, _)| Some(node.name.as_str()) == pod.node.as_deref()) {
+                change(free, &pod.requests, 1);
+            }
+        }
+        capacity
+    }
+
     /// The nodes as if nothing ran on them.
     pub fn total(nodes: &'a [NodeFacts]) -> Self {
         Self {

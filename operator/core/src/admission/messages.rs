@@ -33,6 +33,28 @@ pub fn admitted() -> Verdict {
     }
 }
 
+/// The reason of a run that fits and takes the claim on its pool before it begins.
+pub const CLAIMS_POOL: &str = "ClaimsPool";
+
+pub fn claims_pool() -> Verdict {
+    waits(
+        CLAIMS_POOL,
+        "all of it fits; it takes the claim on its InferencePool before its pods are scheduled".to_owned(),
+    )
+}
+
+/// Of a run that does its work: why further replicas of its engines wait.
+pub fn works_while(replicas: &Verdict) -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: "ReplicasWait",
+        message: format!(
+            "the run works; further engine replicas wait ({}): {}",
+            replicas.reason, replicas.message
+        ),
+    }
+}
+
 pub fn behind(other: &Candidate) -> Verdict {
     waits(
         "BehindAnotherRun",

@@ -31,11 +31,20 @@ fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
 }
 
 fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
+    PodNeeds::of(&serde_json::from_value::<Pod>(manifest(run, role, rank, gpus, more)).unwrap())
+}
+
+fn manifest(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> serde_json::Value {
+    let (kind, uid) = match role {
+        "engine" => ("InferencePool", format!("{run}-pool")),
+        _ => ("GrpoRun", run.to_owned()),
+    };
     let mut pod = json!({
         "metadata": {
             "name": format!("{run}-{role}-1-{rank}"), "namespace": "team", "uid": format!("{run}-{role}-{rank}"), "resourceVersion": "1",
             "labels": {"grpo.dev/role": role, "grpo.dev/attempt": "1", "grpo.dev/rank": rank.to_string()},
             "annotations": {"grpo.dev/admitted-with": run},
+            "ownerReferences": [{"apiVersion": "grpo.dev/v1alpha1", "kind": kind, "name": run, "uid": uid, "controller": true}],
         },
         "spec": {
             "schedulingGates": [{"name": "grpo.dev/admission"}],
@@ -45,7 +54,7 @@ fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value
     for (key, value) in more.as_object().unwrap() {
         pod["spec"][key] = value.clone();
     }
-    PodNeeds::of(&serde_json::from_value::<Pod>(pod).unwrap())
+    pod
 }
 
 fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
@@ -61,6 +70,8 @@ fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
         namespace: "team".into(),
         name: name.into(),
         created: start() - SignedDuration::from_secs(age),
+        pool: Some(format!("{name}-pool")),
+        unclaimed: false,
         whole,
         store_node: None,
     }
@@ -418,6 +429,187 @@ fn a_run_that_cannot_be_made_whole_again_does_not_hold_others_up_for_ever() {
     world.settle();
     assert!(world.is_whole("waiting"));
     assert_eq!(world.bound("torn"), 0);
+}
+
+#[test]
+fn a_run_that_works_keeps_its_pods_and_keeps_nobody_waiting_while_replicas_wait() {
+    let mut world = World::new(vec![node("a", 8), node("b", 4)]);
+    world.add("scaled", 60, (1, 4), (1, 4));
+    world.settle();
+    // Its pool is scaled up by what no node has free.
+    world.pods.push(pod("scaled", "engine", 1, 8));
+    world.add("small", 30, (1, 4), (0, 0));
+    world.add("large", 20, (1, 8), (0, 0));
+    world.settle();
+    assert!(world.is_whole("small"), "it does not wait for a replica of another run");
+    for _ in 0..3 {
+        world.now += PATIENCE;
+        world.settle();
+        assert_eq!(world.bound("scaled"), 3, "driver, trainer and an engine stay");
+    }
+    let told = world.decide().verdicts.remove("scaled").unwrap();
+    assert!(told.admitted, "{told:?}");
+    assert_eq!(told.reason, "ReplicasWait");
+    assert!(told.message.contains("1 engine pod of 8 nvidia.com/gpu"), "{told:?}");
+    assert_eq!(world.message("large").0, "WaitsForCapacity");
+}
+
+#[test]
+fn a_run_works_when_driver_trainer_and_one_whole_engine_are_on_nodes() {
+    // Pods (role, rank, on a node), and whether the run works without those that are not.
+    let cases: [(&[(&str, u32, bool)], bool); 6] = [
+        (
+            &[
+                ("driver", 0, true),
+                ("trainer", 0, true),
+                ("engine", 0, true),
+                ("engine", 1, false),
+            ],
+            true,
+        ),
+        (
+            &[("driver", 0, true), ("trainer", 0, true), ("engine", 0, false)],
+            false,
+        ),
+        (
+            &[
+                ("driver", 0, true),
+                ("trainer", 0, true),
+                ("engine", 0, true),
+                ("engine", 0, false),
+            ],
+            false,
+        ),
+        (
+            &[("driver", 0, true), ("trainer", 0, false), ("engine", 0, true)],
+            false,
+        ),
+        (
+            &[("driver", 0, false), ("trainer", 0, true), ("engine", 0, true)],
+            false,
+        ),
+        (&[("driver", 0, true), ("engine", 0, true), ("engine", 1, false)], false),
+    ];
+    for (pods, works) in cases {
+        let mut world = World::new(Vec::new());
+        world.runs.push(candidate("run", 60, 1, 1));
+        for (n, (role, rank, placed)) in pods.iter().enumerate() {
+            let mut pod = pod("run", role, *rank, 1);
+            pod.uid = format!("{n}").into();
+            if *placed {
+                pod.node = Some("gone".into());
+                pod.member.as_mut().unwrap().gated = false;
+            }
+            world.pods.push(pod);
+        }
+        let told = world.decide().verdicts.remove("run").unwrap();
+        assert_eq!(told.admitted, works, "{pods:?}: {told:?}");
+    }
+}
+
+#[test]
+fn a_run_that_refers_to_a_pool_claims_it_before_its_gates_are_lifted() {
+    let mut world = World::new(vec![node("a", 8)]);
+    world.add("run", 60, (1, 8), (0, 0));
+    world.runs[0].unclaimed = true;
+    assert!(world.step().is_none());
+    assert_eq!(world.message("run").0, "ClaimsPool");
+    world.runs[0].unclaimed = false;
+    world.settle();
+    assert!(world.is_whole("run"));
+    world.add("large", 60, (2, 8), (0, 0));
+    world.runs[1].unclaimed = true;
+    assert_eq!(world.message("large").0, "NeverFits", "it asks for no claim");
+}
+
+#[test]
+fn a_torn_run_stays_while_nobody_would_fit_in_its_place() {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("torn", 60, (1, 8), (1, 8));
+    world.settle();
+    world.nodes[1].usable = false;
+    let lost = world.pods.iter_mut().filter(|pod| pod.node.as_deref() == Some("b"));
+    for pod in lost {
+        pod.node = None;
+        let member = pod.member.as_mut().unwrap();
+        member.gated = true;
+        member.selector = Arc::default();
+    }
+    world.settle();
+    let held = world.bound("torn");
+    assert!(held > 0 && !world.is_whole("torn"));
+    world.add("larger", 30, (2, 8), (0, 0));
+    for _ in 0..3 {
+        world.now += PATIENCE;
+        world.settle();
+        assert_eq!(world.bound("torn"), held);
+    }
+    world.add("fits", 10, (1, 8), (0, 0));
+    world.now += PATIENCE;
+    world.settle();
+    assert!(world.is_whole("fits"));
+    assert_eq!(world.bound("torn"), 0);
+}
+
+#[test]
+fn a_foreign_pod_that_claims_to_be_admitted_with_a_run_holds_nobody_up() {
+    let owner = |kind: &str, uid: &str, controller: bool| json!([{"apiVersion": "grpo.dev/v1alpha1", "kind": kind, "name": "run", "uid": uid, "controller": controller}]);
+    let changes = [
+        ("no controller", "trainer", json!({"ownerReferences": null})),
+        (
+            "an owner that does not control it",
+            "trainer",
+            json!({"ownerReferences": owner("GrpoRun", "run", false)}),
+        ),
+        (
+            "another run",
+            "trainer",
+            json!({"ownerReferences": owner("GrpoRun", "other", true)}),
+        ),
+        (
+            "another kind",
+            "trainer",
+            json!({"ownerReferences": owner("SandboxPool", "run", true)}),
+        ),
+        (
+            "another pool",
+            "engine",
+            json!({"ownerReferences": owner("InferencePool", "shared-pool", true)}),
+        ),
+        (
+            "a trainer of a pool",
+            "trainer",
+            json!({"ownerReferences": owner("InferencePool", "run-pool", true)}),
+        ),
+        (
+            "an engine of the run",
+            "engine",
+            json!({"ownerReferences": owner("GrpoRun", "run", true)}),
+        ),
+        ("another namespace", "trainer", json!({"namespace": "elsewhere"})),
+        (
+            "a run of another group",
+            "trainer",
+            json!({"ownerReferences": [{"apiVersion": "example.com/v1", "kind": "GrpoRun", "name": "run", "uid": "run", "controller": true}]}),
+        ),
+    ];
+    for (what, role, metadata) in changes {
+        let mut world = World::new(vec![node("a", 8)]);
+        world.runs.push(candidate("run", 60, 0, 0));
+        let mut foreign = manifest("run", role, 7, 1, json!({"schedulingGates": []}));
+        for (key, value) in metadata.as_object().unwrap() {
+            foreign["metadata"][key] = value.clone();
+        }
+        world
+            .pods
+            .push(PodNeeds::of(&serde_json::from_value::<Pod>(foreign).unwrap()));
+        world.add("good", 30, (1, 8), (0, 0));
+        let step = world.decide().step;
+        assert!(
+            matches!(&step, Some(Step::Lift { run, .. }) if run == "good"),
+            "{what}: {step:?}"
+        );
+    }
 }
 
 #[test]

@@ -20,6 +20,10 @@ use crate::{
 /// Why a run is not running: one word for machines, a sentence for people.
 pub type Blocker = (&'static str, String);
 
+/// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
+/// agent may miss a question.
+const ONLY_BEFORE: [&str; 3] = ["ExceedsGpuMemory", "StoreMissing", "ExternalServerNotProbed"];
+
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
 /// use.
 pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
@@ -32,6 +36,9 @@ pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     }
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unusable(seen));
+    }
+    if seen.has_begun() {
+        blockers.retain(|(reason, _)| !ONLY_BEFORE.contains(reason));
     }
     blockers
 }

@@ -1,20 +1,28 @@
 //! What is to be done about a run. Pure: everything it needs is in [`RunObservation`], everything it wants is in
 //! [`Decision`].
 
-use grpo_crds::grpo_run::{Attempts, Phase};
+use std::time::Duration;
+
+use grpo_contracts::support;
+use grpo_crds::{
+    Fault,
+    grpo_run::{AttemptStatus, Attempts, Phase},
+};
+use jiff::Timestamp;
 use kube::{ResourceExt, runtime::events::Event};
 
 use super::{
-    blockers,
+    blockers::{self, Blocker},
     decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
+    hold::{held_back, hold},
     objects::objects,
     observation::RunObservation,
     process_pods,
-    status::{conditions, phase_before, status},
+    status::{claim_release, claims, conditions, phase_before, status},
     terminal::{End, end, over, recorded_end, suspended, terminating},
 };
 use crate::{
-    admission::{Candidate, Gate, whole},
+    admission::{Candidate, Gate, Verdict, messages, whole},
     conditions::ConditionStatus,
     desired_object::DesiredObject,
     events::{normal, warning},
@@ -23,6 +31,9 @@ use crate::{
     pods::PodFacts,
     settings::Settings,
 };
+
+/// A run whose preconditions are unmet is looked at again so often: no watch shows every volume that a person makes.
+const RECHECK: Duration = Duration::from_secs(20);
 
 pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     if seen.run.metadata.deletion_timestamp.is_some() {
@@ -33,9 +44,23 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
         Some(end) => return over(seen, seen.attempts.clone(), &end, Vec::new()),
         None => {}
     }
-    let driver = advance(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods, seen.now);
-    let trainer =
-        trainer_group(seen).map(|group| advance(&group, &seen.attempts.trainer, &seen.trainer_pods, seen.now));
+    if let Some(end) = not_supported(seen, settings) {
+        return over(seen, seen.attempts.clone(), &end, Vec::new());
+    }
+    let mut blockers = blockers::before_admission(seen);
+    let hold = hold(seen, &blockers);
+    let next = |group: &Group, known: &AttemptStatus, pods: &[PodFacts]| {
+        held_back(advance(group, known, pods, seen.now), hold.as_ref(), pods)
+    };
+    let (driver, mut held) = next(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods);
+    let trainer = trainer_group(seen).map(|group| {
+        let (trainer, trainer_held) = next(&group, &seen.attempts.trainer, &seen.trainer_pods);
+        held |= trainer_held;
+        trainer
+    });
+    if let Some(wait) = seen.quota.as_ref().filter(|_| held) {
+        blockers.insert(0, ("QuotaExceeded", wait.message.clone()));
+    }
     let attempts = Attempts {
         driver: driver.status.clone(),
         trainer: trainer
@@ -45,7 +70,7 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     let events = attempt_events(&driver, trainer.as_ref());
     match end(seen, &driver, trainer.as_ref()) {
         Some(end) => over(seen, attempts, &end, events),
-        None => going_on(seen, settings, &driver, trainer.as_ref(), attempts, events),
+        None => going_on(seen, settings, &driver, trainer.as_ref(), attempts, blockers, events),
     }
 }
 
@@ -90,10 +115,12 @@ fn going_on(
     driver: &GroupUpdate,
     trainer: Option<&GroupUpdate>,
     attempts: Attempts,
+    mut blockers: Vec<Blocker>,
     mut events: Vec<Event>,
 ) -> Decision {
-    let (mut blockers, admission) = (blockers::before_admission(seen), blockers::admission(seen));
+    let admission = blockers::admission(seen);
     let may_ask = blockers.is_empty();
+    let gives_back = blockers.iter().any(|(reason, _)| *reason == "QuotaExceeded");
     let admitted = may_ask && admission.admitted;
     let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = blockers.first() {
         (Phase::Pending, *reason, message.clone())
@@ -137,6 +164,7 @@ fn going_on(
         .delete
         .iter()
         .chain(trainer.iter().flat_map(|update| &update.delete))
+        .chain(seen.unbound_engines.iter().filter(|_| gives_back))
         .cloned()
         .collect();
     let delete_services = trainer
@@ -158,9 +186,31 @@ fn going_on(
             .into_iter()
             .flatten()
             .filter_map(|update| update.retry_in)
+            .chain((!may_ask).then_some(RECHECK))
+            .chain(seen.quota.as_ref().map(|wait| until(wait.until, seen.now)))
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
+}
+
+/// The end of a run that asks for what no process of this version executes, before a pod is made.
+fn not_supported(seen: &RunObservation, settings: &Settings) -> Option<End> {
+    let begun = !(seen.driver_pods.is_empty() && seen.trainer_pods.is_empty());
+    if settings.admit_unsupported || begun {
+        return None;
+    }
+    let found = support::unsupported(&seen.run.spec);
+    (!found.is_empty()).then(|| {
+        End::Failed(Fault {
+            reason: support::REASON.to_owned(),
+            message: support::in_words(&found),
+        })
+    })
+}
+
+/// A moment after then: earlier, the same would be decided.
+fn until(then: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(now)).unwrap_or_default() + Duration::from_millis(100)
 }
 
 /// Pods of both groups, each behind the gate of the run.
@@ -202,15 +252,28 @@ fn candidate(seen: &RunObservation) -> Candidate {
         namespace: seen.owner.namespace.clone(),
         name: seen.owner.name.clone(),
         created: created.map_or(seen.now, |created| created.0),
+        pool: seen.own_inference().and_then(|pool| pool.uid()),
+        unclaimed: seen.inference.is_some() && seen.run.spec.inference.pool_ref.is_some() && !claims(seen),
         whole: whole(&seen.run).into_iter().collect(),
         store_node: seen.store_node.clone(),
     }
 }
 
+/// A run claims a shared pool when it can begin, and gives the claim back when it can no more and has not begun: a run
+/// that never fits would keep the pool from all others.
 fn claim(seen: &RunObservation) -> ClaimStep {
-    match &seen.inference {
-        Some(pool) if pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none()) => ClaimStep::Take,
-        _ => ClaimStep::Leave,
+    let Some(pool) = &seen.inference else {
+        return ClaimStep::Leave;
+    };
+    let shared = seen.run.spec.inference.pool_ref.is_some();
+    let ours = matches!(Gate::of_run(&seen.run), Gate::Ours { .. });
+    let waits = |verdict: &Verdict| !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
+    let cannot_begin = shared && ours && !seen.has_begun() && seen.verdict.as_ref().is_none_or(waits);
+    let free = pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none());
+    match cannot_begin {
+        true => claim_release(seen),
+        false if free => ClaimStep::Take,
+        false => ClaimStep::Leave,
     }
 }
 

@@ -3,6 +3,7 @@
 mod blockers;
 pub mod decide;
 pub mod decision;
+mod hold;
 mod objects;
 pub mod observation;
 mod process_pods;

@@ -3,7 +3,7 @@
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
 use jiff::Timestamp;
 
-use crate::{admission::Verdict, desired_object::Owner, pods::PodFacts};
+use crate::{admission::Verdict, desired_object::Owner, ownership::is_owned_by, pods::PodFacts, quota::QuotaWait};
 
 /// Everything a decision about a run is made from.
 #[derive(Clone, Debug)]
@@ -24,6 +24,10 @@ pub struct RunObservation {
     pub gpu_memory: Option<u64>,
     /// How the run stands with admission.
     pub verdict: Option<Verdict>,
+    /// Why it makes no pods now, where a ResourceQuota is short.
+    pub quota: Option<QuotaWait>,
+    /// Pods of its own engines that are not on a node, while it gives them back.
+    pub unbound_engines: Vec<String>,
     pub now: Timestamp,
 }
 
@@ -47,6 +51,18 @@ impl RunObservation {
             .pool_ref
             .as_ref()
             .map_or(&self.owner.name, |pool| &pool.name)
+    }
+
+    /// A pod of it is on a node.
+    pub fn has_begun(&self) -> bool {
+        let mut pods = self.driver_pods.iter().chain(&self.trainer_pods);
+        pods.any(|pod| pod.node_name.is_some() && !pod.deleting && !pod.is_finished())
+    }
+
+    /// The InferencePool that was made for the run.
+    pub fn own_inference(&self) -> Option<&InferencePool> {
+        let pool = self.inference.as_ref()?;
+        Some(pool).filter(|pool| is_owned_by(&pool.metadata, &self.owner.uid))
     }
 
     /// Name of the SandboxPool the run's sandboxes come from.

@@ -43,7 +43,7 @@ pub fn status(
 }
 
 /// Whether the pool follows this run.
-fn claims(seen: &RunObservation) -> bool {
+pub fn claims(seen: &RunObservation) -> bool {
     let claim = seen
         .inference
         .as_ref()

@@ -34,6 +34,8 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         store_node: None,
         gpu_memory: None,
         verdict: None,
+        quota: None,
+        unbound_engines: Vec::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -45,7 +47,7 @@ pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<DesiredObject>) {
         Some(_) => StoreVolume::OneNode,
         None => StoreVolume::Shared,
     };
-    let decision = decided(&RunObservation { store, ..seen });
+    let decision = decide(&RunObservation { store, ..seen }, &Settings::admitting_unsupported());
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
     (decision.status, decision.objects.into_iter().chain(pods).collect())
 }

@@ -63,7 +63,7 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
             failures: failures.cloned(),
             ..ReplicaUpdate::default()
         },
-        false => update_replicas(&wanted, &seen.pods, failures, seen.now),
+        false => update_replicas(&wanted, &seen.pods, failures, seen.now).held_back(seen.quota.as_ref(), &seen.pods),
     };
     let create = update
         .create
@@ -212,6 +212,10 @@ fn readiness(
         };
         let serve = format!("{ready} of {wanted} replicas serve{outdated}");
         return (ConditionStatus::True, "AllReplicasServe", serve);
+    }
+    if let Some(wait) = &seen.quota {
+        let message = format!("{ready} of {wanted} replicas serve; {}", wait.message);
+        return (ConditionStatus::False, "QuotaExceeded", message);
     }
     let problem = seen.pods.iter().find_map(|pod| match &pod.state {
         PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),

@@ -10,7 +10,7 @@ mod launch;
 mod objects;
 pub mod observation;
 mod replica_pods;
-mod replica_update;
+pub mod replica_update;
 mod sglang;
 mod vllm;
 

@@ -6,7 +6,7 @@ use grpo_crds::InferencePool;
 use grpo_engine_protocol::AgentStatus;
 use jiff::Timestamp;
 
-use crate::{desired_object::Owner, pods::PodFacts};
+use crate::{desired_object::Owner, pods::PodFacts, quota::QuotaWait};
 
 /// What the agents of a pool said, by the name of their pod.
 pub type Statuses = BTreeMap<String, AgentStatus>;
@@ -23,5 +23,7 @@ pub struct InferencePoolObservation {
     pub run: Option<String>,
     /// The claim is one of a run that has ended or does not exist any more.
     pub claim_is_void: bool,
+    /// Why no pods are made now, where a ResourceQuota is short.
+    pub quota: Option<QuotaWait>,
     pub now: Timestamp,
 }

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::{
     backoff::FAILED_PODS,
     pods::{PodFacts, PodState},
+    quota::QuotaWait,
 };
 
 /// A pod that is still there so long after it should have been gone is on a lost node.
@@ -176,6 +177,29 @@ pub fn update_replicas(
         }
     }
     update
+}
+
+impl ReplicaUpdate {
+    /// The same while a ResourceQuota is short: nothing is made. Who was refused gives back the replicas that are not on
+    /// nodes, so that others can use the quota.
+    pub fn held_back(mut self, wait: Option<&QuotaWait>, pods: &[PodFacts]) -> Self {
+        let Some(wait) = wait else { return self };
+        self.create.clear();
+        self.again_at = Some(self.again_at.map_or(wait.until, |at| at.min(wait.until)));
+        if wait.refused {
+            self.delete.extend(unbound(pods));
+            self.delete.sort_unstable();
+            self.delete.dedup();
+        }
+        self
+    }
+}
+
+/// Names of the pods of replicas of which no pod is on a node.
+pub fn unbound(pods: &[PodFacts]) -> Vec<String> {
+    let mut replicas = replicas(pods);
+    replicas.retain(|replica| replica.pods.iter().all(|pod| pod.node_name.is_none()));
+    replicas.iter().flat_map(Replica::names).collect()
 }
 
 /// Replicas that exist, and those of them that serve.

@@ -1,7 +1,10 @@
 mod golden;
 
+use std::time::Duration;
+
 use grpo_crds::InferencePool;
 use grpo_engine_protocol::{AgentState, AgentStatus};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::{
@@ -13,6 +16,7 @@ use crate::{
     desired_object::{DesiredObject, Owner},
     fixtures::{assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
+    quota::QuotaWait,
     settings::Settings,
 };
 
@@ -26,6 +30,7 @@ pub fn seeing(yaml: &str) -> InferencePoolObservation {
         agents: Default::default(),
         run: Some("demo".into()),
         claim_is_void: false,
+        quota: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -318,4 +323,27 @@ fn a_claim_of_a_run_that_is_gone_is_released_and_the_operators_status_never_hold
     let decision = decided(&pool);
     assert!(decision.release_claim);
     assert_eq!(decision.status.claimed_by, None);
+}
+
+#[test]
+fn a_pool_that_the_quota_refused_makes_nothing_and_gives_back_what_is_on_no_node() {
+    let mut pool = seen(3);
+    let mut pods = [0, 1].map(|number| current(&pool, number, PodState::Running { ready: false }));
+    pods[0].node_name = Some("node-a".into());
+    let unbound = pods[1].name.clone();
+    pool.pods = pods.into();
+    for (refused, delete) in [(true, vec![unbound]), (false, Vec::new())] {
+        pool.quota = Some(QuotaWait {
+            until: pool.now + SignedDuration::from_secs(10),
+            refused,
+            message: "exceeded quota: pods".into(),
+        });
+        let decision = decided(&pool);
+        assert!(decision.create.is_empty());
+        assert_eq!(decision.delete, delete);
+        assert!(decision.again.unwrap() <= Duration::from_secs(11));
+        let ready = decision.status.conditions.iter().find(|one| one.type_ == "Ready");
+        assert_eq!(ready.unwrap().reason, "QuotaExceeded");
+        assert!(decision.status.message.unwrap().contains("exceeded quota: pods"));
+    }
 }

@@ -39,7 +39,7 @@ pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<DesiredObject> 
         run,
         ..seen("{max: 1}")
     };
-    decided(&seen).objects
+    decide(&seen, &Settings::admitting_unsupported()).objects
 }
 
 fn decided(seen: &SandboxPoolObservation) -> Decision {
@@ -206,4 +206,24 @@ fn a_sandbox_image_that_cannot_be_pulled_is_shown_on_the_pool() {
     };
     pool.sandbox_pods = vec![pod("demo-sbx-a", 0, 0, stuck)];
     assert!(decided(&pool).status.message.unwrap().contains("cannot get an image"));
+}
+
+#[test]
+fn a_pool_that_asks_for_what_no_gateway_executes_is_refused_and_makes_nothing() {
+    for (spec, words) in [
+        (
+            "{max: 4, warm: {ahead: 2}}",
+            "spec.warm.ahead: 2 is not executed by this version",
+        ),
+        ("{max: 4, allowedNamespaces: [other]}", "spec.allowedNamespaces"),
+    ] {
+        let decision = decided(&seen(spec));
+        assert!(decision.objects.is_empty(), "{spec}");
+        let ready = &decision.status.conditions[0];
+        assert_eq!((ready.type_.as_str(), ready.status.as_str()), ("Ready", "False"));
+        assert_eq!(ready.reason, "NotSupported");
+        assert!(ready.message.contains(words), "{}", ready.message);
+        let admitting = decide(&seen(spec), &Settings::admitting_unsupported());
+        assert!(!admitting.objects.is_empty());
+    }
 }

@@ -56,12 +56,13 @@ fn thing(reason: &str, message: &str) -> &'static str {
     let says = |words: &str| message.contains(words);
     match reason {
         "StoreMissing" => "a volume claim",
+        "NameTaken" => "a name that another object has",
         "WaitsForQuota" => "quota",
         _ if says("exceeded quota") => "quota",
         "BehindAnotherRun" => "its turn",
         "WaitsForCapacity" | "NeverFits" if says("GPU") || says("/gpu") => "GPUs",
         "WaitsForCapacity" | "NeverFits" => "room on the nodes",
-        "WaitsForPods" | "NotEvaluated" | "Requeued" | "BeingScheduled" => "its place on the nodes",
+        "WaitsForPods" | "NotEvaluated" | "Requeued" | "BeingScheduled" | "ClaimsPool" => "its place on the nodes",
         _ if says("for want of an image") => "an image",
         _ if says("cannot be scheduled") && (says("GPU") || says("/gpu")) => "GPUs",
         _ if says("cannot be scheduled") => "room on the nodes",

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{condition, created, decided, inference_pool, new_demo, running_demo, seen};
 use crate::grpo_run::{
+    decide::decide,
     decision::{AdmissionStep, ClaimStep},
     observation::RunObservation,
 };
@@ -19,6 +20,8 @@ use crate::{
     admission::Verdict,
     fixtures::{DEMO, ended, find, names, object, pod},
     pods::PodState,
+    quota::QuotaWait,
+    settings::Settings,
 };
 
 fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRun)) -> RunObservation {
@@ -141,6 +144,148 @@ fn with_a_queue_kueue_lets_the_pods_in() {
     assert_eq!(reason, "WaitsForQuota");
     assert!(message.contains("LocalQueue gpus"), "{message}");
     assert_eq!(decision.status.phase, Some(Phase::Queued));
+}
+
+/// A run with a queue that waits for something, and the reason.
+fn queued_and_blocked() -> [(RunObservation, &'static str); 4] {
+    let queued = || with_spec(new_demo(), |run| run.spec.queue_name = Some("gpus".into()));
+    let named_pool = |uid: Option<&str>| {
+        let run = with_spec(queued(), |run| {
+            run.spec.inference = serde_json::from_value(json!({"poolRef": {"name": "demo"}})).unwrap();
+        });
+        RunObservation {
+            inference: uid.map(|uid| inference_pool(Some(uid), "True", "")),
+            ..run
+        }
+    };
+    let no_volume = with_spec(queued(), |run| {
+        run.spec.store = serde_json::from_value(json!({"persistentVolumeClaim": {"claimName": "runs"}})).unwrap();
+    });
+    let no_sandboxes = with_spec(queued(), |run| {
+        run.spec.sandboxes = serde_json::from_value(json!({"poolRef": {"name": "shared"}})).unwrap();
+    });
+    let missing = RunObservation {
+        store: crate::grpo_run::observation::StoreVolume::Missing,
+        ..no_volume
+    };
+    [
+        (missing, "StoreMissing"),
+        (no_sandboxes, "SandboxPoolMissing"),
+        (named_pool(None), "InferencePoolMissing"),
+        (named_pool(Some("uid-of-another")), "InferencePoolClaimed"),
+    ]
+}
+
+#[test]
+fn with_a_queue_no_pod_is_made_while_a_precondition_is_unmet_because_kueue_would_admit_it() {
+    for (run, reason) in queued_and_blocked() {
+        let decision = decided(&run);
+        assert!(decision.create.is_empty(), "{reason}");
+        assert_eq!(condition(&decision, "Admitted").1, reason);
+        assert_eq!(decision.status.phase, Some(Phase::Pending));
+        let attempts = decision.status.attempts.unwrap();
+        assert!(!attempts.driver.created && attempts.driver.consecutive_failures == 0);
+    }
+}
+
+#[test]
+fn with_a_queue_pods_are_made_once_the_run_has_its_claim_on_a_shared_pool() {
+    let (mut run, _) = queued_and_blocked().into_iter().next_back().unwrap();
+    run.sandboxes = running_demo().sandboxes;
+    run.inference = Some(inference_pool(None, "True", ""));
+    let decision = decided(&run);
+    assert_eq!(decision.claim, ClaimStep::Take);
+    assert!(decision.create.is_empty());
+    run.inference = Some(inference_pool(Some("uid-1"), "True", ""));
+    assert_eq!(decided(&run).create.len(), 3);
+}
+
+#[test]
+fn unmet_preconditions_are_looked_at_again_within_half_a_minute() {
+    let large = with_spec(new_demo(), |run| {
+        run.spec.model.image = serde_json::from_value(json!({"reference": "example.com/Model-70B:1"})).unwrap();
+        run.spec.trainer.as_mut().unwrap().gpus_per_node = 1;
+    });
+    let too_large = RunObservation {
+        gpu_memory: Some(1024),
+        ..large
+    };
+    let unqueued = queued_and_blocked().map(|(run, reason)| (with_spec(run, |run| run.spec.queue_name = None), reason));
+    for (run, reason) in unqueued.into_iter().chain([(too_large, "ExceedsGpuMemory")]) {
+        let decision = decided(&run);
+        assert_eq!(condition(&decision, "Admitted").1, reason);
+        let again = decision.retry_in.unwrap_or(Duration::MAX);
+        assert!(again <= Duration::from_secs(30), "{reason}: {again:?}");
+    }
+    assert_eq!(decided(&running_demo()).retry_in, None, "nothing is waited for");
+}
+
+#[test]
+fn a_run_that_the_quota_refused_gives_back_what_is_not_on_a_node_and_waits() {
+    let wait = |refused: bool| QuotaWait {
+        until: running_demo().now + SignedDuration::from_secs(10),
+        refused,
+        message: "a ResourceQuota of namespace team refused a pod (exceeded quota: pods)".into(),
+    };
+    let half_made = RunObservation {
+        quota: Some(wait(true)),
+        driver_pods: vec![waiting("demo-driver-1-0")],
+        trainer_pods: vec![waiting("demo-trainer-1-0")],
+        unbound_engines: vec!["demo-engine-0".into()],
+        verdict: None,
+        // Not all of its pods have been made.
+        attempts: Default::default(),
+        ..running_demo()
+    };
+    let decision = decided(&half_made);
+    assert_eq!(
+        decision.delete_pods,
+        ["demo-driver-1-0", "demo-trainer-1-0", "demo-engine-0"]
+    );
+    assert!(decision.create.is_empty());
+    assert_eq!(decision.admission, AdmissionStep::Forget);
+    let (_, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!(reason, "QuotaExceeded");
+    assert!(message.contains("exceeded quota: pods"), "{message}");
+    assert!(decision.retry_in.unwrap() < Duration::from_secs(11));
+    assert!(
+        decision
+            .events
+            .iter()
+            .all(|event| event.reason != "TrainerAttemptEnded")
+    );
+
+    let made_again = decided(&RunObservation {
+        quota: None,
+        ..after(half_made)
+    });
+    let pods: Vec<&str> = made_again.create.iter().map(|(_, pod, _)| pod.name.as_str()).collect();
+    assert_eq!(pods, ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]);
+
+    let behind = decided(&RunObservation {
+        quota: Some(wait(false)),
+        ..new_demo()
+    });
+    assert!(behind.create.is_empty() && behind.delete_pods.is_empty());
+}
+
+#[test]
+fn a_run_on_its_nodes_keeps_its_pods_when_the_quota_refuses_a_further_replica() {
+    let mut scaled = running_demo();
+    for pod in scaled.driver_pods.iter_mut().chain(&mut scaled.trainer_pods) {
+        pod.node_name = Some("node-a".into());
+    }
+    let decision = decided(&RunObservation {
+        quota: Some(QuotaWait {
+            until: scaled.now,
+            refused: true,
+            message: "exceeded quota".into(),
+        }),
+        unbound_engines: vec!["demo-engine-1".into()],
+        ..scaled
+    });
+    assert_eq!(decision.status.phase, Some(Phase::Running));
+    assert!(decision.delete_pods.is_empty());
 }
 
 #[test]
@@ -269,7 +414,7 @@ fn every_mode_is_given_what_it_needs_and_no_more() {
     let made = |mode: Mode| {
         let mut run: GrpoRun = object(DEMO);
         run.spec.mode = mode;
-        let decision = decided(&seen(run));
+        let decision = decide(&seen(run), &Settings::admitting_unsupported());
         let mut roles: Vec<&str> = decision.create.iter().map(|(role, ..)| *role).collect();
         roles.dedup();
         let pools: Vec<String> = names(&decision.objects)
@@ -313,4 +458,82 @@ fn a_deleted_run_is_forgotten_by_admission() {
     let mut demo = running_demo();
     demo.run.metadata.deletion_timestamp = Some(Time(demo.now));
     assert_eq!(decided(&demo).admission, AdmissionStep::Forget);
+}
+
+#[test]
+fn a_run_that_asks_for_what_no_process_executes_fails_before_a_pod_is_made() {
+    let asks = with_spec(new_demo(), |run| run.spec.agent.limits.episode_tokens = Some(8));
+    let decision = decided(&asks);
+    assert_eq!(decision.status.phase, Some(Phase::Failed));
+    let (_, reason, message) = condition(&decision, "Failed");
+    assert_eq!(reason, "NotSupported");
+    assert!(
+        message.contains("spec.agent.limits.episodeTokens: 8 is not executed"),
+        "{message}"
+    );
+    assert!(decision.objects.is_empty() && decision.create.is_empty());
+    assert_eq!(decision.admission, AdmissionStep::Forget);
+
+    let other_images = decide(&asks, &Settings::admitting_unsupported());
+    assert!(!other_images.create.is_empty());
+    // The driver of a run that runs already says so itself.
+    let running = with_spec(running_demo(), |run| run.spec.agent.limits.episode_tokens = Some(8));
+    assert_eq!(decided(&running).status.phase, Some(Phase::Running));
+}
+
+#[test]
+fn a_run_on_its_nodes_stays_running_when_the_largest_node_leaves_or_an_agent_misses_a_question() {
+    let mut begun = running_demo();
+    begun.driver_pods[0].node_name = Some("node-a".into());
+    begun.run.spec.model.image = serde_json::from_value(json!({"reference": "example.com/Model-70B:1"})).unwrap();
+    begun.run.spec.trainer.as_mut().unwrap().gpus_per_node = 1;
+    begun.gpu_memory = Some(1024);
+    begun.store = crate::grpo_run::observation::StoreVolume::Missing;
+    begun.run.spec.store = serde_json::from_value(json!({"persistentVolumeClaim": {"claimName": "runs"}})).unwrap();
+    let pool = begun.inference.as_mut().unwrap();
+    pool.spec.model = begun.run.spec.model.source();
+    assert_eq!(decided(&begun).status.phase, Some(Phase::Running));
+    begun.driver_pods[0].node_name = None;
+    assert_eq!(decided(&begun).status.phase, Some(Phase::Pending));
+}
+
+#[test]
+fn a_shared_pool_is_claimed_when_the_run_fits_and_given_back_when_it_cannot_begin() {
+    let verdict = |admitted: bool, reason: &'static str| {
+        Some(Verdict {
+            admitted,
+            reason,
+            message: String::new(),
+        })
+    };
+    let (ours, free) = (Some("uid-1"), None);
+    // Whether it refers to a pool, the verdict, who has the claim, whether a pod is on a node; what is done.
+    let cases = [
+        (true, None, free, false, ClaimStep::Leave),
+        (true, verdict(false, "NeverFits"), free, false, ClaimStep::Leave),
+        (true, verdict(false, "ClaimsPool"), free, false, ClaimStep::Take),
+        (true, verdict(false, "ClaimsPool"), ours, false, ClaimStep::Leave),
+        (true, verdict(true, "Admitted"), free, false, ClaimStep::Take),
+        (
+            true,
+            verdict(false, "WaitsForCapacity"),
+            ours,
+            false,
+            ClaimStep::Release,
+        ),
+        (true, verdict(false, "WaitsForCapacity"), ours, true, ClaimStep::Leave),
+        (false, verdict(false, "NeverFits"), free, false, ClaimStep::Take),
+    ];
+    for (refers, verdict, claimed, begun, step) in cases {
+        let said = format!("{refers} {verdict:?} {claimed:?} {begun}");
+        let mut run = with_spec(running_demo(), |run| {
+            if refers {
+                run.spec.inference = serde_json::from_value(json!({"poolRef": {"name": "demo"}})).unwrap();
+            }
+        });
+        run.inference = Some(inference_pool(claimed, "True", ""));
+        run.verdict = verdict;
+        run.driver_pods[0].node_name = begun.then(|| "node-a".to_owned());
+        assert_eq!(decided(&run).claim, step, "{said}");
+    }
 }

@@ -8,12 +8,16 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{admitted, decided, running_demo, seen};
-use crate::grpo_run::observation::{RunObservation, StoreVolume};
+use super::{admitted, running_demo, seen};
+use crate::grpo_run::{
+    decide::decide,
+    observation::{RunObservation, StoreVolume},
+};
 use crate::{
     admission,
     fixtures::{ended, object, pod},
     pods::PodFacts,
+    settings::Settings,
 };
 
 const PDB: &str = include_str!("../../../../../docs/examples/2-swe-pdb-8b.yaml");
@@ -30,7 +34,7 @@ struct Screen<'a> {
 fn written(name: &str, example: &str, spec: Value, run: &RunObservation, progress: Option<Progress>) {
     let status = GrpoRunStatus {
         progress,
-        ..decided(run).status
+        ..decide(run, &Settings::admitting_unsupported()).status
     };
     let text = serde_yaml_ng::to_string(&Screen { example, spec, status }).unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))

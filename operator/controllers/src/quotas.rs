@@ -1,0 +1,44 @@
+//! The turns at making pods while a ResourceQuota is short: see [`grpo_operator_core::quota`].
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use grpo_operator_core::quota::{Maker, QuotaTurns, QuotaWait};
+use jiff::Timestamp;
+
+use crate::error::Error;
+
+#[derive(Default)]
+pub struct Quotas {
+    turns: Mutex<QuotaTurns>,
+}
+
+impl Quotas {
+    /// Why the maker makes no pods now, if so. `wants`: it lacks pods.
+    pub fn ask(&self, maker: &Maker, wants: bool) -> Option<QuotaWait> {
+        self.locked().ask(maker, wants, Timestamp::now())
+    }
+
+    /// Whether a quota refused a pod of the maker. From then on it waits.
+    pub fn refused(&self, maker: &Maker, error: &Error) -> bool {
+        let Some(said) = error.quota_refusal() else {
+            return false;
+        };
+        tracing::info!(
+            maker = maker.name,
+            namespace = maker.namespace,
+            said,
+            "a quota refused a pod"
+        );
+        self.locked().refuse(maker, said, Timestamp::now());
+        true
+    }
+
+    /// Nothing needs to be known of this maker any more.
+    pub fn forget(&self, uid: &str) {
+        self.locked().forget(uid);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, QuotaTurns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,78 @@
+//! When a run's pods are not made although they are missing: a ResourceQuota is short, or Kueue would admit them while
+//! a precondition is unmet. Behind our own gate pods wait without harm; Kueue knows no preconditions.
+
+use crate::{
+    admission::Gate,
+    grpo_run::{blockers::Blocker, observation::RunObservation, status::claims},
+    pod_group::{GroupState, GroupUpdate},
+    pods::PodFacts,
+};
+
+/// Why no pods are made now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub message: String,
+    /// An attempt of which no pod is on a node is deleted.
+    pub give_back: bool,
+}
+
+/// Whether pods of the run may be made, by what is known of quota, preconditions and claim.
+pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
+    if let Some(wait) = &seen.quota {
+        return Some(Hold {
+            message: wait.message.clone(),
+            give_back: wait.refused,
+        });
+    }
+    if !matches!(Gate::of_run(&seen.run), Gate::Kueue { .. }) {
+        return None;
+    }
+    let spec = &seen.run.spec;
+    let unclaimed = spec.mode.needs_engines() && spec.inference.pool_ref.is_some() && !claims(seen);
+    let message = match blockers.first() {
+        Some((_, message)) => message.clone(),
+        None if unclaimed => format!(
+            "its pods are made when it has the claim on InferencePool {} ({})",
+            seen.inference_name(),
+            grpo_crds::GROUP
+        ),
+        None => return None,
+    };
+    Some(Hold {
+        message,
+        give_back: false,
+    })
+}
+
+/// The group's next steps while pods are held back, and whether any were: the attempt stays as if it had not been
+/// made.
+pub fn held_back(mut update: GroupUpdate, hold: Option<&Hold>, pods: &[PodFacts]) -> (GroupUpdate, bool) {
+    let goes_on = matches!(
+        update.state,
+        GroupState::Starting { .. } | GroupState::Running | GroupState::Pausing { .. }
+    );
+    let Some(hold) = hold.filter(|_| goes_on) else {
+        return (update, false);
+    };
+    let attempt: Vec<&PodFacts> = pods
+        .iter()
+        .filter(|pod| pod.attempt == update.status.current && !pod.deleting)
+        .collect();
+    let unbound = attempt.iter().all(|pod| pod.node_name.is_none() && !pod.is_finished());
+    let given_back = hold.give_back && unbound && !attempt.is_empty();
+    if update.create.is_empty() && !given_back {
+        return (update, false);
+    }
+    if given_back {
+        update.delete.extend(attempt.iter().map(|pod| pod.name.clone()));
+    }
+    update.create.clear();
+    update.status.created = false;
+    update.state = GroupState::Starting {
+        message: hold.message.clone(),
+    };
+    (update, true)
+}
+
+#[cfg(test)]
+mod tests;

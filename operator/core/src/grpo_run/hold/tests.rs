@@ -1,0 +1,85 @@
+use super::*;
+use crate::{
+    fixtures::{pod, running},
+    pods::PodState,
+};
+use grpo_crds::grpo_run::AttemptStatus;
+
+fn hold_with(give_back: bool) -> Hold {
+    Hold {
+        message: "the quota is short".into(),
+        give_back,
+    }
+}
+
+fn update(create: &[u32]) -> GroupUpdate {
+    GroupUpdate {
+        status: AttemptStatus {
+            current: 2,
+            created: true,
+            ..AttemptStatus::default()
+        },
+        create: create.to_vec(),
+        delete: Vec::new(),
+        state: GroupState::Running,
+        retry_in: None,
+        ended: None,
+    }
+}
+
+fn unbound(rank: u32, attempt: u32) -> PodFacts {
+    PodFacts::just_made(format!("run-trainer-{attempt}-{rank}"), attempt, rank)
+}
+
+fn bound(rank: u32) -> PodFacts {
+    PodFacts {
+        node_name: Some("node-a".into()),
+        ..pod(&format!("run-trainer-2-{rank}"), 2, rank, running())
+    }
+}
+
+#[test]
+fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
+    let ended = PodFacts {
+        state: PodState::Succeeded,
+        ..unbound(0, 2)
+    };
+    // Ranks to create, pods there, whether it gives back; then whether it holds and what is deleted.
+    let cases: [(&[u32], Vec<PodFacts>, bool, bool, &[&str]); 8] = [
+        (&[0, 1], vec![], false, true, &[]),
+        (&[], vec![bound(0), bound(1)], true, false, &[]),
+        (&[], vec![unbound(0, 2), unbound(1, 2)], false, false, &[]),
+        (
+            &[],
+            vec![unbound(0, 2), unbound(1, 2)],
+            true,
+            true,
+            &["run-trainer-2-0", "run-trainer-2-1"],
+        ),
+        (&[1], vec![unbound(0, 2)], true, true, &["run-trainer-2-0"]),
+        (&[1], vec![bound(0)], true, true, &[]),
+        (&[], vec![unbound(0, 1)], true, false, &[]),
+        (&[], vec![ended], true, false, &[]),
+    ];
+    for (create, pods, give_back, held, delete) in cases {
+        let (after, is_held) = held_back(update(create), Some(&hold_with(give_back)), &pods);
+        assert_eq!(is_held, held, "{create:?} {pods:?}");
+        assert_eq!(after.delete, delete);
+        assert!(after.create.is_empty());
+        assert_eq!(after.status.created, !held, "what is not made cannot be lost");
+        assert_eq!(after.status.current, 2, "it is no other attempt");
+    }
+}
+
+#[test]
+fn without_a_reason_and_for_a_group_that_is_over_nothing_is_held_back() {
+    assert_eq!(held_back(update(&[0]), None, &[]), (update(&[0]), false));
+    let over = GroupUpdate {
+        state: GroupState::Succeeded,
+        ..update(&[])
+    };
+    assert_eq!(
+        held_back(over.clone(), Some(&hold_with(true)), &[unbound(0, 2)]),
+        (over, false)
+    );
+}

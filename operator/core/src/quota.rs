@@ -1,0 +1,137 @@
+//! Whose turn it is to make pods in a namespace whose ResourceQuota refused some. Pure.
+//!
+//! Two runs that fit into a quota alone, and not together, would each get a part of their pods and wait for the rest for
+//! ever. So a run that is refused gives back its pods that are not on a node, and pauses; while any run of the namespace
+//! pauses, one at a time makes pods.
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::backoff::Backoff;
+
+/// A refused run waits so long before it makes pods again, doubled each time up to the longest.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(120));
+/// In its turn a run makes all of its pods, or is refused. It ends by itself.
+const TURN: SignedDuration = SignedDuration::from_secs(15);
+/// A refused run that has not come back so long after its pause is suspended or over.
+const FORGOTTEN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Who makes pods: a run with the engines of its own pool, or an InferencePool without a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Maker {
+    pub namespace: String,
+    /// Such as `GrpoRun demo`.
+    pub name: String,
+    pub uid: String,
+}
+
+/// Why no pods are made now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaWait {
+    pub until: Timestamp,
+    /// It was refused itself: its pods that are not on a node go.
+    pub refused: bool,
+    pub message: String,
+}
+
+/// Who was refused, and whose turn it is, by namespace. Lost with the process, which only shortens pauses.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaTurns {
+    namespaces: HashMap<String, Namespace>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Namespace {
+    /// By uid.
+    refused: HashMap<String, Refused>,
+    turn: Option<Turn>,
+}
+
+#[derive(Clone, Debug)]
+struct Refused {
+    until: Timestamp,
+    times: u32,
+    message: String,
+}
+
+#[derive(Clone, Debug)]
+struct Turn {
+    uid: String,
+    name: String,
+    ends: Timestamp,
+}
+
+impl QuotaTurns {
+    /// The API server refused a pod for want of quota, in these words.
+    pub fn refuse(&mut self, maker: &Maker, said: &str, now: Timestamp) {
+        let namespace = self.namespaces.entry(maker.namespace.clone()).or_default();
+        namespace.turn.take_if(|turn| turn.uid == maker.uid);
+        let times = namespace.refused.get(&maker.uid).map_or(0, |known| known.times);
+        let until = now + PAUSES.pause(times);
+        let message = format!(
+            "a ResourceQuota of namespace {0} refused a pod ({said}). Pods that were not on a node are deleted, so that they hold no quota, and all are made again later, one run of the \
+             namespace at a time. Raise the quota (`kubectl describe resourcequota -n {0}`), or end other runs of the namespace",
+            maker.namespace
+        );
+        let times = times.saturating_add(1);
+        namespace
+            .refused
+            .insert(maker.uid.clone(), Refused { until, times, message });
+    }
+
+    /// Why the maker makes no pods now, if so. `wants`: it lacks pods, and takes the turn where it may.
+    pub fn ask(&mut self, maker: &Maker, wants: bool, now: Timestamp) -> Option<QuotaWait> {
+        let namespace = self.namespaces.get_mut(&maker.namespace)?;
+        // A run that was not refused in its turn has all of its pods.
+        if let Some(over) = namespace.turn.take_if(|turn| turn.ends <= now) {
+            namespace.refused.remove(&over.uid);
+        }
+        namespace.refused.retain(|_, refused| refused.until + FORGOTTEN > now);
+        if namespace.refused.is_empty() {
+            self.namespaces.remove(&maker.namespace);
+            return None;
+        }
+        if let Some(refused) = namespace.refused.get(&maker.uid).filter(|refused| refused.until > now) {
+            return Some(QuotaWait {
+                until: refused.until,
+                refused: true,
+                message: refused.message.clone(),
+            });
+        }
+        match &namespace.turn {
+            Some(turn) if turn.uid != maker.uid => wants.then(|| QuotaWait {
+                until: turn.ends,
+                refused: false,
+                message: format!(
+                    "a ResourceQuota of namespace {} is short, so one run at a time makes its pods, and it is the turn of {}",
+                    maker.namespace, turn.name
+                ),
+            }),
+            Some(_) => None,
+            None => {
+                if wants {
+                    namespace.turn = Some(Turn {
+                        uid: maker.uid.clone(),
+                        name: maker.name.clone(),
+                        ends: now + TURN,
+                    });
+                }
+                None
+            }
+        }
+    }
+
+    /// Nothing needs to be known of this maker any more.
+    pub fn forget(&mut self, uid: &str) {
+        for namespace in self.namespaces.values_mut() {
+            namespace.refused.remove(uid);
+            namespace.turn.take_if(|turn| turn.uid == uid);
+        }
+        self.namespaces
+            .retain(|_, namespace| !(namespace.refused.is_empty() && namespace.turn.is_none()));
+    }
+}
+
+#[cfg(test)]
+mod tests;
