@@ -63,7 +63,7 @@ test-operator: ## the operator on a control plane without nodes: bad input, faul
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operator::bad_input:: operator::rest:: faults::
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operator::bad_input:: operator::ownership:: operator::rest:: operator::waits:: faults::
 	# Each of these waits most of the time.
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
 

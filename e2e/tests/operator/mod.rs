@@ -3,7 +3,9 @@
 
 mod bad_input;
 mod bench;
+mod ownership;
 mod rest;
+mod waits;
 
 use std::time::{Duration, Instant};
 
@@ -101,6 +103,34 @@ pub async fn namespace(client: &Client, name: &str, labels: Value) -> Result<()>
             .await
             .map(drop)
             .map_err(|refusal| refusal.to_string())
+    })
+    .await
+}
+
+/// A run that trains, with pools of its own.
+pub fn run_called(name: &str, namespace: &str) -> Value {
+    let mut run = crate::manifests::bases()["train"].clone();
+    run["metadata"] = json!({"name": name, "namespace": namespace});
+    run
+}
+
+/// Waits until a condition of an object is not true for this reason, in words that contain these.
+pub async fn told(
+    client: &Client,
+    manifest: &Value,
+    condition: &str,
+    reason: &str,
+    limit: Duration,
+    words: &[&str],
+) -> Result<()> {
+    until(limit, reason, async || {
+        let there = get(client, manifest).await.map_err(|refusal| refusal.to_string())?;
+        let conditions = there["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found = conditions.iter().find(|one| one["type"] == condition);
+        let found = found.ok_or_else(|| there["status"].to_string())?;
+        let says = |word: &&str| found["message"].as_str().is_some_and(|message| message.contains(*word));
+        let is_so = found["status"] != "True" && found["reason"] == reason && words.iter().all(says);
+        if is_so { Ok(()) } else { Err(found.to_string()) }
     })
     .await
 }

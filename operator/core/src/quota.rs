@@ -1,8 +1,8 @@
 //! Whose turn it is to make pods in a namespace whose ResourceQuota refused some. Pure.
 //!
-//! Two runs that fit into a quota alone, and not together, would each get a part of their pods and wait for the rest for
-//! ever. So a run that is refused gives back its pods that are not on a node, and pauses; while any run of the namespace
-//! pauses, one at a time makes pods.
+//! Two runs that fit into a quota alone, and not together, would each get a part of their pods and wait for the rest
+//! for ever. So a run that is refused gives back its pods that are not on a node, and pauses; while any run of the
+//! namespace pauses, one at a time makes pods.
 
 use std::{collections::HashMap, time::Duration};
 

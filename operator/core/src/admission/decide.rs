@@ -22,9 +22,10 @@ use super::{
     facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
     fit::{Budget, Capacity, place},
     messages,
+    standing::Standing,
     verdict::Verdict,
 };
-use crate::{backoff::Backoff, names::role};
+use crate::backoff::Backoff;
 
 /// Lifted pods are bound after this long, or go back.
 pub const BIND_DEADLINE: SignedDuration = SignedDuration::from_secs(30);
@@ -90,17 +91,6 @@ pub struct Decision {
     pub verdicts: BTreeMap<String, Verdict>,
     /// Something is due then even if nothing happens.
     pub again_at: Option<Timestamp>,
-}
-
-/// The pods of one run that count: of its newest attempts, and not on their way out.
-struct Standing<'a> {
-    run: &'a Candidate,
-    bound: Vec<&'a PodNeeds>,
-    unbound: Vec<&'a PodNeeds>,
-    gated: Vec<&'a PodNeeds>,
-    /// Roles of which there are not enough pods yet.
-    incomplete: Vec<&'static str>,
-    priority: i32,
 }
 
 pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
@@ -395,92 +385,6 @@ fn chosen(pod: &PodNeeds) -> Chosen {
             .as_ref()
             .map(|member| member.other_gates.clone())
             .unwrap_or_default(),
-    }
-}
-
-impl<'a> Standing<'a> {
-    fn of(run: &'a Candidate, members: &[(&'a PodNeeds, &'a Member)]) -> Self {
-        let newest = |role: &str| {
-            members
-                .iter()
-                .filter(|(_, member)| member.role == role)
-                .map(|(_, member)| member.attempt)
-                .max()
-        };
-        // An attempt of an engine counts its failures; of a pod group only the newest is the group.
-        let counts = |member: &Member| member.role == role::ENGINE || Some(member.attempt) == newest(&member.role);
-        let counted: Vec<_> = members.iter().filter(|(_, member)| counts(member)).collect();
-        let incomplete = run
-            .whole
-            .iter()
-            .filter(|(role, wanted)| {
-                let there = counted.iter().filter(|(_, member)| member.role == **role).count();
-                there < **wanted as usize
-            })
-            .map(|(role, _)| *role)
-            .collect();
-        let of = |wanted: &dyn Fn(&PodNeeds, &Member) -> bool| -> Vec<&'a PodNeeds> {
-            counted
-                .iter()
-                .filter(|(pod, member)| wanted(pod, member))
-                .map(|(pod, _)| *pod)
-                .collect()
-        };
-        Self {
-            run,
-            bound: of(&|pod, _| pod.node.is_some()),
-            unbound: of(&|pod, member| pod.node.is_none() && !member.gated && member.other_gates.is_empty()),
-            gated: of(&|pod, member| pod.node.is_none() && member.gated),
-            incomplete,
-            priority: counted.iter().map(|(_, member)| member.priority).max().unwrap_or(0),
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &'a PodNeeds> + '_ {
-        self.bound.iter().chain(&self.unbound).chain(&self.gated).copied()
-    }
-
-    fn without_gates(&self) -> Verdict {
-        if self.incomplete.is_empty() {
-            messages::admitted()
-        } else {
-            messages::pods_missing(&self.incomplete)
-        }
-    }
-
-    /// It does its work: driver and trainer are on nodes, and an engine where it has its own. What else it may wait for
-    /// are further replicas.
-    fn works(&self) -> bool {
-        let is = |pod: &PodNeeds, role: &str| pod.member.as_ref().is_some_and(|member| member.role == role);
-        let waits = || self.unbound.iter().chain(&self.gated);
-        let placed = |role: &str| {
-            !self.incomplete.contains(&role)
-                && self.bound.iter().any(|pod| is(pod, role))
-                && !waits().any(|pod| is(pod, role))
-        };
-        let replica = |pod: &PodNeeds| pod.member.as_ref().map(|member| member.rank);
-        let serves = || {
-            let mut engines = self.bound.iter().filter(|pod| is(pod, role::ENGINE));
-            engines.any(|engine| !waits().any(|pod| is(pod, role::ENGINE) && replica(pod) == replica(engine)))
-        };
-        let mut roles = self.run.whole.iter().filter(|(_, pods)| **pods > 0);
-        roles.all(|(role, _)| if *role == role::ENGINE { serves() } else { placed(role) })
-    }
-
-    /// Gated pods that are of use only together: all ranks of the trainer, the nodes of one engine replica, the driver.
-    fn sets(&self) -> Vec<Vec<&'a PodNeeds>> {
-        let mut sets: BTreeMap<(u8, u32), Vec<&'a PodNeeds>> = BTreeMap::new();
-        for pod in &self.gated {
-            let Some(member) = pod.member.as_deref() else { continue };
-            let key = match member.role.as_str() {
-                role::TRAINER if self.incomplete.contains(&role::TRAINER) => continue,
-                role::TRAINER => (0, 0),
-                role::DRIVER => (1, 0),
-                _ => (2, member.rank),
-            };
-            sets.entry(key).or_default().push(pod);
-        }
-        sets.into_values().collect()
     }
 }
 

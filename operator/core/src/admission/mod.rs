@@ -5,6 +5,7 @@ pub mod facts;
 mod fit;
 pub mod gate;
 pub mod messages;
+mod standing;
 pub mod verdict;
 
 #[cfg(test)]

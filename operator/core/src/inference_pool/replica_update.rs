@@ -180,7 +180,7 @@ pub fn update_replicas(
 }
 
 impl ReplicaUpdate {
-    /// The same while a ResourceQuota is short: nothing is made. Who was refused gives back the replicas that are not on
+    /// The same while a ResourceQuota is short: nothing is made. A refused pool gives back the replicas that are not on
     /// nodes, so that others can use the quota.
     pub fn held_back(mut self, wait: Option<&QuotaWait>, pods: &[PodFacts]) -> Self {
         let Some(wait) = wait else { return self };
