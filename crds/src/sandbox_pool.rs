@@ -2,6 +2,8 @@
 //!
 //! The gateway reads this spec as `pool.json`.
 
+mod resources;
+
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -48,8 +50,10 @@ pub struct SandboxPoolSpec {
     /// Caps on what a lease may ask for.
     #[serde(default)]
     pub lease: LeaseCaps,
-    /// CPU, memory and ephemeral storage of each sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// CPU, memory and ephemeral storage of each sandbox. Every sandbox has a limit of each: what is left out here has
+    /// that of the default. A limit of memory without a request is reserved in full, so that no neighbour brings the
+    /// node to evict the sandbox.
+    #[serde(default = "resources::default_resources", skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// What sandboxes may reach. None: nothing but their gateway, which reaches them.
     #[serde(default)]
@@ -80,6 +84,14 @@ pub struct SandboxPoolSpec {
     /// How the gateway is run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<ProcessOptions>,
+}
+
+impl SandboxPoolSpec {
+    /// What each sandbox requests and is limited to. A limit of memory that the pool names is reserved in full, unless
+    /// it also names a request: no neighbour can then bring a node to evict the sandbox.
+    pub fn bounded_resources(&self) -> ResourceRequirements {
+        resources::bounded(self.resources.as_ref())
+    }
 }
 
 /// Sandboxes that are started before they are asked for, because the driver says which images come next.

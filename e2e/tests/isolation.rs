@@ -83,7 +83,7 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
     pools
         .create(&PostParams::default(), &serde_json::from_value(pool)?)
         .await?;
-    let limits = until_shown(&scene, "LimitsEnforced", "False", SOON).await?;
+    let limits = until_shown(&scene, "LimitsEnforced", "True", SOON).await?;
     scene.say(&limits.message);
     for part in ["memory 256 MiB", "CPU 500m", "root inside is nobody outside"] {
         assert!(limits.message.contains(part), "{part} in {}", limits.message);

@@ -6,9 +6,8 @@ use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, NodeAffinity, Pod, ResourceRequirements,
+    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, NodeAffinity, Pod,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Resource;
 use serde_json::json;
 
@@ -31,6 +30,8 @@ pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
 pub const TERM_ANNOTATION: &str = "grpo.dev/gateway-term";
 /// What the pod was made from, its image and slot apart: a later gateway takes over what it would have made itself.
 pub const TEMPLATE_ANNOTATION: &str = "grpo.dev/sandbox-template";
+/// The one container of a sandbox, as the kubelet names it.
+pub const CONTAINER: &str = "sandbox";
 /// Where the sandboxd image is mounted.
 const MOUNT: &str = "/grpo";
 
@@ -54,21 +55,6 @@ pub fn rewritten(spec: &SandboxPoolSpec, image: &str) -> String {
         .iter()
         .find_map(|r| Some(format!("{}{}", r.to, image.strip_prefix(&r.from)?)));
     rewrite.unwrap_or_else(|| image.to_owned())
-}
-
-/// Memory is reserved in full, so that a neighbour cannot cause an out-of-memory; CPU asks for little unless the pool
-/// says otherwise.
-fn resources(spec: &SandboxPoolSpec) -> ResourceRequirements {
-    let mut resources = spec.resources.clone().unwrap_or_default();
-    let limits = resources.limits.clone().unwrap_or_default();
-    let requests = resources.requests.get_or_insert_default();
-    requests
-        .entry("cpu".to_owned())
-        .or_insert_with(|| Quantity("10m".to_owned()));
-    if let Some(memory) = limits.get("memory") {
-        requests.insert("memory".to_owned(), memory.clone());
-    }
-    resources
 }
 
 /// The container restarts when sandboxd says so by its exit code, and not when it ends in any other way. All
@@ -227,13 +213,13 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
             "containers": [{
-                "name": "sandbox",
+                "name": CONTAINER,
                 "image": rewritten(&template.spec, image),
                 "imagePullPolicy": "IfNotPresent",
                 "command": [format!("{MOUNT}/sandboxd")],
                 "env": [{"name": KEY_ENV, "value": template.public_key}],
                 "ports": [{"name": "sandboxd", "containerPort": SANDBOXD_PORT, "protocol": "TCP"}],
-                "resources": resources(&template.spec),
+                "resources": template.spec.bounded_resources(),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     // What root in such an image needs to own files and change users; the namespace confines it.

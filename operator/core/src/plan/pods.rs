@@ -281,5 +281,5 @@ pub fn in_words(labels: Option<&BTreeMap<String, String>>) -> String {
 
 /// What each sandbox of a pool is promised and may take.
 pub fn of_sandbox(pool: &grpo_crds::SandboxPoolSpec) -> BTreeMap<String, String> {
-    resources(pool.resources.as_ref())
+    resources(Some(&pool.bounded_resources()))
 }

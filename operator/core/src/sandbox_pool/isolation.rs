@@ -103,8 +103,8 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
         // The kubelet bounds the pod's, which a container does not see.
         None => bounds.push("processes as the kubelet's podPidsLimit says".to_owned()),
     }
-    let disk = spec.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-    match disk.and_then(|limits| limits.get("ephemeral-storage")) {
+    let limits = spec.bounded_resources().limits.unwrap_or_default();
+    match limits.get("ephemeral-storage") {
         Some(disk) => bounds.push(format!("disk {} (by eviction)", disk.0)),
         None => missing.push("disk (set resources.limits.ephemeral-storage)"),
     }

@@ -1,4 +1,5 @@
 use super::*;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 fn template(spec: &str) -> Template {
     Template {
@@ -45,6 +46,14 @@ fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
     let context = spec.containers[0].security_context.clone().unwrap();
     assert_eq!(context.allow_privilege_escalation, Some(false));
     assert_eq!(context.privileged, None);
+}
+
+#[test]
+fn every_sandbox_is_bounded() {
+    let pod = sandbox(&template("max: 4"), "s", "task:1", None, None).unwrap();
+    let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits;
+    let names: Vec<String> = limits.unwrap().into_keys().collect();
+    assert_eq!(names, ["cpu", "ephemeral-storage", "memory"]);
 }
 
 #[test]

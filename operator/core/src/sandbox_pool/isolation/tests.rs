@@ -55,11 +55,22 @@ fn every_bound_that_is_missing_is_named_with_who_sets_it() {
         user_namespace: true,
     };
     let bare = limits(&spec("{max: 4}"), Some(&found));
-    assert_eq!(bare.status, ConditionStatus::False);
+    assert_eq!(bare.status, ConditionStatus::True);
     assert_eq!(
         bare.message,
-        "a sandbox has no bound on disk (set resources.limits.ephemeral-storage); it has: \
-             memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, root inside is nobody outside"
+        "a sandbox has: memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, \
+             disk 20Gi (by eviction), root inside is nobody outside"
+    );
+    let unbounded = Limits {
+        memory_bytes: None,
+        ..found
+    };
+    let unbounded = limits(&spec("{max: 4}"), Some(&unbounded));
+    assert_eq!(unbounded.status, ConditionStatus::False);
+    assert!(
+        unbounded
+            .message
+            .starts_with("a sandbox has no bound on memory (set resources.limits.memory)")
     );
     let whole = Limits {
         processes: Some(512),
