@@ -20,7 +20,7 @@ pub enum FaultOrigin {
 pub enum ErrorCode {
     /// 400: the request cannot be understood.
     BadRequest,
-    /// 401: sandboxd does not believe the signature.
+    /// 401: sandboxd does not believe the signature: another key, or clocks that differ.
     BadSignature,
     /// 403: `network: None` is not shown to be enforced.
     EgressUnproven,
@@ -73,11 +73,13 @@ impl ErrorCode {
 pub enum SandboxCause {
     /// Killed for its own memory limit.
     OutOfMemory,
-    /// Evicted for going over a limit of its own.
+    /// Killed, and the cluster recorded no reason: out of memory whose event the runtime lost.
+    Killed,
+    /// Evicted for what it used: more than its limit or its request, or the most files or processes of its node.
     EvictedOwnLimit,
     /// Evicted for filling its own disk.
     DiskFull,
-    /// What ran in it ended PID 1.
+    /// What ran in it ended PID 1, or kept it from answering.
     Exited,
     /// Somebody deleted the pod.
     Deleted,
@@ -97,7 +99,9 @@ impl SandboxCause {
     /// Whose fault the cause is.
     pub fn fault(self) -> FaultOrigin {
         match self {
-            Self::OutOfMemory | Self::EvictedOwnLimit | Self::DiskFull | Self::Exited => FaultOrigin::Workload,
+            Self::OutOfMemory | Self::Killed | Self::EvictedOwnLimit | Self::DiskFull | Self::Exited => {
+                FaultOrigin::Workload
+            }
             Self::Deleted | Self::NodeLost | Self::Preempted | Self::Disrupted | Self::Expired | Self::Unknown => {
                 FaultOrigin::Infrastructure
             }

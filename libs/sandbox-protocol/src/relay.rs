@@ -13,6 +13,13 @@ pub const RELAY_PROTOCOL: &str = "grpo-relay";
 /// In every request that is passed on: which lease it comes from. What the sandbox sends under this name is taken out.
 pub const RELAY_LEASE_HEADER: &str = "x-grpo-lease";
 
+/// The services that a port may lead to.
+pub const RELAY_TARGET: &str = concat!(
+    "^http://[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
+    "(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
+    "(/[A-Za-z0-9._~/-]*)?$"
+);
+
 /// Open a port of the sandbox to a service. Said again it changes nothing, or where the port leads; a gateway that was
 /// restarted has to be told again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +32,7 @@ pub struct RelayRequest {
     /// `http://host[:port][/path]`: the path is put before that of each request.
     #[cfg_attr(
         feature = "schema",
-        schemars(regex(pattern = "^http://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$"))
+        schemars(regex(pattern = RELAY_TARGET))
     )]
     pub to: String,
 }

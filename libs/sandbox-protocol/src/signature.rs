@@ -27,8 +27,16 @@ pub enum SignatureError {
     Malformed,
     #[error("the signature does not fit the request")]
     Wrong,
-    #[error("the request's time is too far from now")]
-    Stale,
+    #[error(
+        "the gateway's clock is {} s {} this sandbox's, more than {} s: set the clocks of their nodes",
+        millis.unsigned_abs() / 1000,
+        if *millis < 0 { "behind" } else { "ahead of" },
+        MAX_SKEW_MILLIS / 1000
+    )]
+    Skewed {
+        /// The request's time less that of who reads it.
+        millis: i64,
+    },
 }
 
 /// What is signed.
@@ -105,7 +113,9 @@ impl Verifier {
 
 fn timely(unix_millis: i64, now: i64) -> Result<(), SignatureError> {
     match now.abs_diff(unix_millis) > MAX_SKEW_MILLIS.unsigned_abs() {
-        true => Err(SignatureError::Stale),
+        true => Err(SignatureError::Skewed {
+            millis: unix_millis.saturating_sub(now),
+        }),
         false => Ok(()),
     }
 }

@@ -10,6 +10,7 @@ use grpo_sandbox_protocol::{
     Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
     PoolState, Priority, RenewRequest, SandboxCause,
 };
+use reqwest::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::{Duration, Instant};
@@ -48,9 +49,13 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// True when what ran in the sandbox brought its end about.
+    /// True when what ran in the sandbox brought it about.
     pub fn is_workloads_fault(&self) -> bool {
-        matches!(self, Self::Lost { cause, .. } if cause.fault() == Whose::Workload)
+        match self {
+            Self::Lost { cause, .. } => cause.fault() == Whose::Workload,
+            Self::Refused { fault, .. } => *fault == Whose::Workload,
+            _ => false,
+        }
     }
 }
 
@@ -359,13 +364,19 @@ async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
         return Ok(bytes);
     }
     match serde_json::from_slice::<ErrorBody>(&bytes) {
-        // A full pool, a gateway that starts, a probe that is not through: whoever asks again may be served.
-        Ok(body) if status.is_server_error() || status == 429 || body.code == ErrorCode::EgressUnproven => {
-            Err(Refusal::Again(body.message))
-        }
+        Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body.message)),
         Ok(body) => Err(Refusal::Final(body)),
         Err(_) => Err(Refusal::Again(format!("status {status}"))),
     }
+}
+
+/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, clocks
+/// that are about to be set. What the workload brought about it would bring about again, and waiting for it would turn
+/// its loss into a fault of the infrastructure.
+fn may_pass(status: StatusCode, body: &ErrorBody) -> bool {
+    let infrastructure =
+        status.is_server_error() || matches!(body.code, ErrorCode::EgressUnproven | ErrorCode::BadSignature);
+    status == StatusCode::TOO_MANY_REQUESTS || infrastructure && body.fault != Whose::Workload
 }
 
 fn parsed<T: DeserializeOwned>(call: &Call<'_>, bytes: &[u8]) -> Result<T, SandboxError> {
@@ -375,3 +386,6 @@ fn parsed<T: DeserializeOwned>(call: &Call<'_>, bytes: &[u8]) -> Result<T, Sandb
         fault: Whose::Infrastructure,
     })
 }
+
+#[cfg(test)]
+mod tests;

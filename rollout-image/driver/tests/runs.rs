@@ -174,8 +174,14 @@ async fn a_sandbox_killed_for_its_own_memory_is_the_policys_fault() {
 async fn a_command_that_cannot_be_run_is_an_observation_and_not_a_void() {
     let world = World::new(1).await;
     *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
-        let refused = || ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, "a zero byte in argv");
-        (priority == Priority::Agent && request.id.starts_with("t0-")).then(|| (StatusCode::BAD_REQUEST, refused()))
+        let zero = || ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, "a zero byte in argv");
+        // Waiting for a place that the policy holds would end in a void.
+        let full = || ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Workload, "32 commands run already");
+        match (priority, request.id.split_once('-')?.0) {
+            (Priority::Agent, "t0") => Some((StatusCode::BAD_REQUEST, zero())),
+            (Priority::Agent, "t1") => Some((StatusCode::SERVICE_UNAVAILABLE, full())),
+            _ => None,
+        }
     }));
     let mut settings = world.settings();
     settings.iterations = 1;

@@ -1,10 +1,13 @@
 //! Why a sandbox ended, from what the cluster recorded. Facts only: this decides between a verdict and a Void.
 //!
-//! A policy must not be able to bring a Void about, so its own limits are its own fault. It cannot send SIGKILL to
-//! process 1 of its own container, so an unexplained 137 came from outside.
+//! A policy must not be able to bring a Void about, so what it may have caused is its own fault.
+//! It cannot send SIGKILL to process 1 of its own container, but it can have the kernel do so: a runtime that loses the
+//! event of a memory limit leaves a 137 without a reason. Other killers leave a name: a pod is deleted, or its
+//! node or its kubelet says why it ended.
 
 use grpo_sandbox_protocol::{RESET_EXIT, SandboxCause};
 
+use crate::pod::CONTAINER;
 use crate::slim_pod::{DISRUPTION, SlimPod};
 
 /// Why the pod's sandbox is no more; `deleted` when the pod object itself is gone.
@@ -25,7 +28,7 @@ pub fn cause(pod: &SlimPod, deleted: bool) -> SandboxCause {
         if of_disk.iter().any(|words| message.contains(words)) {
             return SandboxCause::DiskFull;
         }
-        if message.contains("exceeds") || message.contains("exceeded") {
+        if message.contains("exceeds") || message.contains("exceeded") || is_for_its_own_use(message) {
             return SandboxCause::EvictedOwnLimit;
         }
     }
@@ -59,11 +62,22 @@ pub fn cause(pod: &SlimPod, deleted: bool) -> SandboxCause {
         // containerd says so of every container in which anything ever ran out of memory, so that this counts only
         // where nothing else is the reason.
         Some(137) if reason == Some("OOMKilled") => SandboxCause::OutOfMemory,
+        Some(137) if matches!(reason, None | Some("Error")) => SandboxCause::Killed,
+        // sandboxd ignores SIGTERM, and so does nothing that the policy does end it by one.
         Some(137 | 143) => SandboxCause::Unknown,
         Some(_) => SandboxCause::Exited,
         None if deleted => SandboxCause::Deleted,
         None => SandboxCause::Unknown,
     }
+}
+
+/// Whether a node that is short of something evicted the pod for what this pod uses of it. The kubelet evicts those
+/// first that use more than they requested, and names their containers. Files and processes have no requests: it begins
+/// with the pods that have most of them.
+fn is_for_its_own_use(message: &str) -> bool {
+    let names_ours = message.contains(&format!("Container {CONTAINER} was using"));
+    let of_the_most = ["low on resource: inodes", "low on resource: pids"];
+    names_ours || of_the_most.iter().any(|words| message.contains(words))
 }
 
 #[cfg(test)]

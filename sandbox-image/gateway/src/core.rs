@@ -15,7 +15,7 @@ pub use watch::Watched;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseRequest, PoolReport, Room};
 use hyper::Method;
@@ -24,6 +24,7 @@ use kube::api::Api;
 use rand::Rng;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
+pub use crate::clock::now;
 use crate::egress::Egress;
 use crate::index::{Action, ActiveLease, Index};
 use crate::ledger::{Change, FencingCheck, Known};
@@ -84,13 +85,6 @@ pub struct Core {
     pub room: Room,
     pub template: Template,
     pub metrics: Metrics,
-}
-
-pub fn now() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map(|since| since.as_millis() as i64)
-        .unwrap_or(0)
 }
 
 impl Core {
@@ -303,8 +297,11 @@ impl Core {
         });
     }
 
-    /// Why sandboxd did not answer: its pod's end, if that is known.
+    /// Why sandboxd did not do as it was asked: its own answer, or its pod's end, if that is known.
     pub fn why_unreachable(&self, lease: &str, error: &SandboxError) -> ErrorBody {
+        if let Some(answer) = &error.answer {
+            return (**answer).clone();
+        }
         self.look(|index| match index.cause_of(lease) {
             Some(cause) => ErrorBody::lost(lease, cause),
             // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.

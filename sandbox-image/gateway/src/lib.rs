@@ -7,7 +7,7 @@
 //! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says whether
 //! sandboxes reach nothing. [`http`] is the door for drivers, [`waiters`] are those of them who wait for a lease,
 //! [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other systems. [`openapi`] describes the
-//! gateway's own API. [`metrics`] counts.
+//! gateway's own API. [`metrics`] counts; [`clock`] tells the time.
 //!
 //! # Restarts
 //!
@@ -23,6 +23,7 @@
 
 pub mod begin;
 pub mod cause;
+pub mod clock;
 pub mod compat;
 pub mod core;
 pub mod egress;

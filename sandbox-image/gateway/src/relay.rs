@@ -6,11 +6,11 @@
 //! was named.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
+use grpo_sandbox_protocol::{RELAY_LEASE_HEADER, RELAY_TARGET};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use regex_lite::Regex;
 use tokio::sync::watch;
 
 /// Ports of one lease.
@@ -127,13 +128,16 @@ pub(crate) fn service(text: &str) -> Result<Uri, String> {
     if text.len() > LONGEST_TARGET {
         return Err(format!("to has more than {LONGEST_TARGET} bytes"));
     }
+    static TARGET: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(RELAY_TARGET).ok());
     let uri: Uri = text
         .parse()
         .map_err(|e| format!("to is {text:?}, which is no URL: {e}"))?;
-    let is_plain = uri.scheme_str() == Some("http") && uri.query().is_none() && clean(uri.path());
-    match uri.authority().filter(|_| is_plain) {
-        Some(authority) if !authority.as_str().contains('@') => Ok(uri),
-        _ => Err(format!("to is {text:?}; it must be http://host[:port][/path]")),
+    let is_plain = TARGET.as_ref().is_some_and(|target| target.is_match(text));
+    match is_plain && clean(uri.path()) {
+        true => Ok(uri),
+        false => Err(format!(
+            "to is {text:?}; it must be http://host[:port][/path], as {RELAY_TARGET}"
+        )),
     }
 }
 

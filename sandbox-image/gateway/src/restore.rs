@@ -44,8 +44,9 @@ pub fn restore(
             .and_then(alive)
             .filter(|found| is_newest && found.restarts <= entry.restarts);
         if let Some(found) = found {
-            // Renewals are not in the ledger, so the holder has its whole time to renew.
-            entry.expires_at = entry.expires_at.max(now + entry.ttl_millis.max(GRACE));
+            // Renewals are not in the ledger, so the holder has its whole time to renew; the time of day that the
+            // earlier gateway noted does not count.
+            entry.expires_at = now + entry.ttl_millis.max(GRACE);
             index.restore(entry, found, now);
         } else {
             let why = pod.map_or(SandboxCause::Unknown, |pod| cause(pod, false));

@@ -1,11 +1,13 @@
 //! sandboxd, as the gateway reaches it: pooled HTTP/1.1 connections, every request signed for one lease.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use grpo_sandbox_protocol::signature::{EPOCH_HEADER, LEASE_HEADER, SIGNATURE_HEADER, TIME_HEADER};
-use grpo_sandbox_protocol::{Bind, IDLE_CONNECTION, MAX_FILE_BYTES, RELAY_PROTOCOL, SANDBOXD_PORT, Signed, Signer};
+use grpo_sandbox_protocol::{
+    Bind, ErrorBody, IDLE_CONNECTION, MAX_FILE_BYTES, RELAY_PROTOCOL, SANDBOXD_PORT, Signed, Signer,
+};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::CONNECTION;
@@ -21,6 +23,7 @@ use tokio::sync::Semaphore;
 /// Each takes a connection, and two seconds where nobody listens.
 const LOOKS: usize = 512;
 
+use crate::clock::time_of_day;
 use crate::index::ActiveLease;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,8 @@ pub struct SandboxError {
     pub doing: String,
     pub ip: String,
     pub message: String,
+    /// What sandboxd answered instead, if it did.
+    pub answer: Option<Box<ErrorBody>>,
 }
 
 /// Whose request it is.
@@ -204,7 +209,10 @@ impl Sandboxes {
                 _ => {
                     let body = Limited::new(answer.into_body(), 64 << 10).collect().await;
                     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-                    Err(error(&doing, holder.ip, String::from_utf8_lossy(&body).into_owned()))
+                    Err(SandboxError {
+                        answer: serde_json::from_slice(&body).ok(),
+                        ..error(&doing, holder.ip, String::from_utf8_lossy(&body).into_owned())
+                    })
                 }
             }
         };
@@ -220,10 +228,8 @@ impl Sandboxes {
         upgrade: Option<&str>,
     ) -> Result<Response<Incoming>, SandboxError> {
         let doing = doing(&method, target);
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map(|since| since.as_millis() as i64)
-            .unwrap_or(0);
+        // sandboxd has another clock, and compares the times of day.
+        let now = time_of_day();
         let signature = self.signer.sign(&Signed {
             method: method.as_str(),
             target,
@@ -275,5 +281,6 @@ fn error(doing: &str, ip: &str, message: String) -> SandboxError {
         doing: doing.to_owned(),
         ip: ip.to_owned(),
         message,
+        answer: None,
     }
 }

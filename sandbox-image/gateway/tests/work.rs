@@ -351,3 +351,17 @@ async fn a_relay_ends_with_its_lease() {
     .await
     .unwrap();
 }
+
+#[tokio::test]
+async fn a_port_that_the_workload_has_taken_is_the_workloads_fault() {
+    let leased = Leased::begin().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let relay = json!({"port": port, "to": "http://127.0.0.1:9"});
+    let (status, told) = leased.put("relay", relay).await;
+    assert_eq!(
+        (status, &told["fault"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("Workload")),
+        "{told}"
+    );
+}

@@ -4,14 +4,37 @@
 //! A fork bomb is the policy's doing. If sandboxd fell silent under one, the gateway would have to call that a fault of
 //! the infrastructure, and a policy could have its attempt taken back.
 
-use std::{fs, path::Path};
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    str,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, kill},
+    },
+    unistd::{self, getpid},
+};
 use rustix::process::{Pid, setpriority_pgrp};
 
 pub const UIDS: &str = "/proc/self/uid_map";
 /// Processes and threads of one user of the sandbox, sandboxd's own among root's.
 const MAX_PROCESSES: u64 = 2048;
+/// Processes and threads of all users together: who is root in a sandbox can be many.
+const MAX_TOGETHER: u64 = 2 * MAX_PROCESSES;
+/// How often new processes are counted.
+const COUNT: Duration = Duration::from_millis(250);
+/// Every process but the first of the PID namespace, when that sends it.
+const EVERY_PROCESS: unistd::Pid = unistd::Pid::from_raw(-1);
 /// The least weight there is: 15, beside 1024 of sandboxd. 2,048 processes that never rest leave sandboxd a thirtieth
 /// of the processors.
 const LEAST: i32 = 19;
@@ -27,9 +50,90 @@ pub fn bound_processes() {
     let _ = setrlimit(Resource::RLIMIT_NPROC, bound, bound);
 }
 
-/// How many processes a user of this sandbox may have, where [`bound_processes`] bounds them.
-pub fn processes_of_a_user(uids: &Path) -> Option<u64> {
-    is_user_namespace(uids).then(most_processes)
+/// How many processes there may be in this sandbox, of all users together. Elsewhere nothing bounds them.
+pub fn processes_together() -> Option<u64> {
+    is_sandbox().then_some(MAX_TOGETHER)
+}
+
+/// What the kernel bounds for each user alone, for all together. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct ProcessGuard {
+    kills: Arc<AtomicU64>,
+}
+
+impl ProcessGuard {
+    /// Starts the thread that counts.
+    pub fn start(&self) -> io::Result<()> {
+        if !is_sandbox() {
+            return Ok(());
+        }
+        let guard = self.clone();
+        let guarding = thread::Builder::new().name("processes".into());
+        guarding.spawn(move || guard.keep_counting()).map(drop)
+    }
+
+    /// How often there were too many.
+    pub fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
+    }
+
+    fn keep_counting(&self) {
+        let mut last = None;
+        loop {
+            thread::sleep(COUNT);
+            // Where nothing began there are no more than before.
+            let newest = fs::read_to_string("/proc/loadavg").ok().and_then(|text| newest(&text));
+            if newest.is_some() && newest == last {
+                continue;
+            }
+            last = newest;
+            if exceeds(Path::new("/proc"), MAX_TOGETHER) {
+                self.kills.fetch_add(1, Ordering::Relaxed);
+                kill_at_once();
+            }
+        }
+    }
+}
+
+/// The last number that was given to a process or thread of this PID namespace, where the kernel says.
+fn newest(loadavg: &str) -> Option<u64> {
+    loadavg
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+        .filter(|number| *number > 0)
+}
+
+/// Whether there are more processes and threads. Of more than that no more are counted.
+fn exceeds(proc: &Path, most: u64) -> bool {
+    let Ok(entries) = fs::read_dir(proc) else { return false };
+    let is_number = |name: &[u8]| str::from_utf8(name).is_ok_and(|name| name.parse::<u32>().is_ok());
+    let mut together = 0;
+    for entry in entries.flatten() {
+        if is_number(entry.file_name().as_encoded_bytes()) {
+            // A folder has a link for itself, one from above, and one from each folder in it.
+            let tasks = fs::metadata(entry.path().join("task")).map_or(0, |tasks| tasks.nlink());
+            together += tasks.saturating_sub(2).max(1);
+        }
+        if together > most {
+            return true;
+        }
+    }
+    false
+}
+
+/// Kills everything in one stroke, which no number of forks outruns. Elsewhere than in a sandbox it would kill what is
+/// not ours.
+pub fn kill_at_once() {
+    if is_sandbox() {
+        let _ = kill(EVERY_PROCESS, Signal::SIGKILL);
+    }
+}
+
+/// Whether this is the first process of a PID namespace.
+fn is_sandbox() -> bool {
+    getpid().as_raw() == 1
 }
 
 fn most_processes() -> u64 {
@@ -52,3 +156,6 @@ pub fn is_user_namespace(uids: &Path) -> bool {
     let first: Vec<&str> = map.split_whitespace().take(3).collect();
     !first.is_empty() && first != ["0", "0", "4294967295"]
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,16 +4,14 @@
 //! result. So nothing but waiting tells a command in the background from any other.
 
 mod activation;
+mod begin;
 mod known;
 mod launch;
 mod limits;
 mod tree;
 
-use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,20 +21,22 @@ use grpo_sandbox_protocol::{
 };
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::bounds;
+use crate::bounds::ProcessGuard;
+use crate::offload;
 use crate::output::{Disk, Output, Printed};
-use crate::reaper::{End, Reaper};
+use crate::reaper::{End, Reaper, SpawnError};
 use activation::{Activation, Environments};
+use begin::Started;
 use known::{Entry, Known, Run, SignalRequest};
 use limits::{CounterFiles, Counters};
 
 pub use activation::{PRINT_ENVIRONMENT, print_environment};
+pub use begin::Launcher;
 pub use launch::{Surroundings, User, Variables};
 pub use tree::{Target, kill_all_of, kill_everything};
 
@@ -54,6 +54,8 @@ const DRAIN_QUIET: Duration = Duration::from_millis(50);
 const DEATH: Duration = Duration::from_secs(5);
 /// Background processes whose output is read on so that they do not die of it.
 const MAX_DISCARDING: usize = 64;
+/// Looking a user up, or what limit a command ran into, is given up after so long.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// What an activation script may print and export together.
 const MAX_ACTIVATION_BYTES: usize = 1 << 20;
 
@@ -83,26 +85,23 @@ pub enum NotStarted {
     Late(String),
     #[error("setting up its environment:\n{0}")]
     Activation(String),
+    #[error("{0}")]
+    Begin(#[from] SpawnError),
 }
 
 /// Runs commands. Cloning is cheap.
 #[derive(Clone)]
 pub struct Executor {
-    reaper: Reaper,
+    launcher: Launcher,
     known: Arc<Mutex<Known>>,
     running: Arc<Semaphore>,
+    /// Commands and sessions that there ever were.
+    begun: Arc<AtomicU64>,
     discarding: Arc<Semaphore>,
     environments: Environments,
     disk: Disk,
     counters: Arc<CounterFiles>,
-}
-
-/// A command that runs.
-struct Started {
-    target: Target,
-    end: oneshot::Receiver<End>,
-    feeding: Option<JoinHandle<()>>,
-    printed: pipe::Receiver,
+    guard: ProcessGuard,
 }
 
 /// How a command ended, and who brought it about if it was us.
@@ -112,16 +111,24 @@ struct Ended {
 }
 
 impl Executor {
-    pub fn new(reaper: Reaper) -> Self {
-        Self {
-            reaper,
+    /// Made before anything runs here that could put something else in the place of what it opens.
+    pub fn new(reaper: Reaper, guard: ProcessGuard) -> io::Result<Self> {
+        Ok(Self {
+            launcher: Launcher::new(reaper)?,
             known: Arc::default(),
             running: Arc::new(Semaphore::new(MAX_RUNNING)),
+            begun: Arc::default(),
             discarding: Arc::new(Semaphore::new(MAX_DISCARDING)),
             environments: Environments::default(),
             disk: Disk::default(),
             counters: Arc::new(CounterFiles::open()),
-        }
+            guard,
+        })
+    }
+
+    /// Starts programs that are no commands.
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
     }
 
     /// The result of the command with this id, which is run if it never was.
@@ -147,7 +154,7 @@ impl Executor {
     pub async fn output(&self, id: &str, from: u64, count: usize, wait: Duration) -> Result<OutputPart, ExecError> {
         let run = self.kept(id)?;
         let _ = tokio::time::timeout(wait, run.printed.reaches(from)).await;
-        Ok(run.printed.part(id, from, count.min(MAX_PART_BYTES)))
+        Ok(run.printed.part(id, from, count.min(MAX_PART_BYTES)).await)
     }
 
     /// Its state after that: when it was to be killed, its end.
@@ -219,7 +226,9 @@ impl Executor {
     /// A place among what runs.
     pub fn place(&self) -> Result<OwnedSemaphorePermit, ExecError> {
         let place = self.running.clone().try_acquire_owned();
-        place.map_err(|_| ExecError::TooMany)
+        let place = place.map_err(|_| ExecError::TooMany)?;
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Ok(place)
     }
 
     async fn run_once(
@@ -229,7 +238,7 @@ impl Executor {
         orders: &mut mpsc::Receiver<SignalRequest>,
     ) -> ExecResult {
         let began = Instant::now();
-        let before = self.counters.read();
+        let before = self.counters.read(&self.guard);
         let until = began + Duration::from_secs(request.timeout_seconds).min(MAX_TIMEOUT);
         let (exit_code, signal, killed) = match self.run_to_its_end(request, until, printed, orders).await {
             Ok(Ended { end, cut }) => {
@@ -237,16 +246,22 @@ impl Executor {
                     End::Exited(code) => (Some(code), None),
                     End::Killed(signal) => (None, Some(signal)),
                 };
-                let found = || (exit_code != Some(0)).then(|| self.limit_met(before, request.cwd.as_deref()));
-                (exit_code, signal, cut.or_else(|| found().flatten()))
+                let met = match (cut, exit_code) {
+                    (Some(_), _) | (None, Some(0)) => None,
+                    (None, _) => self.limit_met(before, request.cwd.clone()).await,
+                };
+                (exit_code, signal, cut.or(met))
             }
             Err(error) => {
                 printed.push(format!("sandboxd: cannot run {}: {error}\n", request.argv[0]).as_bytes());
                 let (exit_code, killed) = match &error {
-                    NotStarted::System(error) if error.kind() == ErrorKind::NotFound => (127, None),
-                    NotStarted::System(error) => (126, shortage(error)),
+                    NotStarted::System(error) | NotStarted::Begin(SpawnError::System(error)) => match error.kind() {
+                        ErrorKind::NotFound => (127, None),
+                        _ => (126, shortage(error)),
+                    },
                     NotStarted::Late(_) => (126, Some(Killed::Timeout)),
-                    NotStarted::Activation(_) => (126, self.limit_met(before, request.cwd.as_deref())),
+                    NotStarted::Begin(_) => (126, (Instant::now() >= until).then_some(Killed::Timeout)),
+                    NotStarted::Activation(_) => (126, self.limit_met(before, request.cwd.clone()).await),
                 };
                 (Some(exit_code), None, killed)
             }
@@ -275,8 +290,9 @@ impl Executor {
         surroundings.folder = request.cwd.clone();
         surroundings.variables.extend(request.env.clone());
         let surroundings = surroundings.marked(&request.id);
-        let started = self.begin(&request.id, &surroundings, &request.argv, request.stdin.as_deref())?;
-        Ok(self.watch(started, until, printed, orders).await)
+        let (argv, stdin) = (request.argv.clone(), request.stdin.clone());
+        let started = self.launcher.command(&request.id, surroundings, argv, stdin, until);
+        Ok(self.watch(started.await?, until, printed, orders).await)
     }
 
     /// The environment of a program, which is set up by the script if no other program had it before.
@@ -286,7 +302,14 @@ impl Executor {
         activate: Option<&str>,
         until: Instant,
     ) -> Result<Surroundings, NotStarted> {
-        let mut surroundings = Surroundings::own(user.map(User::find).transpose()?);
+        let found = match user.map(str::to_owned) {
+            Some(wanted) => {
+                let found = offload::run(LOOK_WITHIN, move || User::find(&wanted)).await;
+                Some(found.map_err(|late| io::Error::other(format!("looking its user up: {late}")))??)
+            }
+            None => None,
+        };
+        let mut surroundings = Surroundings::own(found);
         if let Some(script) = activate {
             let environment = self.environments.of(script, user);
             let activated = environment.get_or_try_init(|| self.activate(&surroundings, script, until));
@@ -302,12 +325,12 @@ impl Executor {
         let id = format!("activation {}", activation.mark);
         let mut surroundings = own.clone().marked(&id);
         surroundings.variables.extend(activation.variables.clone());
-        let argv: Vec<String> = [surroundings.shell().to_owned()]
-            .into_iter()
-            .chain(activation.arguments.clone())
-            .collect();
+        let around = surroundings.clone();
+        let shell = offload::run(LOOK_WITHIN, move || around.shell()).await;
+        let shell = shell.map_err(|late| io::Error::other(format!("looking for a shell: {late}")))?;
+        let argv = [vec![shell.to_owned()], activation.arguments.clone()].concat();
         let printed = Printed::new(Output::new(MAX_ACTIVATION_BYTES));
-        let started = self.begin(&id, &surroundings, &argv, None)?;
+        let started = self.launcher.command(&id, surroundings, argv, None, until).await?;
         let ended = self.watch(started, until, &printed, &mut mpsc::channel(1).1).await;
         let (text, _) = printed.text();
         match ended {
@@ -319,30 +342,6 @@ impl Executor {
         }
     }
 
-    fn begin(&self, id: &str, around: &Surroundings, argv: &[String], stdin: Option<&str>) -> io::Result<Started> {
-        let (printed, writer) = io::pipe()?;
-        let printed = pipe::Receiver::from_owned_fd(OwnedFd::from(printed))?;
-        let mut command = around.command(&argv[0], &argv[1..])?;
-        let input = if stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-        command
-            .process_group(0)
-            .stdin(input)
-            .stdout(writer.try_clone()?)
-            .stderr(writer);
-        let (mut child, end) = self.reaper.start(&mut command)?;
-        let target = target(id, child.id() as i32);
-        let feeding = match (child.stdin.take(), stdin) {
-            (Some(pipe), Some(text)) => Some(feed(pipe::Sender::from_owned_fd(OwnedFd::from(pipe))?, text.to_owned())),
-            _ => None,
-        };
-        Ok(Started {
-            target,
-            end,
-            feeding,
-            printed,
-        })
-    }
-
     /// Reads what it prints until it has ended by itself, by an order, or because its time is over.
     async fn watch(
         &self,
@@ -351,6 +350,8 @@ impl Executor {
         printed: &Printed,
         orders: &mut mpsc::Receiver<SignalRequest>,
     ) -> Ended {
+        let was_alone = self.running.available_permits() == MAX_RUNNING - 1;
+        let begun = self.begun.load(Ordering::Relaxed);
         let mut buffer = vec![0; READ];
         let mut open = true;
         let mut is_over = std::pin::pin!(tokio::time::sleep_until(until));
@@ -368,12 +369,12 @@ impl Executor {
                 read = started.printed.read(&mut buffer), if open => {
                     match read {
                         Ok(0) | Err(_) => open = false,
-                        Ok(count) => printed.push(&buffer[..count]),
+                        Ok(count) => printed.take_in(&buffer[..count]).await,
                     }
                     continue;
                 }
             };
-            started.target.alone = self.running.available_permits() == MAX_RUNNING - 1;
+            started.target.alone = was_alone && self.begun.load(Ordering::Relaxed) == begun;
             tree::kill_all_of(&started.target).await;
             let end = tokio::time::timeout(DEATH, &mut started.end).await;
             let end = end.ok().and_then(Result::ok).unwrap_or(End::Killed(9));
@@ -384,7 +385,7 @@ impl Executor {
             let until = last.min(Instant::now() + DRAIN_QUIET);
             match tokio::time::timeout_at(until, started.printed.read(&mut buffer)).await {
                 Ok(Ok(0) | Err(_)) => open = false,
-                Ok(Ok(count)) => printed.push(&buffer[..count]),
+                Ok(Ok(count)) => printed.take_in(&buffer[..count]).await,
                 Err(_) => break,
             }
             // Read what is there, but not for ever what a background process goes on printing.
@@ -414,15 +415,13 @@ impl Executor {
     }
 
     /// What a command that failed ran into while it ran.
-    fn limit_met(&self, before: Counters, folder: Option<&str>) -> Option<Killed> {
-        let after = self.counters.read();
-        if after.memory_kills > before.memory_kills {
-            Some(Killed::OutOfMemory)
-        } else if after.process_refusals > before.process_refusals {
-            Some(Killed::PidLimit)
-        } else {
-            limits::disk_is_full(folder).then_some(Killed::DiskFull)
-        }
+    async fn limit_met(&self, before: Counters, folder: Option<String>) -> Option<Killed> {
+        let (counters, guard) = (self.counters.clone(), self.guard.clone());
+        let look = move || {
+            let after = counters.read(&guard);
+            limit_between(before, after).or_else(|| limits::disk_is_full(folder.as_deref()).then_some(Killed::DiskFull))
+        };
+        offload::run(LOOK_WITHIN, look).await.ok().flatten()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -442,30 +441,18 @@ pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
     Ok(())
 }
 
-/// A process that has just begun.
-pub fn target(id: &str, pid: i32) -> Target {
-    bounds::give_way(pid);
-    // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the
-    // biggest.
-    let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
-    Target {
-        id: id.to_owned(),
-        pid,
-        began: tree::began(pid),
-        alone: false,
-    }
-}
-
 /// Held until here.
 fn end_of(permit: OwnedSemaphorePermit) {
     drop(permit);
 }
 
-/// Writes the text and closes. A program that does not read it is free not to.
-fn feed(mut stdin: pipe::Sender, text: String) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let _ = stdin.write_all(text.as_bytes()).await;
-    })
+/// What rose while a command ran.
+fn limit_between(before: Counters, after: Counters) -> Option<Killed> {
+    if after.memory_kills > before.memory_kills {
+        Some(Killed::OutOfMemory)
+    } else {
+        (after.process_refusals > before.process_refusals).then_some(Killed::PidLimit)
+    }
 }
 
 /// Which limit kept the program from being started.

@@ -12,13 +12,18 @@ mod tree;
 
 use std::io::{self, ErrorKind, Read as _};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::MAX_FILE_BYTES;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
+use crate::offload;
 use folder::Folder;
 pub use folder::Links;
+
+/// A call is answered within, before the gateway gives it up: what keeps the disk busy runs in this sandbox.
+const FILE_WITHIN: Duration = Duration::from_secs(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -36,6 +41,8 @@ pub enum FileError {
     TarTooLarge { path: String, source: io::Error },
     #[error("{path} has {bytes} bytes, more than {MAX_FILE_BYTES}")]
     TooLarge { path: String, bytes: u64 },
+    #[error("{0}: the sandbox's disk did not answer within {FILE_WITHIN:?}")]
+    Late(String),
     #[error("{doing} {path}: {source}")]
     Io {
         doing: &'static str,
@@ -106,8 +113,8 @@ async fn on_its_own_thread<T: Send + 'static>(
     work: impl FnOnce(&str) -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
     let named = path.to_owned();
-    let done = tokio::task::spawn_blocking(move || work(&named)).await;
-    done.unwrap_or_else(|error| Err(FileError::while_doing("handling", path)(io::Error::other(error))))
+    let done = offload::run(FILE_WITHIN, move || work(&named)).await;
+    done.unwrap_or_else(|_| Err(FileError::Late(path.to_owned())))
 }
 
 fn checked(path: &str) -> Result<PathBuf, FileError> {

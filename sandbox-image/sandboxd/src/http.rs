@@ -222,8 +222,9 @@ fn bad_request(message: String) -> ErrorBody {
     ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message)
 }
 
+/// Only gateways call: another key, clocks that differ or a sandbox of another lease are no doing of the workload's.
 fn bad_signature(error: SignatureError) -> ErrorBody {
-    ErrorBody::new(ErrorCode::BadSignature, FaultOrigin::Client, error.to_string())
+    ErrorBody::new(ErrorCode::BadSignature, FaultOrigin::Infrastructure, error.to_string())
 }
 
 fn too_large(limit: usize) -> ErrorBody {
@@ -232,7 +233,7 @@ fn too_large(limit: usize) -> ErrorBody {
 }
 
 fn wrong_lease(error: LeaseError) -> ErrorBody {
-    ErrorBody::new(ErrorCode::WrongLease, FaultOrigin::Client, error.to_string())
+    ErrorBody::new(ErrorCode::WrongLease, FaultOrigin::Infrastructure, error.to_string())
 }
 
 fn json<T: Serialize>(status: StatusCode, body: &T) -> Answer {

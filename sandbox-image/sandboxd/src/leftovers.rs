@@ -23,6 +23,8 @@ const SYSTEM_V: [&str; 3] = ["/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sy
 pub enum Left {
     #[error("processes that do not die")]
     Processes,
+    #[error("files that could not be put back in time")]
+    Late,
     #[error("{0} is mounted, and may be written to")]
     Mount(PathBuf),
     #[error("System V objects, as {0} says")]

@@ -12,20 +12,25 @@ use std::{
 
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, Room, SANDBOXD_PORT, SignatureError, Verifier};
 use sandboxd::{
-    bounds,
+    bounds::{self, ProcessGuard},
     callers::Callers,
     exec::{self, Executor},
     http::{self, Sandbox},
     lease::{Binding, End},
     leftovers::{Left, Surroundings},
+    offload,
     reaper::Reaper,
     relay::Relays,
     session::{self, Sessions},
+    watchdog::Watchdog,
 };
 use tokio::net::TcpListener;
 
 /// Where to listen, if not on every address.
 const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
+
+/// What outlives the container is put back within, or the gateway takes another sandbox.
+const PUT_BACK_WITHIN: Duration = Duration::from_secs(5);
 
 /// A thread that has ended might not be had again.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -110,7 +115,7 @@ fn run() -> Result<ExitCode, Ended> {
     bounds::bound_processes();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(offload::THREADS)
         .thread_keep_alive(FOR_EVER)
         .build()
         .map_err(Ended::while_doing("starting"))?;
@@ -119,19 +124,24 @@ fn run() -> Result<ExitCode, Ended> {
 
 async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
     let surroundings = Surroundings::remember();
-    // One thread for files, before what runs here can leave no room for it.
-    let _ = tokio::task::spawn_blocking(|| ()).await;
+    // Before what runs here can leave no room for them.
+    offload::start_threads().await;
+    let (watchdog, guard) = (Watchdog::default(), ProcessGuard::default());
+    guard
+        .start()
+        .map_err(Ended::while_doing("starting to count processes"))?;
+    watchdog.start().map_err(Ended::while_doing("starting the watchdog"))?;
     let listener = listen().await?;
     let address = listener
         .local_addr()
         .map_err(Ended::while_doing("asking for the own address"))?;
     say(&format_args!("listens on {address}"));
     let (reaper, binding) = (Reaper::default(), Binding::default());
-    let executor = Executor::new(reaper.clone());
+    let executor = Executor::new(reaper.clone(), guard).map_err(Ended::while_doing("opening /dev/null"))?;
     let sandbox = Arc::new(Sandbox {
         verifier,
         binding: binding.clone(),
-        sessions: Sessions::new(executor.clone(), reaper.clone()),
+        sessions: Sessions::new(executor.clone()),
         executor,
         relays: Relays::default(),
         room: Room::of_files(2),
@@ -139,12 +149,14 @@ async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
     let end = tokio::select! {
         ended = reaper.keep_reaping() => return ended.map(|()| ExitCode::SUCCESS).map_err(Ended::while_doing("waiting for SIGCHLD")),
         () = http::serve(listener, sandbox, callers()) => return Ok(ExitCode::SUCCESS),
+        () = watchdog.beat() => return Ok(ExitCode::FAILURE),
         end = binding.ended() => end,
     };
     // Killed children must still be reaped; everything ends with this process in any case.
     let all_dead = tokio::select! {
         all_dead = exec::kill_everything() => all_dead,
         _ = reaper.keep_reaping() => false,
+        () = watchdog.beat() => false,
     };
     match end {
         End::Expired => {
@@ -155,7 +167,11 @@ async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
         End::Reset => {
             // Elsewhere than in a sandbox they are somebody else's.
             if std::process::id() == 1 {
-                surroundings.put_back()?;
+                let put_back = offload::run(PUT_BACK_WITHIN, move || surroundings.put_back());
+                tokio::select! {
+                    done = put_back => done.map_err(|_| Left::Late)??,
+                    () = watchdog.beat() => {}
+                }
             }
             say(&"given back; the next lease has another container");
             Ok(ExitCode::from(RESET_EXIT))

@@ -4,13 +4,19 @@
 mod spool;
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use grpo_sandbox_protocol::OutputPart;
 use tokio::sync::watch;
 
+use crate::offload;
 pub use spool::Disk;
-use spool::Spool;
+use spool::{Piece, Spool, Write};
+
+/// What is written to the sandbox's disk, or read from it, is given up after so long.
+const DISK_WITHIN: Duration = Duration::from_secs(5);
 
 /// Keeps at most `limit` bytes of what passes through.
 pub struct Output {
@@ -61,9 +67,8 @@ impl Output {
         self.omitted += too_many as u64;
     }
 
-    /// Only now: most commands print little, and need no file.
     fn begin_spool(&mut self) {
-        self.spool = self.disk.as_ref().and_then(Disk::spool);
+        self.spool = self.disk.as_ref().map(Disk::spool);
         if let Some(spool) = &mut self.spool {
             spool.push(&self.head);
             let (front, back) = self.tail.as_slices();
@@ -81,26 +86,37 @@ impl Output {
         self.head.len() + self.tail.len()
     }
 
+    /// What waits to be written to disk.
+    pub fn write(&self) -> Option<Write> {
+        self.spool.as_ref()?.write()
+    }
+
+    /// What became of that.
+    pub fn wrote(&mut self, written: Option<(Arc<File>, usize)>) {
+        if let Some(spool) = &mut self.spool {
+            spool.wrote(written);
+        }
+    }
+
     /// Where the first byte that is kept at or after `from` is, and at most `count` bytes from there.
-    pub fn part(&self, from: u64, count: usize) -> (u64, Vec<u8>) {
+    pub fn part(&self, from: u64, count: usize) -> (u64, Piece) {
         let (head, tail_from) = (self.head.len() as u64, self.written() - self.tail.len() as u64);
         if from < head {
             let begin = from as usize;
-            return (
-                from,
-                self.head[begin..self.head.len().min(begin.saturating_add(count))].to_vec(),
-            );
+            let end = self.head.len().min(begin.saturating_add(count));
+            return (from, Piece::Memory(self.head[begin..end].to_vec()));
         }
-        let spooled = self
-            .spool
-            .as_ref()
-            .filter(|spool| from < spool.bytes() && from < tail_from);
-        if let Some(Ok(bytes)) = spooled.map(|spool| spool.read(from, count)) {
-            return (from, bytes);
+        match &self.spool {
+            Some(spool) if from < spool.bytes() && from < tail_from => (from, spool.piece(from, count)),
+            _ => self.part_of_tail(from, count),
         }
+    }
+
+    fn part_of_tail(&self, from: u64, count: usize) -> (u64, Piece) {
+        let tail_from = self.written() - self.tail.len() as u64;
         let from = from.clamp(tail_from, self.written());
         let after = self.tail.range((from - tail_from) as usize..);
-        (from, after.take(count).copied().collect())
+        (from, Piece::Memory(after.take(count).copied().collect()))
     }
 
     /// The last bytes, as text.
@@ -157,6 +173,16 @@ impl Printed {
         self.progress.send_modify(|(written, _)| *written = output.written());
     }
 
+    /// Also writes to disk what is to go there. What the disk does not take in time is given up.
+    pub async fn take_in(&self, bytes: &[u8]) {
+        self.push(bytes);
+        let write = self.lock().write();
+        if let Some(write) = write {
+            let written = offload::run(DISK_WITHIN, move || write.carry_out()).await;
+            self.lock().wrote(written.ok().and_then(Result::ok));
+        }
+    }
+
     pub fn end(&self) {
         self.progress.send_modify(|(_, ended)| *ended = true);
     }
@@ -175,16 +201,29 @@ impl Printed {
         let _ = progress.wait_for(|(written, ended)| *written > from || *ended).await;
     }
 
-    pub fn part(&self, id: &str, from: u64, count: usize) -> OutputPart {
+    pub async fn part(&self, id: &str, from: u64, count: usize) -> OutputPart {
         let ended = self.progress.borrow().1;
-        let output = self.lock();
-        let (from, data) = output.part(from, count);
+        let (written, (mut from, piece)) = {
+            let output = self.lock();
+            (output.written(), output.part(from, count))
+        };
+        let data = match piece {
+            Piece::Memory(data) => data,
+            on_disk @ Piece::Disk { .. } => {
+                let read = offload::run(DISK_WITHIN, move || on_disk.read()).await;
+                read.ok().and_then(Result::ok).unwrap_or_else(|| {
+                    let (kept_from, kept) = self.lock().part_of_tail(from, count);
+                    from = kept_from;
+                    kept.read().unwrap_or_default()
+                })
+            }
+        };
         OutputPart {
             id: id.to_owned(),
             from,
             next: from + data.len() as u64,
             data,
-            written: output.written(),
+            written,
             ended,
         }
     }

@@ -55,9 +55,10 @@ fn limits(root: &Path, uids: &Path) -> Limits {
         let (quota, period) = quota.trim().split_once(' ')?;
         (quota.parse::<u64>().ok()? * 1000).checked_div(period.parse().ok()?)
     });
-    // The pod's bound, if it can be seen from here, and the user's.
+    // The pod's bound, if it can be seen from here, and our own. What each user may have bounds nothing: root in a
+    // sandbox can be many.
     let of_the_pod = number("pids.max").or_else(|| number("pids/pids.max"));
-    let processes = [of_the_pod, bounds::processes_of_a_user(uids)];
+    let processes = [of_the_pod, bounds::processes_together()];
     Limits {
         memory_bytes: number("memory.max").or_else(|| number("memory/memory.limit_in_bytes")),
         cpu_millis,

@@ -1,23 +1,43 @@
-//! The one place that waits for children: those a command was started as, and every orphan of the sandbox.
+//! The one place that starts children and waits for them: those a command was started as, and every orphan of the
+//! sandbox.
 //!
-//! Children are waited for by whoever comes first, so nobody else may wait. A command is started and noted under the
-//! lock that reaping takes too, so one that ends at once is not missed.
+//! A child is started on a thread of its own, because what runs in the sandbox can hold it between fork and exec, and
+//! with it the thread that starts it. Until that thread has told of it, only children that are known are reaped.
 
 use std::{
     collections::HashMap,
+    fs,
     io::{self, Write as _},
-    process::{Child, Command},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    process::Child,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::Duration,
 };
 
 use nix::{
     errno::Errno,
-    sys::wait::{WaitPidFlag, WaitStatus, waitpid},
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{Pid, gettid},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::oneshot,
+    sync::{Notify, oneshot},
+    time::Instant,
 };
+
+/// How often a start that takes long is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// A child that somebody stops before its program begins is let go on for so long, and then killed.
+const STOPPED_FOR: Duration = Duration::from_secs(2);
+/// Longest time from fork to exec: an image may have to be fetched block by block.
+const BEGIN_WITHIN: Duration = Duration::from_secs(30);
+/// Children that are reaped at a time; callers are answered in between.
+const AT_A_TIME: usize = 256;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,57 +46,178 @@ pub enum End {
     Killed(i32),
 }
 
-type Awaited = HashMap<i32, oneshot::Sender<End>>;
+/// Why there is no child to wait for.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("{0}")]
+    System(#[from] io::Error),
+    #[error("something in the sandbox held it up before its program began, for {0:?}; it was killed")]
+    HeldUp(Duration),
+}
+
+/// A child, what its start made besides, and how it will end.
+pub type Spawned<T> = (Child, T, oneshot::Receiver<End>);
+
+#[derive(Default)]
+struct Children {
+    awaited: HashMap<i32, oneshot::Sender<End>>,
+    /// Starts under way.
+    starting: usize,
+}
+
+impl Children {
+    /// Reaps that one, or one of all. False if there is none that has ended.
+    fn reap(&mut self, which: Option<i32>) -> bool {
+        let (pid, end) = match waitpid(which.map(Pid::from_raw), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, End::Exited(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, End::Killed(signal as i32)),
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return false,
+            Ok(_) | Err(Errno::EINTR) => return true,
+            Err(error) => {
+                // Not `eprintln!`: it panics when nobody reads it.
+                let _ = writeln!(io::stderr(), "sandboxd: waiting for children: {error}");
+                return false;
+            }
+        };
+        // A caller that has gone does not want to know.
+        self.awaited.remove(&pid.as_raw()).map(|tell| tell.send(end));
+        true
+    }
+}
 
 /// Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Reaper {
-    awaited: Arc<Mutex<Awaited>>,
+    children: Arc<Mutex<Children>>,
+    /// A start has ended: what was left for its thread can be reaped.
+    started: Arc<Notify>,
 }
 
 impl Reaper {
-    /// Starts a command; the receiver gets how it ends.
-    pub fn start(&self, command: &mut Command) -> io::Result<(Child, oneshot::Receiver<End>)> {
-        let mut awaited = self.awaited();
-        let child = command.spawn()?;
+    /// Starts a child on a thread of its own, at the latest at `until`; the receiver gets how it ends.
+    pub async fn start<T: Send + 'static>(
+        &self,
+        until: Instant,
+        spawn: impl FnOnce() -> io::Result<(Child, T)> + Send + 'static,
+    ) -> Result<Spawned<T>, SpawnError> {
+        let (tell, told) = oneshot::channel();
+        let reaper = self.clone();
+        // On its own: a caller that gives up must not leave a child without a waiter.
+        tokio::spawn(async move {
+            let started = reaper.start_and_note(until, spawn).await;
+            if let Err(Ok((child, ..))) = tell.send(started) {
+                let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+            }
+        });
+        told.await
+            .unwrap_or_else(|_| Err(io::Error::other("its start was given up").into()))
+    }
+
+    async fn start_and_note<T: Send + 'static>(
+        &self,
+        until: Instant,
+        spawn: impl FnOnce() -> io::Result<(Child, T)> + Send + 'static,
+    ) -> Result<Spawned<T>, SpawnError> {
+        self.children().starting += 1;
+        let thread = Arc::new(AtomicI32::new(0));
+        let starting = thread.clone();
+        let mut spawned = tokio::task::spawn_blocking(move || {
+            starting.store(gettid().as_raw(), Ordering::Relaxed);
+            let spawned = spawn();
+            starting.store(0, Ordering::Relaxed);
+            spawned
+        });
+        let (began, mut killed) = (Instant::now(), false);
+        let late = until.min(began + BEGIN_WITHIN);
+        let spawned = loop {
+            match tokio::time::timeout(LOOK, &mut spawned).await {
+                Ok(spawned) => break spawned,
+                Err(_) => {
+                    let mut all = children_of(thread.load(Ordering::Relaxed));
+                    // The thread has started others before.
+                    all.retain(|pid| !self.children().awaited.contains_key(pid));
+                    killed |= free(&all, began, late);
+                }
+            }
+        };
+        let spawned = spawned.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let started = spawned.map(|(child, more)| {
+            let end = self.note(child.id() as i32);
+            (child, more, end)
+        });
+        self.children().starting -= 1;
+        self.started.notify_one();
+        match killed {
+            true => Err(SpawnError::HeldUp(began.elapsed())),
+            false => Ok(started?),
+        }
+    }
+
+    /// How the child will end.
+    fn note(&self, pid: i32) -> oneshot::Receiver<End> {
         let (tell, end) = oneshot::channel();
-        awaited.insert(child.id() as i32, tell);
-        Ok((child, end))
+        self.children().awaited.insert(pid, tell);
+        end
     }
 
     /// Reaps for as long as the sandbox lives.
     pub async fn keep_reaping(&self) -> io::Result<()> {
-        let mut children = signal(SignalKind::child())?;
+        let mut ended = signal(SignalKind::child())?;
         loop {
-            self.reap();
-            if children.recv().await.is_none() {
-                return Ok(());
+            while !self.reap() {
+                tokio::task::yield_now().await;
+            }
+            tokio::select! {
+                ended = ended.recv() => if ended.is_none() { return Ok(()) },
+                () = self.started.notified() => {}
             }
         }
     }
 
-    fn reap(&self) {
-        let mut awaited = self.awaited();
-        loop {
-            let (pid, end) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid, End::Exited(code)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, End::Killed(signal as i32)),
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
-                Ok(_) | Err(Errno::EINTR) => continue,
-                Err(error) => {
-                    // Not `eprintln!`: it panics when nobody reads it.
-                    let _ = writeln!(io::stderr(), "sandboxd: waiting for children: {error}");
-                    return;
-                }
-            };
-            if let Some(tell) = awaited.remove(&pid.as_raw()) {
-                // A caller that has gone does not want to know.
-                let _ = tell.send(end);
-            }
+    /// Reaps some of those that have ended. True if that was all.
+    fn reap(&self) -> bool {
+        let mut children = self.children();
+        if children.starting > 0 {
+            // A child that is not known yet belongs to the thread that starts it, which waits for one that could not
+            // begin.
+            let known: Vec<i32> = children.awaited.keys().copied().collect();
+            known.into_iter().for_each(|pid| drop(children.reap(Some(pid))));
+            return true;
         }
+        (0..AT_A_TIME).any(|_| !children.reap(None))
     }
 
-    fn awaited(&self) -> MutexGuard<'_, Awaited> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn children(&self) -> MutexGuard<'_, Children> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Those that this thread has started and that are not reaped. Orphans are the main thread's.
+fn children_of(thread: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/self/task/{thread}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Frees a thread from children that do not come to their program: what was stopped continues, and is killed if it is
+/// stopped again and again; what waits for something else is killed when it is late. Answers whether one was killed.
+fn free(children: &[i32], began: Instant, late: Instant) -> bool {
+    let mut killed = false;
+    for &pid in children {
+        let stopped = is_stopped(pid);
+        let signal = match Instant::now() {
+            now if now >= late || stopped && now >= began + STOPPED_FOR => Signal::SIGKILL,
+            _ if stopped => Signal::SIGCONT,
+            _ => continue,
+        };
+        killed |= signal == Signal::SIGKILL && kill(Pid::from_raw(pid), signal).is_ok();
+    }
+    killed
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().next());
+    matches!(state, Some("T" | "t"))
 }

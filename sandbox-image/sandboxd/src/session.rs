@@ -6,7 +6,6 @@
 mod terminal;
 
 use std::collections::{HashMap, VecDeque};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::exec::{self, ExecError, Executor, Target};
 use crate::output::Output;
-use crate::reaper::{End, Reaper};
+use crate::reaper::End;
 use terminal::Terminal;
 
 pub use terminal::{TAKE_TERMINAL, take};
@@ -47,7 +46,6 @@ type Begun = Arc<OnceCell<Arc<Session>>>;
 #[derive(Clone)]
 pub struct Sessions {
     executor: Executor,
-    reaper: Reaper,
     known: Arc<Mutex<HashMap<String, Begun>>>,
 }
 
@@ -67,10 +65,9 @@ struct Session {
 }
 
 impl Sessions {
-    pub fn new(executor: Executor, reaper: Reaper) -> Self {
+    pub fn new(executor: Executor) -> Self {
         Self {
             executor,
-            reaper,
             known: Arc::default(),
         }
     }
@@ -122,28 +119,26 @@ impl Sessions {
         };
         let place = self.executor.place()?;
         let (user, activate) = (request.user.as_deref(), request.activate.as_deref());
-        let surroundings = self
-            .executor
-            .surroundings(user, activate, Instant::now() + BEGIN_WITHIN);
+        let until = Instant::now() + BEGIN_WITHIN;
+        let surroundings = self.executor.surroundings(user, activate, until);
         let mut surroundings = surroundings.await.map_err(|error| failed(&error))?;
         surroundings.folder = request.cwd.clone();
         surroundings.variables.insert("TERM".into(), "dumb".into());
         surroundings.variables.extend(request.env.clone());
         let mark = format!("session {}", request.id);
         let surroundings = surroundings.marked(&mark);
-        let terminal = Terminal::open(surroundings.user.as_ref()).map_err(|error| failed(&error))?;
+        let terminal = Terminal::open(surroundings.user.clone()).await;
+        let terminal = terminal.map_err(|error| failed(&error))?;
         let mut arguments = vec![TAKE_TERMINAL.to_owned(), terminal.name.clone()];
         arguments.extend(request.argv.clone());
-        let mut command = surroundings
-            .command("/proc/self/exe", &arguments)
-            .map_err(|error| failed(&error))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let (child, end) = self.reaper.start(&mut command).map_err(|error| failed(&error))?;
+        let launcher = self.executor.launcher();
+        let started = launcher.program(&mark, surroundings, "/proc/self/exe", arguments, until);
+        let (target, end) = started.await.map_err(|error| failed(&error))?;
         let (tell, ended) = watch::channel(None);
         let session = Arc::new(Session {
             id: request.id.clone(),
             terminal,
-            target: exec::target(&mark, child.id() as i32),
+            target,
             pending: Mutex::new(Output::new(DEFAULT_OUTPUT_BYTES as usize)),
             printed: watch::channel((Instant::now(), false)).0,
             ended,

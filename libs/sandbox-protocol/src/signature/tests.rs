@@ -55,8 +55,18 @@ fn a_recorded_request_cannot_be_replayed_later() {
     let signature = signer.sign(&request());
     assert_eq!(
         verifier.verify(&request(), &signature, 1_000_000 + MAX_SKEW_MILLIS + 1),
-        Err(SignatureError::Stale)
+        Err(SignatureError::Skewed {
+            millis: -MAX_SKEW_MILLIS - 1
+        })
     );
+}
+
+#[test]
+fn clocks_that_differ_are_named_with_how_far() {
+    let skewed = |unix_millis| Verifier::precheck(unix_millis, "", 1_000_000).unwrap_err().to_string();
+    assert!(skewed(870_000).starts_with("the gateway's clock is 130 s behind this sandbox's, more than 120 s"));
+    assert!(skewed(1_200_000).starts_with("the gateway's clock is 200 s ahead of this sandbox's"));
+    assert!(skewed(i64::MIN).contains("behind") && skewed(i64::MAX).contains("ahead"));
 }
 
 #[test]
@@ -66,7 +76,9 @@ fn a_stale_request_and_one_without_a_signature_are_refused_before_the_body_is_kn
     let later = 1_000_000 + MAX_SKEW_MILLIS + 1;
     assert_eq!(
         Verifier::precheck(1_000_000, &signature, later),
-        Err(SignatureError::Stale)
+        Err(SignatureError::Skewed {
+            millis: -MAX_SKEW_MILLIS - 1
+        })
     );
     for none in ["", "AAAA", "not base64"] {
         let refused = Verifier::precheck(1_000_000, none, 1_000_500);

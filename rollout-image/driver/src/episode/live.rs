@@ -172,12 +172,12 @@ impl LiveEpisode<'_> {
         let took = millis(began.elapsed());
         let result = match ran {
             Ok(result) => result,
+            // A command that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
+            Err(SandboxError::Refused { message, fault, .. }) if fault != Whose::Infrastructure => not_run(message),
             Err(error) if error.is_workloads_fault() => {
                 turn.exec_millis = took;
                 return Ok(Acted::Exhausted);
             }
-            // A command that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
-            Err(SandboxError::Refused { message, fault, .. }) if fault != Whose::Infrastructure => not_run(message),
             Err(error) => return Err(error.into()),
         };
         turn.exec_millis = result.duration_millis;

@@ -25,7 +25,7 @@ fn recorded_statuses_tell_the_policys_doing_from_the_infrastructures() {
 #[test]
 fn only_what_the_policy_can_bring_about_is_its_fault() {
     use SandboxCause::*;
-    for cause in [OutOfMemory, EvictedOwnLimit, DiskFull, Exited] {
+    for cause in [OutOfMemory, Killed, EvictedOwnLimit, DiskFull, Exited] {
         assert_eq!(cause.fault(), FaultOrigin::Workload);
     }
     for cause in [Deleted, NodeLost, Preempted, Disrupted, Expired, Unknown] {

@@ -247,7 +247,18 @@ pub async fn pass_on(
         .pass(Holder::of(held), method, target, body, timeout)
         .await
     {
-        Ok((head, body)) => Ok((head.status, kind(&head.headers), body).into_response()),
+        Ok((head, body)) => {
+            if matches!(head.status, StatusCode::UNAUTHORIZED | StatusCode::CONFLICT) {
+                let (lease, sandbox) = (&held.entry.lease, &held.entry.sandbox);
+                tracing::warn!(
+                    lease,
+                    sandbox,
+                    status = head.status.as_u16(),
+                    "the sandbox does not obey this gateway; the answer says why: another key, clocks that differ, or another lease"
+                );
+            }
+            Ok((head.status, kind(&head.headers), body).into_response())
+        }
         Err(error) => Err(Refused(core.why_unreachable(&held.entry.lease, &error))),
     }
 }

@@ -25,7 +25,11 @@ fn only_what_lies_below_the_service_can_be_reached() {
 
 #[test]
 fn a_service_is_a_plain_http_address() {
-    for good in ["http://driver:8080", "http://10.0.0.7/v1", "http://[fd00::1]:80/x/"] {
+    for good in [
+        "http://driver:8080",
+        "http://10.0.0.7/v1",
+        "http://a.b-c.svc:65535/x/~y/",
+    ] {
         assert!(service(good).is_ok(), "{good}");
     }
     for bad in [
@@ -36,6 +40,14 @@ fn a_service_is_a_plain_http_address() {
         "file:///etc",
         "/x",
         "http://d/?q=1",
+        "http://hqog30dd338z*",
+        "http://Driver",
+        "http://-d",
+        "http://d:0",
+        "http://d:65536",
+        "http://d/a b",
+        "http://d/x\n",
+        "http://d/%2e%2e",
     ] {
         assert!(service(bad).is_err(), "{bad}");
     }

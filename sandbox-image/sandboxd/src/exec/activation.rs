@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -59,7 +58,8 @@ pub struct Activation {
 impl Activation {
     pub fn new(script: &str) -> io::Result<Self> {
         let mut random = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        // From the kernel: `/dev/urandom` may be anything by now. So few bytes come at once or not at all.
+        rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
         let mark = random.iter().fold(String::new(), |mut mark, byte| {
             let _ = write!(mark, "{byte:02x}");
             mark

@@ -1,18 +1,22 @@
 //! How a program is started: as whom, where, and with which environment.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use grpo_sandbox_protocol::KEY_ENV;
+use nix::fcntl::OFlag;
 
 use super::tree::EXEC_ENV;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What is read of the tables of users and groups.
+const TABLE: u64 = 1 << 20;
 
 pub type Variables = BTreeMap<String, String>;
 
@@ -85,6 +89,21 @@ impl Surroundings {
     }
 }
 
+/// A file of the image, of which nothing is known any more: only a regular file is read, without waiting for anybody
+/// who has it open, and only so much of it.
+fn table(file: &Path) -> io::Result<String> {
+    let file = File::options()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
+        .open(file)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut text = Vec::new();
+    file.take(TABLE).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 fn is_program(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
 }
@@ -92,7 +111,7 @@ fn is_program(file: &Path) -> bool {
 impl User {
     /// `name`, `uid`, and either with `:group` or `:gid`.
     pub fn find(wanted: &str) -> io::Result<Self> {
-        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        let read = |file| table(Path::new(file)).unwrap_or_default();
         let found = Self::among(wanted, &read("/etc/passwd"), &read("/etc/group"));
         found.ok_or_else(|| io::Error::other(format!("this image has no user {wanted}")))
     }

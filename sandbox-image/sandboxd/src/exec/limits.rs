@@ -7,6 +7,8 @@ use std::{fs::File, os::unix::fs::FileExt as _, path::Path, str};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+use crate::bounds::ProcessGuard;
+
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A counter that this kernel does not have stays 0, and never rises.
@@ -37,11 +39,11 @@ impl CounterFiles {
         }
     }
 
-    pub fn read(&self) -> Counters {
+    pub fn read(&self, guard: &ProcessGuard) -> Counters {
         let read = |file: &Option<File>, name| file.as_ref().and_then(|file| counter(file, name)).unwrap_or(0);
         Counters {
             memory_kills: read(&self.memory_kills, "oom_kill"),
-            process_refusals: read(&self.process_refusals, "max"),
+            process_refusals: read(&self.process_refusals, "max") + guard.kills(),
         }
     }
 }

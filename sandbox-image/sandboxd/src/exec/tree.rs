@@ -1,13 +1,16 @@
 //! All processes that a command has started, however they hid: found in /proc, and killed until none is left.
 //!
 //! A process belongs to a command if it descends from it, is in its process group or session, or carries its id in the
-//! environment (which survives a daemon's double fork). A daemon that threw its environment away as well belongs to the
-//! command that ran alone when it began.
+//! environment (which survives a daemon's double fork). A daemon that threw its environment away or forged it belongs
+//! to the command that has run alone since before it began.
+//!
+//! What runs here decides how many processes there are and how large their environments, so they are looked at on a
+//! thread of its own, and for a bounded time: what cannot be found out by then dies with all the rest.
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
-    io::{self, Write as _},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
     time::Duration,
 };
 
@@ -15,13 +18,18 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, getpid},
 };
+use tokio::time::Instant;
+
+use crate::{bounds, offload};
 
 /// Environment variable that names the command a process was started by.
 pub const EXEC_ENV: &str = "GRPO_EXEC_ID";
 
-/// How often it is looked for survivors, and how long that takes at most: two seconds.
-const ROUNDS: u32 = 200;
+/// How long it is looked for survivors, and the pause in between.
+const KILLED_WITHIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
+/// What is read of an environment. sandboxd puts its own variable there, and few others.
+const ENVIRONMENT: u64 = 64 << 10;
 
 /// A command whose processes are to be found.
 #[derive(Clone, Debug)]
@@ -30,7 +38,7 @@ pub struct Target {
     pub pid: i32,
     /// When its first process began, in the kernel's ticks.
     pub began: u64,
-    /// No other command ran beside it.
+    /// No other command has run beside it.
     pub alone: bool,
 }
 
@@ -67,39 +75,54 @@ pub fn began(pid: i32) -> u64 {
         .map_or(0, |process| process.began)
 }
 
-/// Kills all of the command.
+/// Kills all of the command; if that takes too long, everything.
 pub async fn kill_all_of(target: &Target) {
-    let myself = getpid().as_raw();
-    kill_until_none(|all| belonging(target, myself, all)).await;
+    let (myself, target) = (getpid().as_raw(), target.clone());
+    if !kill_until_none(move |all| belonging(&target, myself, all)).await {
+        bounds::kill_at_once();
+    }
 }
 
 /// Kills all that descends from this process. False if something is left.
 pub async fn kill_everything() -> bool {
     let myself = getpid().as_raw();
-    kill_until_none(|all| descendants(HashSet::from([myself]), all)).await
+    bounds::kill_at_once();
+    let all_dead = kill_until_none(move |all| descendants(HashSet::from([myself]), all)).await;
+    if !all_dead {
+        let _ = writeln!(io::stderr(), "sandboxd: some processes do not die");
+    }
+    all_dead
 }
 
-async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32>) -> bool {
-    let myself = getpid().as_raw();
-    for _ in 0..ROUNDS {
-        let all = every_process();
-        let zombies: HashSet<i32> = all.iter().filter(|process| process.zombie).map(|p| p.pid).collect();
-        let mut left = find(&all);
-        left.retain(|pid| *pid != myself && !zombies.contains(pid));
-        if left.is_empty() {
-            return true;
+/// False if some are left when the time is over.
+async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32> + Clone + Send + 'static) -> bool {
+    let until = Instant::now() + KILLED_WITHIN;
+    loop {
+        let find = find.clone();
+        let left = until.saturating_duration_since(Instant::now());
+        match offload::run(left, move || kill_once(find)).await {
+            Ok(true) => return true,
+            Ok(false) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
+            Ok(false) | Err(_) => return false,
         }
-        // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What
-        // is gone by now is as good as killed.
-        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-            for pid in &left {
-                let _ = kill(Pid::from_raw(*pid), signal);
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
     }
-    let _ = writeln!(io::stderr(), "sandboxd: some processes do not die");
-    false
+}
+
+/// Kills those that are found now. True if there was none.
+fn kill_once(find: impl Fn(&[Process]) -> HashSet<i32>) -> bool {
+    let myself = getpid().as_raw();
+    let all = every_process();
+    let zombies: HashSet<i32> = all.iter().filter(|process| process.zombie).map(|p| p.pid).collect();
+    let mut left = find(&all);
+    left.retain(|pid| *pid != myself && !zombies.contains(pid));
+    // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What is
+    // gone by now is as good as killed.
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for pid in &left {
+            let _ = kill(Pid::from_raw(*pid), signal);
+        }
+    }
+    left.is_empty()
 }
 
 fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
@@ -113,8 +136,10 @@ fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
             let is_beside =
                 process.began >= target.began && (process.group == target.pid || process.session == target.pid);
             let is_marked = process.exec.as_deref() == Some(target.id.as_str());
-            let is_hidden =
-                target.alone && process.parent == myself && process.exec.is_none() && process.began >= target.began;
+            // What it says of itself in its environment may be forged. Of those that began at the same tick the earlier
+            // ones have lower numbers.
+            let is_later = (process.began, process.pid) > (target.began, target.pid);
+            let is_hidden = target.alone && process.parent == myself && is_later;
             is_first || is_beside || is_marked || is_hidden
         });
     descendants(
@@ -151,7 +176,10 @@ fn every_process() -> Vec<Process> {
 
 fn read(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut environment = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        let _ = file.take(ENVIRONMENT).read_to_end(&mut environment);
+    }
     parse(pid, &stat, &environment)
 }
 

@@ -236,6 +236,7 @@ fn file_error(error: FileError) -> ErrorBody {
         FileError::TooLarge { .. } | FileError::TarTooLarge { .. } => (ErrorCode::TooLarge, FaultOrigin::Workload),
         // A full disk or a folder turned into a file is the policy's doing.
         FileError::Io { .. } => (ErrorCode::NoSuchFile, FaultOrigin::Workload),
+        FileError::Late(_) => (ErrorCode::Unavailable, FaultOrigin::Workload),
     };
     ErrorBody::new(code, fault, error.to_string())
 }

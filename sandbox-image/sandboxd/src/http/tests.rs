@@ -1,6 +1,7 @@
 //! Callers that dawdle or claim too much, over real sockets; what is waited for is waited for in virtual time.
 
 use super::*;
+use crate::bounds::ProcessGuard;
 use crate::reaper::Reaper;
 use grpo_sandbox_protocol::Signer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -10,11 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 async fn connected() -> (TcpStream, Signer) {
     let signer = Signer::from_seed(&[7; 32]);
-    let (reaper, executor) = (Reaper::default(), Executor::new(Reaper::default()));
+    let executor = Executor::new(Reaper::default(), ProcessGuard::default()).unwrap();
     let sandbox = Sandbox {
         verifier: Verifier::from_base64(&signer.public_key()).unwrap(),
         binding: Binding::default(),
-        sessions: Sessions::new(executor.clone(), reaper),
+        sessions: Sessions::new(executor.clone()),
         executor,
         relays: Relays::default(),
         room: Room::of_files(2),

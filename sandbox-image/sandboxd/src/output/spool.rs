@@ -1,6 +1,7 @@
 //! Output that is more than memory keeps: in a file without a name, which nothing in the sandbox can open.
 //!
-//! It is on the sandbox's disk and counts as what its command wrote there; so it is bounded, by command and in all.
+//! It is on the sandbox's disk and counts as what its command wrote there; so it is bounded, by command and in all. A
+//! disk can be slow, so the file is touched by [`Write::carry_out`] and [`Piece::read`] alone, away from the loop.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,22 +23,125 @@ pub struct Disk(Arc<AtomicU64>);
 
 /// The first bytes of one output.
 pub struct Spool {
-    file: File,
-    bytes: u64,
+    /// None until something was written.
+    file: Option<Arc<File>>,
+    written: u64,
+    /// What comes after that, and is not written yet.
+    waiting: Vec<u8>,
     disk: Disk,
     /// Full, or the disk is; what would come next is missing, so nothing comes after.
     ended: bool,
 }
 
+/// What is to be written.
+pub struct Write {
+    file: Option<Arc<File>>,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+/// Some bytes of an output.
+pub enum Piece {
+    Memory(Vec<u8>),
+    Disk { file: Arc<File>, from: u64, count: usize },
+}
+
 impl Disk {
-    /// None where no file system here can hold a file without a name.
-    pub fn spool(&self) -> Option<Spool> {
-        Some(Spool {
-            file: FOLDERS.iter().find_map(|folder| unnamed(folder).ok())?,
-            bytes: 0,
+    pub fn spool(&self) -> Spool {
+        Spool {
+            file: None,
+            written: 0,
+            waiting: Vec::new(),
             disk: self.clone(),
             ended: false,
+        }
+    }
+}
+
+impl Spool {
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.ended {
+            return;
+        }
+        let room_here = MAX_SPOOL_BYTES.saturating_sub(self.bytes());
+        let room_in_all = ALL.saturating_sub(self.disk.0.load(Ordering::Relaxed));
+        let fits = (bytes.len() as u64).min(room_here).min(room_in_all) as usize;
+        self.waiting.extend_from_slice(&bytes[..fits]);
+        self.disk.0.fetch_add(fits as u64, Ordering::Relaxed);
+        self.ended = fits < bytes.len();
+    }
+
+    /// How many of the output's first bytes are here.
+    pub fn bytes(&self) -> u64 {
+        self.written + self.waiting.len() as u64
+    }
+
+    /// What waits to be written, if anything does.
+    pub fn write(&self) -> Option<Write> {
+        (!self.waiting.is_empty()).then(|| Write {
+            file: self.file.clone(),
+            at: self.written,
+            bytes: self.waiting.clone(),
         })
+    }
+
+    /// So many bytes are in the file now. Without a file it cannot be written to.
+    pub fn wrote(&mut self, written: Option<(Arc<File>, usize)>) {
+        match written {
+            Some((file, count)) => {
+                let count = count.min(self.waiting.len());
+                self.waiting.drain(..count);
+                self.written += count as u64;
+                self.file = Some(file);
+            }
+            None => {
+                self.disk.0.fetch_sub(self.waiting.len() as u64, Ordering::Relaxed);
+                self.waiting.clear();
+                self.ended = true;
+            }
+        }
+    }
+
+    pub fn piece(&self, from: u64, count: usize) -> Piece {
+        match &self.file {
+            Some(file) if from < self.written => Piece::Disk {
+                file: file.clone(),
+                from,
+                count: (self.written - from).min(count as u64) as usize,
+            },
+            _ => {
+                let after = self.waiting.iter().skip(from.saturating_sub(self.written) as usize);
+                Piece::Memory(after.take(count).copied().collect())
+            }
+        }
+    }
+}
+
+impl Write {
+    /// Into the file, which is made by the first write: most commands print little, and need no file.
+    pub fn carry_out(self) -> io::Result<(Arc<File>, usize)> {
+        let file = match self.file {
+            Some(file) => file,
+            None => {
+                let made = FOLDERS.iter().find_map(|folder| unnamed(folder).ok());
+                Arc::new(made.ok_or_else(|| io::Error::other("no file system holds a file without a name"))?)
+            }
+        };
+        file.write_all_at(&self.bytes, self.at)?;
+        Ok((file, self.bytes.len()))
+    }
+}
+
+impl Piece {
+    pub fn read(self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Memory(bytes) => Ok(bytes),
+            Self::Disk { file, from, count } => {
+                let mut bytes = vec![0; count];
+                file.read_exact_at(&mut bytes, from)?;
+                Ok(bytes)
+            }
+        }
     }
 }
 
@@ -47,38 +151,9 @@ fn unnamed(folder: &str) -> io::Result<File> {
     options.open(folder)
 }
 
-impl Spool {
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.ended {
-            return;
-        }
-        let room_here = MAX_SPOOL_BYTES.saturating_sub(self.bytes);
-        let room_in_all = ALL.saturating_sub(self.disk.0.load(Ordering::Relaxed));
-        let fits = (bytes.len() as u64).min(room_here).min(room_in_all) as usize;
-        let written = self.file.write_all_at(&bytes[..fits], self.bytes).is_ok();
-        if written {
-            self.bytes += fits as u64;
-            self.disk.0.fetch_add(fits as u64, Ordering::Relaxed);
-        }
-        self.ended = !written || fits < bytes.len();
-    }
-
-    /// How many of the output's first bytes are here.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub fn read(&self, from: u64, count: usize) -> io::Result<Vec<u8>> {
-        let there = self.bytes.saturating_sub(from).min(count as u64) as usize;
-        let mut bytes = vec![0; there];
-        self.file.read_exact_at(&mut bytes, from)?;
-        Ok(bytes)
-    }
-}
-
 impl Drop for Spool {
     fn drop(&mut self) {
-        self.disk.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.disk.0.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 

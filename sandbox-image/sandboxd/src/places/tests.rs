@@ -35,6 +35,16 @@ fn when_all_are_taken_whoever_never_called_as_the_gateway_gives_way_to_a_newcome
 }
 
 #[test]
+fn relays_that_are_all_in_use_leave_room_for_the_gateways_other_calls() {
+    let places = Places::default();
+    let relays: Vec<Place> = (0..8 * 17)
+        .filter_map(|_| places.take(address(1)).inspect(Place::prove))
+        .collect();
+    assert_eq!(relays.len(), 136);
+    assert!(places.take(address(1)).is_some());
+}
+
+#[test]
 fn a_place_is_free_again_when_its_connection_has_ended() {
     let places = Places::default();
     let proven: Vec<Place> = (0..ALL)

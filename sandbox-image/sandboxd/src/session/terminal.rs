@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::pty::{PtyMaster, posix_openpt, ptsname_r, unlockpt};
@@ -16,9 +17,12 @@ use nix::unistd::{Gid, Uid, chown, setsid, tcgetpgrp};
 use tokio::io::unix::AsyncFd;
 
 use crate::exec::User;
+use crate::offload;
 
 /// Argument of sandboxd: take the terminal that follows, and become the program behind it.
 pub const TAKE_TERMINAL: &str = "--take-terminal";
+/// A terminal is made within. The policy may have replaced the kernel's multiplexer.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Our end.
 pub struct Terminal {
@@ -28,21 +32,9 @@ pub struct Terminal {
 
 impl Terminal {
     /// A new one, which neither echoes nor turns line ends into those of a teletype: nobody looks at it.
-    pub fn open(user: Option<&User>) -> io::Result<Self> {
-        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        unlockpt(&master)?;
-        let name = ptsname_r(&master)?;
-        let mut settings = tcgetattr(&master)?;
-        settings.local_flags.remove(LocalFlags::ECHO);
-        settings.output_flags.remove(OutputFlags::ONLCR);
-        tcsetattr(&master, SetArg::TCSANOW, &settings)?;
-        if let Some(user) = user {
-            chown(
-                name.as_str(),
-                Some(Uid::from_raw(user.uid)),
-                Some(Gid::from_raw(user.gid)),
-            )?;
-        }
+    pub async fn open(user: Option<User>) -> io::Result<Self> {
+        let made = offload::run(OPEN_WITHIN, move || make(user.as_ref())).await;
+        let (master, name) = made.map_err(io::Error::other)??;
         // What takes its place is unsafe to call. This type owns its descriptor, which is all that is asked there.
         #[expect(deprecated)]
         let master = AsyncFd::new(master)?;
@@ -87,6 +79,24 @@ impl Terminal {
     pub fn foreground(&self) -> Option<i32> {
         tcgetpgrp(self.master.get_ref()).ok().map(|group| group.as_raw())
     }
+}
+
+fn make(user: Option<&User>) -> io::Result<(PtyMaster, String)> {
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    unlockpt(&master)?;
+    let name = ptsname_r(&master)?;
+    let mut settings = tcgetattr(&master)?;
+    settings.local_flags.remove(LocalFlags::ECHO);
+    settings.output_flags.remove(OutputFlags::ONLCR);
+    tcsetattr(&master, SetArg::TCSANOW, &settings)?;
+    if let Some(user) = user {
+        chown(
+            name.as_str(),
+            Some(Uid::from_raw(user.uid)),
+            Some(Gid::from_raw(user.gid)),
+        )?;
+    }
+    Ok((master, name))
 }
 
 /// What [`TAKE_TERMINAL`] does. Returns only why it could not.

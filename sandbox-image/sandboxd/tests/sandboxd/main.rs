@@ -5,6 +5,7 @@
 mod background;
 mod dice;
 mod garbage;
+mod hangs;
 mod relays;
 mod sandbox;
 mod sessions;
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, Killed, RESET_EXIT};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Killed, RESET_EXIT};
 use reqwest::Method;
 
 use sandbox::{Sandbox, is_alive, shell};
@@ -238,13 +239,23 @@ async fn nobody_is_obeyed_without_signature_or_for_another_lease() {
     assert_eq!(sandbox.http.get(healthz).send().await.unwrap().status(), 200);
     let body = serde_json::to_vec(&shell("e1", "true")).unwrap();
     let unbound = sandbox.send(Method::POST, "/exec", body.clone()).await;
-    assert_eq!(unbound.json::<ErrorBody>().await.unwrap().code, ErrorCode::WrongLease);
+    let unbound: ErrorBody = unbound.json().await.unwrap();
+    assert_eq!(
+        (unbound.code, unbound.fault),
+        (ErrorCode::WrongLease, FaultOrigin::Infrastructure)
+    );
     assert_eq!(sandbox.bind("l1", 1, 60).await.status(), 204);
     let unsigned = sandbox
         .http
         .post(format!("http://{}/exec", sandbox.address))
         .body(body.clone());
-    assert_eq!(unsigned.send().await.unwrap().status(), 401);
+    let unsigned = unsigned.send().await.unwrap();
+    assert_eq!(unsigned.status(), 401);
+    let unsigned: ErrorBody = unsigned.json().await.unwrap();
+    assert_eq!(
+        (unsigned.code, unsigned.fault),
+        (ErrorCode::BadSignature, FaultOrigin::Infrastructure)
+    );
     assert_eq!(sandbox.bind("l2", 2, 60).await.status(), 409);
     let other = sandbox.send_as("l1", 2, Method::POST, "/exec", body.clone()).await;
     assert_eq!(other.json::<ErrorBody>().await.unwrap().code, ErrorCode::WrongLease);

@@ -1,4 +1,25 @@
 use super::*;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use std::os::unix::fs::symlink;
+
+#[test]
+fn a_pipe_in_the_place_of_a_table_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, link) = (folder.path().join("passwd"), folder.path().join("group"));
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    symlink("/dev/zero", &link).unwrap();
+    for file in [&pipe, &link, folder.path()] {
+        assert!(table(file).is_err(), "{}", file.display());
+    }
+}
+
+#[test]
+fn of_a_table_without_end_only_the_beginning_is_read() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(64 << 30).unwrap();
+    assert_eq!(table(file.path()).unwrap().len() as u64, TABLE);
+}
 
 #[test]
 fn users_are_found_by_name_and_by_number_and_unknown_numbers_are_users_too() {

@@ -5,11 +5,19 @@ use super::*;
 #[test]
 fn both_versions_of_control_groups_are_read() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(CounterFiles::under(folder.path()).read(), Counters::default());
+    assert_eq!(
+        CounterFiles::under(folder.path()).read(&ProcessGuard::default()),
+        Counters::default()
+    );
     fs::create_dir_all(folder.path().join("memory")).unwrap();
     let version_1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
     fs::write(folder.path().join("memory/memory.oom_control"), version_1).unwrap();
-    assert_eq!(CounterFiles::under(folder.path()).read().memory_kills, 3);
+    assert_eq!(
+        CounterFiles::under(folder.path())
+            .read(&ProcessGuard::default())
+            .memory_kills,
+        3
+    );
     fs::write(
         folder.path().join("memory.events"),
         "oom 9\noom_kill 5\noom_group_kill 1\n",
@@ -20,7 +28,7 @@ fn both_versions_of_control_groups_are_read() {
         memory_kills: 5,
         process_refusals: 2,
     };
-    assert_eq!(CounterFiles::under(folder.path()).read(), both);
+    assert_eq!(CounterFiles::under(folder.path()).read(&ProcessGuard::default()), both);
 }
 
 #[test]

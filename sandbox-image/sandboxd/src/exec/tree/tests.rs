@@ -63,6 +63,27 @@ fn a_daemon_without_environment_belongs_to_the_command_that_ran_alone() {
 }
 
 #[test]
+fn a_daemon_with_a_forged_environment_belongs_to_the_command_that_ran_alone() {
+    let server_of_earlier = Process {
+        began: 5,
+        ..process(31, MYSELF, Some("e0"))
+    };
+    let all = [
+        process(MYSELF, 0, None),
+        process(10, MYSELF, Some("e1")),
+        process(30, MYSELF, Some("x")),
+        process(32, MYSELF, Some("e0")),
+        server_of_earlier,
+        process(33, 31, Some("e0")),
+        Process {
+            began: 110,
+            ..process(9, MYSELF, Some("e0"))
+        },
+    ];
+    assert_eq!(found(true, &all), [10, 30, 32]);
+}
+
+#[test]
 fn what_another_sandboxd_has_started_is_not_ours() {
     let all = [
         process(MYSELF, 0, None),

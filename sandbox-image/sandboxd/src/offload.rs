@@ -1,0 +1,49 @@
+//! Work that may block, on threads of its own and with a deadline: the loop that answers the gateway never waits for
+//! it.
+//!
+//! What runs in the sandbox can make a fork, an `open` or a read last as long as it likes: it stops the child before
+//! its program begins, puts a pipe in the place of a file, or takes a lease on it. All threads are started before
+//! anything runs here that could leave no room for them.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Threads for work that may block.
+pub const THREADS: usize = 8;
+/// All threads have started within; a sandbox that may have fewer works with those.
+const STARTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The work was not done in time. It continues, and its result is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it was not done within {0:?}")]
+pub struct Late(pub Duration);
+
+/// Does blocking work away from the loop.
+pub async fn run<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Late> {
+    let done = tokio::time::timeout(within, tokio::task::spawn_blocking(work)).await;
+    // A task that panicked has no result either.
+    done.ok().and_then(Result::ok).ok_or(Late(within))
+}
+
+/// Starts every thread, each by a task that ends when all have begun.
+pub async fn start_threads() {
+    let began = Arc::new((Mutex::new(0), Condvar::new()));
+    let tasks: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let began = began.clone();
+            tokio::task::spawn_blocking(move || {
+                let (count, changed) = &*began;
+                let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
+                *count += 1;
+                changed.notify_all();
+                drop(changed.wait_timeout_while(count, STARTED_WITHIN, |count| *count < THREADS));
+            })
+        })
+        .collect();
+    for task in tasks {
+        let _ = task.await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+use super::*;
+use std::sync::mpsc;
+
+const QUICK: Duration = Duration::from_millis(5);
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_loop_that_stands_still_ends_the_process() {
+    let (watchdog, (ended, end)) = (Watchdog::default(), mpsc::channel());
+    watchdog.watch(QUICK, || true, move || ended.send(()).unwrap()).unwrap();
+    let beating = watchdog.clone();
+    tokio::spawn(async move { beating.beat_every(QUICK).await });
+    while watchdog.0.load(Ordering::Relaxed) < 30 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(end.try_recv(), Err(mpsc::TryRecvError::Empty), "while it turned");
+    // The one thread of this runtime waits here, and with it the loop.
+    assert_eq!(end.recv_timeout(SOON), Ok(()));
+}
+
+#[test]
+fn a_standing_that_does_not_hold_ends_the_process_though_the_loop_turns() {
+    let (ended, end) = mpsc::channel();
+    let watched = Watchdog::default();
+    watched.watch(QUICK, || false, move || ended.send(()).unwrap()).unwrap();
+    assert_eq!(end.recv_timeout(SOON), Ok(()));
+}

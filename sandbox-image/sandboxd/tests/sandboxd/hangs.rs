@@ -1,0 +1,204 @@
+//! What a policy may do to keep sandboxd from answering: hold its children up before their programs begin, have it read
+//! what never ends, and leave behind what its commands' time does not reach.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use grpo_sandbox_protocol::Killed;
+
+use crate::sandbox::{Sandbox, is_alive, shell};
+
+/// Takes a lease on a file: to open or execute it takes a minute, or until the holder ends.
+const HOLD: &str = r#"
+import fcntl, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = open(sys.argv[1], "r+b")
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open(sys.argv[2], "w").close()
+time.sleep(1000)
+"#;
+
+/// A program that cannot be begun, because another process of the sandbox holds it.
+async fn held_program(sandbox: &Sandbox) -> String {
+    let (program, held) = (sandbox.path("program"), sandbox.path("held"));
+    let script = format!(
+        "cp /bin/true {program}; cat > {0}; python3 {0} {program} {held} > {0}.log 2>&1 & while [ ! -e {held} ]; do sleep 0.01; done",
+        sandbox.path("hold.py"),
+    );
+    let mut request = shell("hold", &script);
+    request.stdin = Some(HOLD.into());
+    assert_eq!(sandbox.exec(&request).await.exit_code, Some(0));
+    program
+}
+
+/// The child of a thread of sandboxd that runs sandboxd itself: it has not come to its program.
+fn child_before_its_program(sandboxd: u32) -> Option<i32> {
+    let tasks = fs::read_dir(format!("/proc/{sandboxd}/task")).unwrap().flatten();
+    let other = tasks.filter(|task| task.file_name().to_str() != Some(&sandboxd.to_string()));
+    let children = other.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let pids = children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    // A program has a name of its own; before, it is that of the thread.
+    let name = |pid: &String| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mut before = pids.filter(|pid| name(pid).starts_with("tokio"));
+    before.next().and_then(|pid| pid.parse().ok())
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_begin_holds_neither_sandboxd_nor_its_command_beyond_its_time() {
+    let sandbox = Sandbox::bound().await;
+    let program = held_program(&sandbox).await;
+    let mut request = shell("held", "");
+    request.argv = vec![program];
+    request.timeout_seconds = 3;
+    let held = sandbox.exec(&request);
+    let others = async {
+        let began = Instant::now();
+        for n in 0..20 {
+            assert_eq!(sandbox.shell(&format!("other{n}"), "echo yes").await.output, "yes\n");
+        }
+        began.elapsed()
+    };
+    let (held, took) = tokio::join!(held, others);
+    assert!(took < Duration::from_secs(3), "other commands took {took:?}");
+    assert_eq!(
+        (held.exit_code, held.killed),
+        (Some(126), Some(Killed::Timeout)),
+        "{held:?}"
+    );
+    assert!(held.output.contains("held it up"), "{held:?}");
+    assert!(held.duration_millis < 10_000, "{held:?}");
+}
+
+#[tokio::test]
+async fn a_child_that_is_stopped_before_its_program_begins_is_killed_and_sandboxd_answers_meanwhile() {
+    let sandbox = Sandbox::bound().await;
+    let program = held_program(&sandbox).await;
+    let sandboxd = sandbox.process.id();
+    let stopping = tokio::task::spawn_blocking(move || {
+        let child = loop {
+            if let Some(child) = child_before_its_program(sandboxd) {
+                break child;
+            }
+        };
+        // Again and again: it is let go on before it is killed.
+        while fs::exists(format!("/proc/{child}/stat")).unwrap() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGSTOP);
+        }
+    });
+    let mut request = shell("held", "");
+    request.argv = vec![program];
+    request.timeout_seconds = 25;
+    let held = sandbox.exec(&request).await;
+    stopping.await.unwrap();
+    assert_eq!((held.exit_code, held.killed), (Some(126), None), "{held:?}");
+    assert!(held.duration_millis < 10_000, "{held:?}");
+    assert_eq!(sandbox.shell("after", "echo yes").await.output, "yes\n");
+}
+
+#[tokio::test]
+async fn commands_that_run_are_spared_when_a_later_program_does_not_begin() {
+    let sandbox = Sandbox::bound().await;
+    let program = held_program(&sandbox).await;
+    // More than there are threads that start programs.
+    let running = (0..12).map(|n| {
+        let (sandbox, id) = (&sandbox, format!("running{n}"));
+        async move { sandbox.shell(&id, "sleep 4; echo done").await }
+    });
+    let mut request = shell("held", "");
+    request.argv = vec![program];
+    request.timeout_seconds = 1;
+    let held = async {
+        sandbox.shell("first", "true").await;
+        sandbox.exec(&request).await
+    };
+    let (running, held) = tokio::join!(futures::future::join_all(running), held);
+    assert!(running.iter().all(|result| result.output == "done\n"), "{running:?}");
+    assert_eq!(held.exit_code, Some(126), "{held:?}");
+}
+
+#[tokio::test]
+async fn many_programs_that_do_not_begin_do_not_hold_sandboxd() {
+    let sandbox = Sandbox::bound().await;
+    let program = held_program(&sandbox).await;
+    let held = (0..12).map(|n| {
+        let mut request = shell(&format!("held{n}"), "");
+        request.argv = vec![program.clone()];
+        request.timeout_seconds = 2;
+        let sandbox = &sandbox;
+        async move { sandbox.exec(&request).await }
+    });
+    let healthz = format!("http://{}/healthz", sandbox.address);
+    let health = async {
+        for _ in 0..100 {
+            let began = Instant::now();
+            assert_eq!(sandbox.http.get(&healthz).send().await.unwrap().status(), 200);
+            assert!(began.elapsed() < Duration::from_secs(1));
+        }
+    };
+    let (held, ()) = tokio::join!(futures::future::join_all(held), health);
+    assert!(held.iter().all(|result| result.exit_code == Some(126)), "{held:?}");
+    assert_eq!(sandbox.shell("after", "echo yes").await.output, "yes\n");
+}
+
+#[tokio::test]
+async fn commands_that_end_at_once_all_tell_their_own_end() {
+    let sandbox = Sandbox::bound().await;
+    for round in 0..10 {
+        let commands = (0..12).map(|n| {
+            let (sandbox, id) = (&sandbox, format!("e{round}-{n}"));
+            async move { sandbox.shell(&id, &format!("exit {n}")).await.exit_code }
+        });
+        let codes = futures::future::join_all(commands).await;
+        assert_eq!(codes, (0..12).map(Some).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_forges_its_mark_does_not_outlive_its_commands_time() {
+    let sandbox = Sandbox::bound().await;
+    let earlier = sandbox
+        .shell("e1", "setsid sleep 1000 > /dev/null 2>&1 & echo $!")
+        .await
+        .output;
+    let pids = sandbox.path("pids");
+    let script = format!(
+        "for mark in x e1; do (GRPO_EXEC_ID=$mark setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' > /dev/null 2>&1 &); done
+         while [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.01; done; sleep 1000"
+    );
+    let mut request = shell("e2", &script);
+    request.timeout_seconds = 2;
+    assert!(sandbox.exec(&request).await.timed_out);
+    let pids = fs::read_to_string(pids).unwrap();
+    assert_eq!(pids.lines().filter(|pid| is_alive(pid)).count(), 0, "{pids}");
+    assert!(is_alive(&earlier), "what an earlier command left is spared");
+}
+
+/// What a process of the same user does to sandboxd, and how that ends.
+async fn tampered(what: &str) -> Option<i32> {
+    let mut sandbox = Sandbox::bound().await;
+    let script = format!("import os, resource; pid = {}; {what}", sandbox.process.id());
+    let mut request = shell("tamper", "");
+    request.argv = ["python3", "-c", &script].map(str::to_owned).into();
+    // It may not live to tell.
+    let _ = tokio::time::timeout(Duration::from_secs(10), sandbox.try_exec(&request)).await;
+    let ended = tokio::task::spawn_blocking(move || sandbox.process.wait().unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+    ended.unwrap().unwrap().code()
+}
+
+#[tokio::test]
+async fn a_sandboxd_whose_descriptors_are_taken_ends_by_itself() {
+    assert_eq!(
+        tampered("resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))").await,
+        Some(70)
+    );
+}
+
+#[tokio::test]
+async fn a_sandboxd_whose_processor_time_is_taken_ends_by_itself() {
+    assert_eq!(tampered("os.setpriority(os.PRIO_PROCESS, pid, 19)").await, Some(70));
+    assert_eq!(
+        tampered("os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))").await,
+        Some(70)
+    );
+}
