@@ -18,7 +18,7 @@ const FAULTS: [(&str, SandboxCause); 7] = [
     ("deleted", SandboxCause::Deleted),
     ("force-deleted", SandboxCause::Deleted),
     ("evicted", SandboxCause::Disrupted),
-    ("container killed", SandboxCause::Unknown),
+    ("container killed", SandboxCause::Killed),
     ("out of memory", SandboxCause::OutOfMemory),
     ("disk full", SandboxCause::DiskFull),
     ("expired", SandboxCause::Expired),
