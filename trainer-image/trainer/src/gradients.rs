@@ -3,7 +3,9 @@
 //! **Streamed**, breadth first: for each block, gather its weights once, pass *all* micro-batches through, keep each
 //! input, free the weights. Backward walks the blocks in reverse: gather again, recompute with graph, and
 //! reduce-scatter the block's gradient once. So a step costs two gathers and one reduce-scatter per unit however many
-//! micro-batches there are, and memory holds one unit's weights and the blocks' inputs.
+//! micro-batches there are, and memory holds one unit's weights and the blocks' inputs. Where these inputs would take
+//! more than a budget, the micro-batches pass in waves: each wave costs as many gathers again, and gradients of waves
+//! are added up.
 //!
 //! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered
 //! once, and each micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same
@@ -15,10 +17,12 @@
 mod head;
 mod summed;
 mod vjp;
+mod waves;
 
 use grpo_model::model::{self, Block};
 use tch::Tensor;
 
+use self::head::EmbeddingAndHead;
 use self::summed::Summed;
 use self::vjp::{grad_of, vjp};
 use crate::error::TrainError;
@@ -118,6 +122,30 @@ impl Sharded {
     }
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
+        let mut embedding_and_head = self.embedding_and_head(self.gather(0)?);
+        let mut total = 0.0;
+        let mut blocks: Vec<Tensor> = Vec::new();
+        for wave in self.waves(batches)? {
+            let gradients = self.wave(wave, &mut embedding_and_head, loss, &mut total)?;
+            match blocks.is_empty() {
+                true => blocks = gradients,
+                false => waves::add(&mut blocks, &gradients),
+            }
+        }
+        let mut gradients = vec![self.reduce(0, embedding_and_head.gradients)?.wait()?];
+        gradients.append(&mut blocks);
+        Ok((gradients, total))
+    }
+
+    /// Gradients of the blocks over micro-batches that pass through them together; those of embedding and head are
+    /// added to what these have.
+    fn wave(
+        &self,
+        batches: &[MicroBatch],
+        embedding_and_head: &mut EmbeddingAndHead,
+        loss: &mut LossFn<'_>,
+        total: &mut f64,
+    ) -> Result<Vec<Tensor>, TrainError> {
         let layers = self.shards.len() - 1;
         let block = |layer: usize, weights: &[Tensor], batch: &MicroBatch, x: &Tensor, experts: &mut Option<Tensor>| {
             let block = Block { layer, weights };
@@ -127,7 +155,6 @@ impl Sharded {
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
         // Experts of every token, [layer][micro-batch]: what is recomputed goes the same way.
         let mut routes: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(layers);
-        let mut embedding_and_head = self.embedding_and_head(self.gather(0)?);
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(
                 batches
@@ -158,14 +185,13 @@ impl Sharded {
         self.note_loads(&routes);
 
         let mut coming = Some(self.start_gather(layers)?);
-        let mut total = 0.0;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
-            flowing.push(self.head(batch, &x, &mut embedding_and_head, loss, &mut total)?);
+            flowing.push(self.head(batch, &x, embedding_and_head, loss, total)?);
         }
 
         // Backward through the blocks, then the embedding.
-        let mut gradients: Vec<Tensor> = Vec::with_capacity(self.shards.len());
+        let mut gradients: Vec<Tensor> = Vec::with_capacity(layers);
         let mut leaving: Option<Reducing<'_>> = None;
         for layer in (0..layers).rev() {
             let whole = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
@@ -190,15 +216,14 @@ impl Sharded {
             leaving = Some(self.reduce(layer + 1, trained)?);
         }
         for (batch, above) in batches.iter().zip(&flowing) {
-            self.embedded(&mut embedding_and_head, &batch.ids, above);
+            self.embedded(embedding_and_head, &batch.ids, above);
         }
-        let last = self.reduce(0, embedding_and_head.gradients)?;
-        for unit in leaving.into_iter().chain([last]) {
-            gradients.push(unit.wait()?);
+        if let Some(last) = leaving {
+            gradients.push(last.wait()?);
         }
-        // They came from the last unit to the first.
+        // They came from the last block to the first.
         gradients.reverse();
-        Ok((gradients, total))
+        Ok(gradients)
     }
 
     /// Sends the gradient of what is trained in a unit to where its parts are, summed over ranks.

@@ -200,6 +200,12 @@ fn train(
         model_dir,
         peak,
     };
+    if let Some(room) = room {
+        // Beside a row of full length and this rank's part of the gradients.
+        let gradients: usize = rank.model.shards.iter().map(|shard| 4 * shard.values.numel()).sum();
+        let left = room.saturating_sub(estimate.total() + gradients as u64) as usize;
+        rank.model.input_bytes = rank.model.input_bytes.min(left);
+    }
     rank.recover()?;
     rank.follow(jobs, &process.limits)
 }

@@ -58,6 +58,9 @@ pub struct Sharded {
     /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in
     /// backward.
     pub activation_bytes: usize,
+    /// Most bytes of blocks' inputs that are kept at once where blocks are computed again: micro-batches that have more
+    /// together pass in waves.
+    pub input_bytes: usize,
     /// Unique tokens of one micro-batch, but where one row alone is longer.
     pub micro_batch_tokens: usize,
     /// What one call of the loss function is given.
@@ -74,6 +77,9 @@ pub struct Sharded {
 }
 
 const ACTIVATION_BYTES: usize = 2 << 30;
+
+/// A wave this large computes for much longer than its units are gathered.
+const INPUT_BYTES: usize = 8 << 30;
 
 const MICRO_BATCH_TOKENS: usize = 4096;
 
@@ -110,6 +116,7 @@ impl Sharded {
             updates: 0,
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
+            input_bytes: INPUT_BYTES,
             micro_batch_tokens: MICRO_BATCH_TOKENS,
             loss_over: LossOver::default(),
             replays: None,

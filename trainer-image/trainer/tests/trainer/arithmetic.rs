@@ -222,6 +222,48 @@ fn keeping_activations_and_computing_them_again_give_the_same_bits() {
 }
 
 #[test]
+fn waves_of_micro_batches_keep_no_more_inputs_than_their_budget_and_have_the_gradients_of_one_wave() {
+    let rows = turn_rows(3, 8, Some(2));
+    let gradients = |world: u32, waves: bool| {
+        ranks(world, |group| {
+            let rank = group.rank() as usize;
+            let packing = pack(&rows, 60, world as usize, &Cost::of(&config()));
+            let mine = packing.ranks[rank].iter();
+            let batches: Vec<MicroBatch> = mine.map(|pack| MicroBatch::packed(pack, &rows).unwrap()).collect();
+            let mut model = model(group);
+            model.activation_bytes = 0;
+            let all = model.input_bytes_of(&batches);
+            // Ranks differ in how many they need: all make as many.
+            model.input_bytes = match (waves, rank) {
+                (true, 0) => all / 3,
+                (true, _) => all / 2,
+                (false, _) => all,
+            };
+            let mut order = Vec::new();
+            let loss = &mut |batch: &MicroBatch, logprobs: &[f64], _: &[f64]| {
+                order.extend(batch.trained.iter().copied());
+                weighted(batch, &rows, logprobs)
+            };
+            let (gradients, loss) = model.gradients(&batches, loss).unwrap();
+            assert!(batches.len() > 3, "{} micro-batches", batches.len());
+            let wanted = batches.iter().flat_map(|batch| batch.trained.iter().copied());
+            assert_eq!(order, wanted.collect::<Vec<_>>());
+            let parts = gradients.iter().map(|part| Vec::<f32>::try_from(part).unwrap());
+            (parts.collect::<Vec<_>>(), loss)
+        })
+    };
+    for world in [1, 2] {
+        for (one, several) in gradients(world, false).iter().zip(&gradients(world, true)) {
+            assert!((one.1 - several.1).abs() < 1e-9, "{} {}", one.1, several.1);
+            for (unit, (one, several)) in one.0.iter().zip(&several.0).enumerate() {
+                let apart = distance(several, one);
+                assert!(apart < 1e-6, "unit {unit} at world {world}: {apart:e}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_step_reports_the_weighted_sum_of_the_objectives_losses() {
     let (batch, algorithm) = (batch(1), algorithm());
     let mut model = alone();
