@@ -45,6 +45,7 @@ fn idle() -> AgentStatus {
         state: AgentState::Idle,
         message: None,
         loaded_sha256: None,
+        pulled: None,
         changed: None,
     }
 }

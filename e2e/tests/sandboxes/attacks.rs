@@ -9,6 +9,7 @@ use futures::{StreamExt, stream};
 use grpo_driver::grade::Grader;
 use grpo_driver::grader_worker::GraderWorker;
 use grpo_driver::patch;
+use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::sandbox::Sandbox;
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::{self, Task};
@@ -151,7 +152,17 @@ impl Range {
             cluster::cache().join("grader-site"),
         );
         let minutes = Duration::from_secs(120);
-        let grader = Grader::new(pool.gateway()?, worker, minutes, minutes, "hostile")?;
+        let grader = Grader::new(
+            pool.gateway()?,
+            worker,
+            minutes,
+            Budget {
+                request: minutes,
+                total: minutes,
+            },
+            Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30)),
+            "hostile",
+        )?;
         let services: Api<Service> = Api::all(pool.scene.client.clone());
         let address = async |namespace: &str, name: &str| -> Result<String> {
             let of = ListParams::default().fields(&format!("metadata.name={name},metadata.namespace={namespace}"));

@@ -1,13 +1,9 @@
-//! Versions on local disk: one folder each, of which the last two are kept (what serves, and what comes next), and
-//! those still sampled from.
+//! Versions on local disk: one folder each. What serves, what comes next and what is still sampled from is kept;
+//! everything else goes before the next version is pulled, so that no third one needs space.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
-
-/// Versions kept: the one that serves and the one that will.
-const KEPT: usize = 2;
 
 /// Ends the name of what is not yet whole.
 pub const PARTIAL: &str = ".partial";
@@ -43,30 +39,14 @@ impl Cache {
         Ok(self.root.join(checked_name(version)?))
     }
 
-    /// Removes all but the most recently touched versions. `version` always stays, and so do those `in_use`.
-    pub fn keep_newest_and(&self, version: &str, in_use: &BTreeSet<String>) -> io::Result<()> {
-        let mut folders: Vec<(bool, SystemTime, PathBuf)> = Vec::new();
+    /// Removes all but these versions.
+    pub fn keep_only(&self, versions: &BTreeSet<String>) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.root)? {
             let entry = entry?;
-            let metadata = entry.metadata()?;
-            if metadata.is_dir() {
-                let current = entry.file_name().to_str() == Some(version);
-                folders.push((
-                    current,
-                    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-                    entry.path(),
-                ));
+            let kept = entry.file_name().to_str().is_some_and(|name| versions.contains(name));
+            if entry.metadata()?.is_dir() && !kept {
+                std::fs::remove_dir_all(entry.path())?;
             }
-        }
-        folders.sort_by(|a, b| b.cmp(a));
-        let used = |folder: &Path| {
-            folder
-                .file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(|name| in_use.contains(name))
-        };
-        for (_, _, folder) in folders.iter().skip(KEPT).filter(|(_, _, folder)| !used(folder)) {
-            std::fs::remove_dir_all(folder)?;
         }
         Ok(())
     }

@@ -52,6 +52,7 @@ pub fn router(state: Arc<HttpState>) -> Router {
         .route("/v1/completions", post(complete))
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
+        .route("/agent/v1/prefetch", put(prefetch))
         .route("/agent/v1/status", get(status))
         .route("/agent/v1/drain", get(drain))
         .route("/healthz", get(|| async { "ok" }))
@@ -136,6 +137,22 @@ async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrd
             orders.wanted = Some(order);
         }
         // A repetition does not disturb the attempt under way.
+        another
+    });
+    StatusCode::ACCEPTED.into_response()
+}
+
+async fn prefetch(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
+    let order = match body {
+        Ok(Json(order)) => order,
+        Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
+    };
+    if let Err(error) = check(&order) {
+        return refusal(error);
+    }
+    state.orders.send_if_modified(|orders| {
+        let another = orders.prefetch.as_ref() != Some(&order);
+        orders.prefetch = Some(order);
         another
     });
     StatusCode::ACCEPTED.into_response()

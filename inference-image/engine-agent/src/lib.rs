@@ -113,6 +113,7 @@ pub async fn serve(
         state: AgentState::Booting,
         message: Some("the engine has not answered yet".to_owned()),
         loaded_sha256: None,
+        pulled: None,
         changed: None,
     });
     let draining = Arc::new(AtomicBool::new(false));

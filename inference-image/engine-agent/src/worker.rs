@@ -28,6 +28,8 @@ const ATTEMPTS: u32 = 10;
 pub struct Orders {
     pub wanted: Option<WeightsOrder>,
     pub received: u64,
+    /// What is brought to disk while what is wanted serves.
+    pub prefetch: Option<WeightsOrder>,
 }
 
 /// How the loop paces itself.
@@ -150,7 +152,8 @@ impl<E: Engine> Worker<E> {
         else {
             attempts.made = 0;
             attempts.last_setback = None;
-            return self.say(AgentState::Idle, Some(&serving), None);
+            self.say(AgentState::Idle, Some(&serving), None);
+            return self.prefetch(&serving).await;
         };
         if attempts.made >= ATTEMPTS || Instant::now() < attempts.not_before {
             return self.say(AgentState::Failed, Some(&serving), attempts.last_setback.clone());
@@ -166,9 +169,7 @@ impl<E: Engine> Worker<E> {
                 );
                 attempts.made = 0;
                 attempts.last_setback = None;
-                if let Err(error) = self.cache.keep_newest_and(&order.version, &self.engine.in_use()) {
-                    tracing::warn!("cannot tidy {}: {error}", self.cache.root().display());
-                }
+                self.make_room(&[&serving.version, &order.version]);
                 self.status.send_modify(|status| status.changed = Some(changed));
                 self.say(AgentState::Idle, Some(&loaded), None);
             }
@@ -185,6 +186,48 @@ impl<E: Engine> Worker<E> {
                 let serving = self.engine.serving().await.ok();
                 self.say(AgentState::Failed, serving.as_ref(), Some(message));
             }
+        }
+    }
+
+    /// Brings what comes next to disk, for as long as nothing changes at the engine. A new order ends it too.
+    async fn prefetch(&self, serving: &Serving) {
+        let order = self.orders.borrow().prefetch.clone();
+        let Some(order) = order.filter(|order| self.status.borrow().pulled.as_ref() != Some(&order.version)) else {
+            return;
+        };
+        if self.engine.reads_folders() && order.version != serving.version {
+            self.make_room(&[&serving.version, &order.version]);
+            let pulled = tokio::select! {
+                pulled = pull(&self.client, &self.cache, &order) => pulled,
+                () = self.serves_no_more(serving) => return,
+            };
+            if let Err(error) = pulled {
+                let message = format!("prefetching {}: {error}", order.version);
+                tracing::warn!("{message}");
+                return self.say(AgentState::Idle, Some(serving), Some(message));
+            }
+        }
+        tracing::info!(version = order.version, "prefetched");
+        self.status.send_modify(|status| status.pulled = Some(order.version));
+    }
+
+    /// Ends when the engine serves something else, or does not answer.
+    async fn serves_no_more(&self, serving: &Serving) {
+        loop {
+            tokio::time::sleep(self.pace.look).await;
+            match self.engine.serving().await {
+                Ok(now) if now.version == serving.version => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Before a pull: no more versions lie on disk than these, and those that rows are still sampled from.
+    fn make_room(&self, versions: &[&str]) {
+        let mut kept = self.engine.in_use();
+        kept.extend(versions.iter().map(|version| (*version).to_owned()));
+        if let Err(error) = self.cache.keep_only(&kept) {
+            tracing::warn!("cannot tidy {}: {error}", self.cache.root().display());
         }
     }
 
@@ -206,6 +249,7 @@ impl<E: Engine> Worker<E> {
             Some(before),
             Some(format!("pulling {} from {}", order.version, order.source)),
         );
+        self.make_room(&[&before.version, &order.version]);
         let Pulled { folder, manifest } = pull(&self.client, &self.cache, order).await?;
         self.loading(order, before);
         let weights = Weights {

@@ -41,6 +41,24 @@ async fn an_order_is_pulled_loaded_and_verified() {
 }
 
 #[tokio::test]
+async fn weights_that_come_next_are_brought_to_disk_while_the_old_ones_serve() {
+    let base = model_of(1);
+    let engine = engine::start(engine::options(base.path())).await;
+    let source = Source::start().await;
+    let agent = Agent::before(&engine.url).await;
+    let (order, _) = source.publish("a-v1", 2);
+    agent.prefetch(&order).await;
+    let status = agent.wait_for(|status| status.pulled.as_deref() == Some("a-v1")).await;
+    assert_eq!((status.serving.as_deref(), status.wanted), (Some("base"), None));
+    assert!(agent.complete(&request(1), Some("base")).await.is_ok());
+
+    let fetched = source.fetched().len();
+    agent.order(&order).await;
+    agent.wait_until_serving("a-v1").await;
+    assert_eq!(source.fetched().len(), fetched, "the switch pulls nothing");
+}
+
+#[tokio::test]
 async fn the_same_tensors_under_a_new_version_serve_and_are_reported_as_unchanged() {
     let base = model_of(1);
     let engine = engine::start(engine::options(base.path())).await;

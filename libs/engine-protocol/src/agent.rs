@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `PUT /agent/v1/weights`: serve this version from now on.
+/// `PUT /agent/v1/weights`: serve this version from now on. `PUT /agent/v1/prefetch`: bring it to local disk, and go on
+/// serving what serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WeightsOrder {
@@ -35,6 +36,9 @@ pub struct AgentStatus {
     /// Checksum of the tensors the engine holds, by its own account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_sha256: Option<String>,
+    /// The version that the last `PUT /agent/v1/prefetch` named, once it is whole on local disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulled: Option<String>,
     /// Whether the last load brought other tensors than those before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<bool>,

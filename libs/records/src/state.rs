@@ -169,21 +169,22 @@ impl RunState {
         }
     }
 
-    /// The iteration that was begun and whose step is not done, if any.
+    /// The first iteration that was begun and whose step is not done, if any. While a rollout overlaps the step before
+    /// it, the iteration after this one has begun too.
     pub fn unfinished_iteration(&self) -> Option<u32> {
-        let (iteration, one) = self.iterations.last_key_value()?;
-        match one.step {
-            Some(step) if self.steps.contains_key(&step) => None,
-            _ => Some(*iteration),
-        }
+        let is_done = |one: &IterationState| one.step.is_some_and(|step| self.steps.contains_key(&step));
+        let unfinished = self.iterations.iter().find(|(_, one)| !is_done(one));
+        unfinished.map(|(iteration, _)| *iteration)
     }
 
-    /// How many iterations are done with their step.
+    /// How many iterations are done with their step, and all before them.
     pub fn finished_iterations(&self) -> u32 {
-        let begun = self.iterations.last_key_value().map_or(0, |(k, _)| *k);
         match self.unfinished_iteration() {
-            Some(_) => begun.saturating_sub(1),
-            None => begun,
+            Some(iteration) => iteration.saturating_sub(1),
+            None => self.iterations.last_key_value().map_or(0, |(k, _)| *k),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

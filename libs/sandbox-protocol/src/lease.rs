@@ -116,3 +116,15 @@ pub struct PoolState {
     pub cold_leases: u64,
     pub voided: u64,
 }
+
+impl PoolState {
+    /// How many sandboxes agents may hold at one time.
+    pub fn agents(&self) -> u32 {
+        self.max - reserved_for_graders(self.max)
+    }
+}
+
+/// How many of a pool's sandboxes agents leave for graders: a quarter. A pool of one serves agents and graders in turn.
+pub fn reserved_for_graders(max: u32) -> u32 {
+    if max > 1 { (max / 4).max(1) } else { 0 }
+}

@@ -6,7 +6,7 @@
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
 use grpo_records::store::sha256_hex;
-use grpo_records::{EndedEpisode, ExpertsSpan, TokenRow, TurnAction, TurnRecord};
+use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, TokenRow, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
 /// What the turns of a row add up to.
@@ -174,10 +174,11 @@ fn misplaced(episode: &EpisodeFolder) -> Option<String> {
     (named != episode.path).then(|| format!("its meta.json is that of {named}"))
 }
 
-/// An end that the last turn does not have.
+/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn.
 fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord]) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
-    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded);
+    let in_an_answer = last.is_none() && recorded == EpisodeEnd::EpisodeTimeout;
+    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded) && !in_an_answer;
     differs.then(|| format!("ended with {last:?} by its turns, {recorded:?} by meta.json"))
 }
 

@@ -6,6 +6,7 @@ use crate::agent::limits::AgentLimits;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;
+use crate::retry::{Budget, Pauses};
 use crate::tasks::selection::Selection;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
@@ -19,10 +20,20 @@ use std::time::Duration;
 
 /// How long a lease outlives a driver that died: a restarted one takes its episodes up again within this.
 const LEASE_TTL: Duration = Duration::from_secs(120);
-/// How long the gateway, or any engine, may be away before an episode is void.
+/// How long the gateway, or every engine, may be away before an episode is void.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long the trainer may be away or come to nothing before the run is given up.
+/// How long an engine may be silent before it has to prove that it samples.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long graders may be lost one after the other before an episode whose patch is durable is void.
+const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
+/// How long nothing may happen at the trainer before the run is given up.
 const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
+/// Between attempts at an episode, or at grading one, that were lost to the infrastructure.
+const PAUSES: Pauses = Pauses {
+    first: Duration::from_secs(5),
+    longest: Duration::from_secs(300),
+    factor: 3,
+};
 
 /// The whole of it.
 #[derive(Clone, Debug)]
@@ -95,8 +106,11 @@ pub struct Reward {
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub gateway: Duration,
-    pub engines: Duration,
+    pub engines: Budget,
+    pub grading: Duration,
     pub trainer: Duration,
+    /// Between attempts at what was lost to the infrastructure.
+    pub pauses: Pauses,
     pub lease_ttl: Duration,
     /// How often a void episode is tried again.
     pub void_retries: u32,
@@ -106,8 +120,13 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             gateway: PATIENCE,
-            engines: PATIENCE,
+            engines: Budget {
+                request: SILENCE,
+                total: PATIENCE,
+            },
+            grading: GRADING_PATIENCE,
             trainer: TRAINER_PATIENCE,
+            pauses: PAUSES,
             lease_ttl: LEASE_TTL,
             void_retries: 3,
         }

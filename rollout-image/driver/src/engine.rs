@@ -1,13 +1,19 @@
 //! Sampling: sends each request to the replica that [`crate::replicas`] chooses.
 //!
 //! A request carries the version it wants; a replica that serves another says so and is passed over until it has caught
-//! up. Retries end at a deadline, and what they took is reported as waiting, so that nobody's episode pays for it.
+//! up. Retries end when nothing has come of them for long enough, and what they took is reported as waiting, so that no
+//! episode pays for it.
+//!
+//! A long answer is not a fault. A request that stays silent is left running while its replica proves that it samples:
+//! a single token for another prompt. A replica that cannot do that hangs, and another one is asked. One that can is at
+//! work on an answer that the policy makes long, and that time is the policy's.
 
 mod answer;
 
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::{Endpoints, Replicas};
+use crate::retry::{Budget, Pauses, Retry};
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use grpo_engine_protocol::{
@@ -16,11 +22,13 @@ use grpo_engine_protocol::{
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(100), Duration::from_secs(2));
+/// Proofs in a row that a replica owes before it counts as hanging.
+const MISSED_PROOFS: u32 = 2;
 
 /// What is to be sampled.
 #[derive(Clone, Debug)]
@@ -32,6 +40,8 @@ pub struct Ask {
     pub top_k: i64,
     pub seed: u64,
     pub stop_token_ids: Vec<u32>,
+    /// The policy's time that is left.
+    pub time_left: Duration,
     /// The mixture whose experts are wanted, and from which position on.
     pub experts: Option<(Arc<Mixture>, usize)>,
 }
@@ -44,6 +54,16 @@ pub struct Sampled {
     pub took: Duration,
     /// Spent on replicas that were away, busy with other weights, or wrong.
     pub waited: Duration,
+}
+
+/// What came of asking.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answered {
+    Sampled(Sampled),
+    /// The engine was still sampling when the policy's time was over: the policy's doing, and no fault.
+    OutOfTime {
+        took: Duration,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,16 +86,18 @@ pub struct Engines {
     replicas: Replicas,
     model: String,
     http: reqwest::Client,
-    patience: Duration,
+    budget: Budget,
 }
 
 enum Refused {
     Again(String),
     Terminal(TerminalFault),
+    OutOfTime,
 }
 
 impl Engines {
-    pub fn new(endpoints: Endpoints, model: impl Into<String>, patience: Duration) -> Result<Self, reqwest::Error> {
+    /// The budget's `request` is how long a request may be silent before its replica has to prove that it samples.
+    pub fn new(endpoints: Endpoints, model: impl Into<String>, budget: Budget) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(2))
             .pool_idle_timeout(Duration::from_secs(30))
@@ -85,7 +107,7 @@ impl Engines {
             replicas: Replicas::new(endpoints),
             model: model.into(),
             http,
-            patience,
+            budget,
         })
     }
 
@@ -96,59 +118,140 @@ impl Engines {
 
     /// Asks a replica's agent what it serves.
     pub async fn status(&self, replica: SocketAddr) -> Result<AgentStatus, String> {
+        let status = self.ask_status(replica).await;
+        let serving = status.as_ref().ok().and_then(|status| status.serving.as_deref());
+        self.replicas.serves(replica, serving);
+        status
+    }
+
+    async fn ask_status(&self, replica: SocketAddr) -> Result<AgentStatus, String> {
         let request = self.http.get(format!("http://{replica}/agent/v1/status"));
         let answer = request.timeout(Duration::from_secs(3)).send().await.map_err(brief)?;
-        let status: AgentStatus = answer.error_for_status().map_err(brief)?.json().await.map_err(brief)?;
-        self.replicas.serves(replica, &status.serving);
-        Ok(status)
+        answer.error_for_status().map_err(brief)?.json().await.map_err(brief)
     }
 
     /// Tells a replica's agent which weights to serve.
     pub async fn order(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
-        let request = self.http.put(format!("http://{replica}/agent/v1/weights")).json(order);
+        self.put(replica, "weights", order).await
+    }
+
+    /// Tells a replica's agent which weights to bring to its disk, while others serve.
+    pub async fn prefetch(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
+        self.put(replica, "prefetch", order).await
+    }
+
+    async fn put(&self, replica: SocketAddr, what: &str, order: &WeightsOrder) -> Result<(), String> {
+        let request = self.http.put(format!("http://{replica}/agent/v1/{what}")).json(order);
         let answer = request.timeout(Duration::from_secs(5)).send().await.map_err(brief)?;
         answer.error_for_status().map(|_| ()).map_err(brief)
     }
 
     /// Samples once with the weights that `wanted` names, which may change while this waits.
-    pub async fn sample(&self, ask: &Ask, wanted: &watch::Receiver<String>) -> Result<Sampled, EngineError> {
+    pub async fn sample(&self, ask: &Ask, wanted: &watch::Receiver<String>) -> Result<Answered, EngineError> {
         let began = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        let mut last = "no replica is known".to_owned();
-        while began.elapsed() < self.patience {
+        let mut retry = Retry::new(self.budget.total, PAUSES).with_jitter(&ask.seed.to_string());
+        let proved = AtomicBool::new(false);
+        loop {
             let version = wanted.borrow().clone();
             self.replicas.all().await;
-            if let Some(guard) = self.replicas.least_busy(&version) {
+            let last = if let Some(guard) = self.replicas.least_busy(&version) {
                 let asked = Instant::now();
-                match self.ask(guard.replica, ask, &version).await {
+                match self.ask(guard.replica, ask, &version, &proved).await {
                     Ok(answer) => {
-                        return Ok(Sampled {
+                        self.replicas.answered(guard.replica);
+                        return Ok(Answered::Sampled(Sampled {
                             answer,
                             weights: version,
                             took: asked.elapsed(),
                             waited: asked.duration_since(began),
-                        });
+                        }));
                     }
                     Err(Refused::Terminal(fault)) => return Err(EngineError::Terminal(fault)),
+                    Err(Refused::OutOfTime) => {
+                        return Ok(Answered::OutOfTime { took: asked.elapsed() });
+                    }
                     Err(Refused::Again(why)) => {
                         tracing::debug!(replica = %guard.replica, %why, "asking an engine again");
-                        last = format!("{}: {why}", guard.replica);
+                        format!("{}: {why}", guard.replica)
                     }
                 }
             } else {
-                last = format!("no replica serves {version} ({} known)", self.replicas.count());
+                format!("no replica serves {version} ({} known)", self.replicas.count())
+            };
+            // A replica that was lost in the middle of a long answer was not waited for.
+            if proved.swap(false, Ordering::Relaxed) {
+                retry.progress();
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            if let Err(ended) = retry.pause().await {
+                return Err(EngineError::Unavailable {
+                    host: self.replicas.host(),
+                    within: ended.within,
+                    last,
+                });
+            }
         }
-        Err(EngineError::Unavailable {
-            host: self.replicas.host(),
-            within: self.patience,
-            last,
-        })
     }
 
-    async fn ask(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<Sample, Refused> {
+    /// The answer; or that the replica hangs, or that the policy's time is over while it samples.
+    async fn ask(&self, replica: SocketAddr, ask: &Ask, version: &str, proved: &AtomicBool) -> Result<Sample, Refused> {
+        tokio::select! {
+            answer = self.complete(replica, ask, version) => answer,
+            why = self.hangs(replica, ask, version, proved) => Err(self.rest(replica, why)),
+            () = tokio::time::sleep(ask.time_left.max(self.budget.request)) => {
+                match self.proof(replica, ask, version).await {
+                    Ok(()) => Err(Refused::OutOfTime),
+                    Err(why) => Err(self.rest(replica, why)),
+                }
+            }
+        }
+    }
+
+    /// Ends when a replica has not proved several times in a row that it samples.
+    async fn hangs(&self, replica: SocketAddr, ask: &Ask, version: &str, proved: &AtomicBool) -> String {
+        let mut missed = 0;
+        loop {
+            tokio::time::sleep(self.budget.request).await;
+            match self.proof(replica, ask, version).await {
+                Ok(()) => {
+                    missed = 0;
+                    proved.store(true, Ordering::Relaxed);
+                }
+                Err(why) => {
+                    missed += 1;
+                    if missed >= MISSED_PROOFS {
+                        return format!("it hangs: {why}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has a replica sample one token. One that is full, or has turned to other weights, proves itself by its agent.
+    async fn proof(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<(), String> {
+        let prompt = ask.prompt.last().copied().into_iter().collect();
+        let request = self.http.post(format!("http://{replica}/v1/completions"));
+        let sent = request
+            .header(WEIGHTS_HEADER, version)
+            .json(&CompletionRequest::of_tokens(&self.model, prompt, 1, ask.seed))
+            .timeout(self.budget.request)
+            .send()
+            .await;
+        let answer = sent.map_err(brief)?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        match answer.json::<ErrorBody>().await.map_err(brief)? {
+            error if matches!(error.code, ErrorCode::QueueFull | ErrorCode::WrongWeights) => {
+                match self.ask_status(replica).await?.serving {
+                    Some(_) => Ok(()),
+                    None => Err("its engine does not answer".into()),
+                }
+            }
+            error => Err(error.message),
+        }
+    }
+
+    async fn complete(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<Sample, Refused> {
         let body = CompletionRequest {
             temperature: ask.temperature,
             top_p: ask.top_p,
@@ -159,12 +262,7 @@ impl Engines {
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
         let request = self.http.post(format!("http://{replica}/v1/completions"));
-        let sent = request
-            .header(WEIGHTS_HEADER, version)
-            .json(&body)
-            .timeout(self.patience)
-            .send()
-            .await;
+        let sent = request.header(WEIGHTS_HEADER, version).json(&body).send().await;
         let answer = sent.map_err(|error| self.rest(replica, brief(error)))?;
         if answer.status().is_success() {
             let answer: CompletionResponse = answer.json().await.map_err(|e| self.rest(replica, brief(e)))?;
@@ -185,7 +283,7 @@ impl Engines {
 
     fn refusal(&self, replica: SocketAddr, error: ErrorBody) -> Refused {
         if error.code == ErrorCode::WrongWeights {
-            self.replicas.serves(replica, &error.serving);
+            self.replicas.serves(replica, error.serving.as_deref());
         }
         match (error.fault, error.code) {
             (ErrorOrigin::Workload, _) => Refused::Terminal(TerminalFault::new(
@@ -211,7 +309,8 @@ impl Engines {
                     error.message
                 ),
             )),
-            (ErrorOrigin::Infrastructure, ErrorCode::WrongWeights | ErrorCode::QueueFull) => {
+            // A replica that has switched is asked again as soon as it is eligible.
+            (ErrorOrigin::Infrastructure, ErrorCode::WrongWeights) if error.serving.is_some() => {
                 Refused::Again(error.message)
             }
             (ErrorOrigin::Infrastructure, _) => self.rest(replica, error.message),

@@ -18,6 +18,7 @@ use crate::engine::Engines;
 use crate::fault::DriverError;
 use crate::grade::{Graded, Grader};
 use crate::patch;
+use crate::replicas::Gate;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
@@ -46,8 +47,8 @@ pub struct Episodes {
     pub template: ChatTemplate,
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
-    /// The weights to sample from.
-    pub wanted: watch::Receiver<String>,
+    /// Closed while engines are given other weights.
+    pub gate: Gate,
     /// Counts the episodes that are being graded.
     pub grading: watch::Sender<usize>,
     /// The base commit of each task, once it was seen to be there.
@@ -74,7 +75,9 @@ impl Episodes {
         let dir = plan.key.dir(attempt);
         let mut trajectory = Trajectory::default();
         let limit = self.settings.agent.limits.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
+        let inside = self.gate.enter().await;
         let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, attempt, resume, &mut trajectory)).await;
+        drop(inside);
         let stopped = match ended {
             Err(_) => Abort::Void {
                 reason: VoidReason::DeadlineInfrastructure,
@@ -133,14 +136,14 @@ impl Episodes {
         let begun = trajectory.turns.last().map(|turn| turn.lease.clone());
         let sandbox = match begun {
             Some(lease) => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
-            None => self.lease(plan, &self.lease_id(dir), trajectory).await?,
+            None => self.lease(plan, &self.lease_id(plan, dir), trajectory).await?,
         };
         // What was sampled by other weights belongs to another attempt.
         if resume
             && trajectory
                 .turns
                 .last()
-                .is_some_and(|turn| turn.weights != *self.wanted.borrow())
+                .is_some_and(|turn| turn.weights != *plan.weights.borrow())
         {
             sandbox.release().await;
             return Err(Abort::Abandoned);
@@ -178,7 +181,6 @@ impl Episodes {
             store: &self.store,
             writer: &self.writer,
             engines: &self.engines,
-            wanted: &self.wanted,
             replay: self.settings.replay.as_ref(),
         };
         let end = self.agent.run(&mut episode).await?;
@@ -354,9 +356,9 @@ impl Episodes {
 
     /// Another for every attempt, for other weights, and for another driver: two that live at the same time begin no
     /// episode in one sandbox. A restarted one finds the lease in the last turn.
-    fn lease_id(&self, dir: &str) -> String {
+    fn lease_id(&self, plan: &EpisodePlan, dir: &str) -> String {
         let (uid, epoch) = (&self.settings.uid, self.writer.epoch);
-        let name = format!("{uid} {dir} {} {epoch}", *self.wanted.borrow());
+        let name = format!("{uid} {dir} {} {epoch}", *plan.weights.borrow());
         format!("a-{}", &sha256_hex(name.as_bytes())[..24])
     }
 }

@@ -1,23 +1,29 @@
 //! From a patch to a verdict: a fresh sandbox, the task's evaluation script, the official grader on its log.
 //!
-//! The agent's sandbox is released before a grader is leased. A lost grader means another one; doubt means once more,
-//! and then the empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers
-//! the facts). Within a run a byte-identical patch of the same task takes over the verdict that was recorded first,
-//! naming its source.
+//! The agent's sandbox is released before a grader is leased. A lost grader means another one, after a pause, for as
+//! long as there is patience: the patch is durable, and only grading is done again. Doubt means once more, and then the
+//! empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts).
+//! Within a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its
+//! source.
 
+mod control;
+
+use self::control::NoControl;
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
 use crate::patch;
-use crate::sandbox::{Gateway, Sandbox, SandboxError};
+use crate::retry::{Budget, Pauses, Retry};
+use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
 use crate::tasks::Task;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, GradeRecord, Outcome};
+use grpo_records::{EpisodeEnd, GradeRecord, Outcome, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
 
@@ -52,13 +58,16 @@ pub struct Grader {
     gateway: Gateway,
     worker: GraderWorker,
     timeout: Duration,
-    patience: Duration,
+    /// Its `request` is one lease's, its `total` that of one patch while graders are lost.
+    patience: Budget,
+    pauses: Pauses,
     /// Names leases apart from those of an earlier driver: a grader is always fresh.
     epoch: String,
     scratch: tempfile::TempDir,
     scripts: Shared<String, OnceCell<String>>,
     verdicts: Shared<(String, String), Mutex<Option<Known>>>,
     controls: Shared<String, OnceCell<Control>>,
+    controls_asked: AtomicU64,
 }
 
 /// One attempt's facts.
@@ -74,7 +83,8 @@ impl Grader {
         gateway: Gateway,
         worker: GraderWorker,
         timeout: Duration,
-        patience: Duration,
+        patience: Budget,
+        pauses: Pauses,
         epoch: impl Into<String>,
     ) -> Result<Self, DriverError> {
         Ok(Self {
@@ -82,11 +92,13 @@ impl Grader {
             worker,
             timeout,
             patience,
+            pauses,
             epoch: epoch.into(),
             scratch: tempfile::tempdir().map_err(DriverError::io("making a folder for logs"))?,
             scripts: Mutex::default(),
             verdicts: Mutex::default(),
             controls: Mutex::default(),
+            controls_asked: AtomicU64::default(),
         })
     }
 
@@ -182,6 +194,7 @@ impl Grader {
         let mut attempts = Vec::new();
         let mut notes = Vec::new();
         let mut control = None;
+        let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(folder);
         loop {
             let lease = self.lease_id(&format!("grade {folder} {}", attempts.len()));
             let tried = self.attempt(task, Some(patch), &lease).await?;
@@ -189,9 +202,20 @@ impl Grader {
             notes.extend(tried.note.clone());
             let mut next = outcome::after_grading(&attempts, control);
             if next == Next::AskControl {
-                control = Some(self.control(task).await?);
-                notes.push(format!("the empty patch says that the task is {control:?}"));
-                next = outcome::after_grading(&attempts, control);
+                next = match self.control(task).await {
+                    Ok(known) => {
+                        control = Some(known);
+                        notes.push(format!("the empty patch says that the task is {known:?}"));
+                        outcome::after_grading(&attempts, control)
+                    }
+                    Err(NoControl::Lost { reason }) => Next::Conclude(Outcome::void(reason)),
+                    Err(NoControl::Driver(error)) => return Err(error),
+                };
+            }
+            if let Attempt::Lost { reason } = &tried.attempt
+                && retry.pause().await.is_err()
+            {
+                next = Next::Conclude(Outcome::void(*reason));
             }
             if let Next::Conclude(outcome) = next {
                 let message = (!outcome.is_verdict()).then(|| notes.join("; "));
@@ -207,26 +231,6 @@ impl Grader {
         }
     }
 
-    /// Whether the task is sound, by its empty patch; asked once per task.
-    async fn control(&self, task: &Task) -> Result<Control, DriverError> {
-        let cell = entry(&self.controls, task.instance.clone()).await;
-        let control = cell
-            .get_or_try_init(|| async {
-                let mut attempts = Vec::new();
-                loop {
-                    let lease = self.lease_id(&format!("control {} {}", task.instance, attempts.len()));
-                    let tried = self.attempt(task, None, &lease).await?;
-                    tracing::info!(instance = %task.instance, attempt = ?tried.attempt, note = ?tried.note, "control");
-                    attempts.push(tried.attempt);
-                    if let Some(control) = outcome::after_control(&attempts) {
-                        return Ok::<_, DriverError>(control);
-                    }
-                }
-            })
-            .await?;
-        Ok(*control)
-    }
-
     fn lease_id(&self, what: &str) -> String {
         format!("g-{}", &sha256_hex(format!("{} {what}", self.epoch).as_bytes())[..24])
     }
@@ -236,39 +240,41 @@ impl Grader {
         let script = self.script(task).await?;
         let leased = self
             .gateway
-            .lease(lease, &task.image, Priority::Grader, self.patience)
+            .lease(lease, &task.image, Priority::Grader, self.patience.request)
             .await;
         let sandbox = match leased {
             Ok(sandbox) => sandbox,
             Err(error) => return Ok(lost(&error)),
         };
-        let facts = self.evaluate(&sandbox, task, patch, script).await;
+        let mut patched = false;
+        let facts = self.evaluate(&sandbox, task, patch, script, &mut patched).await;
         sandbox.release().await;
         match facts {
             Ok(Evaluated::Log(log)) => self.judge(task, patch, log).await,
             Ok(Evaluated::Not(tried)) => Ok(tried),
-            Err(error) if error.is_workloads_fault() => Ok(Tried {
-                attempt: Attempt::Exhausted,
-                report: None,
-                log: None,
-                note: Some(error.to_string()),
+            Err(error) => Ok(match error.blame() {
+                Blame::Workload => without_log(Attempt::Exhausted, &error),
+                Blame::Unknown if patched => without_log(Attempt::Silent, &error),
+                Blame::Unknown | Blame::Infrastructure => lost(&error),
             }),
-            Err(error) => Ok(lost(&error)),
         }
     }
 
+    /// `patched` from the moment on at which the patch can do something.
     async fn evaluate(
         &self,
         sandbox: &Sandbox,
         task: &Task,
         patch: Option<&Bytes>,
         script: String,
+        patched: &mut bool,
     ) -> Result<Evaluated, SandboxError> {
         sandbox.put_file(patch::EVAL_FILE, Bytes::from(script)).await?;
         if let Some(patch) = patch {
             sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;
             let base = task.base_commit.as_deref().unwrap_or("HEAD");
             let argv = patch::apply(&task.environment.directory, base);
+            *patched = true;
             let applied = sandbox.exec(&command("apply", argv, APPLY_TIMEOUT, 64 << 10)).await?;
             if applied.exit_code != Some(0) {
                 return Ok(Evaluated::Not(not_applied(applied)));
@@ -325,6 +331,11 @@ impl Grader {
                 )
             }
             Err(error @ WorkerError::NoAnswer { .. }) => (Attempt::WorkerFailed, None, Some(error.to_string())),
+            // It started when the run did.
+            Err(error @ WorkerError::Start { .. }) => {
+                let reason = VoidReason::GraderFailed;
+                (Attempt::Lost { reason }, None, Some(error.to_string()))
+            }
             Err(error) => return Err(worker_fault(error).into()),
         };
         Ok(Tried {
@@ -388,8 +399,17 @@ fn not_applied(result: ExecResult) -> Tried {
 }
 
 fn lost(error: &SandboxError) -> Tried {
+    let reason = match error {
+        SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
+        SandboxError::ImageUnavailable { .. } => VoidReason::ImageUnavailable,
+        _ => VoidReason::SandboxUnavailable,
+    };
+    without_log(Attempt::Lost { reason }, error)
+}
+
+fn without_log(attempt: Attempt, error: &SandboxError) -> Tried {
     Tried {
-        attempt: Attempt::Lost,
+        attempt,
         report: None,
         log: None,
         note: Some(error.to_string()),
@@ -410,6 +430,7 @@ fn record_of(tried: &Tried, tries: u32, notes: Vec<String>) -> GradeRecord {
         reused_from: None,
         status: match &tried.attempt {
             Attempt::Judged { .. } => "Judged".to_owned(),
+            Attempt::Lost { .. } => "Lost".to_owned(),
             other => format!("{other:?}"),
         },
         fail_to_pass: report.map(|r| r.fail_to_pass).unwrap_or_default(),

@@ -31,15 +31,17 @@ use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{CheckpointOrder, StepRequest};
 use grpo_records::{Created, EpisodeKey, EpisodeMeta, EpisodeScope, Event, Outcome, RunStore, Writer, paths};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 /// How episodes are drawn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Draw {
     /// Episodes of one task.
     samples: u32,
     seed: u64,
     sampling: Sampling,
+    /// The promoted ones, or those that a set is measured under.
+    weights: watch::Receiver<String>,
 }
 
 /// A run under way.
@@ -53,8 +55,9 @@ pub struct Run {
     pub trainer: TrainerClient,
     pub board: Board,
     pub metrics: Arc<Metrics>,
-    /// What episodes ask engines for.
+    /// What episodes of iterations ask engines for.
     pub wanted: watch::Sender<String>,
+    pub promoting: Mutex<()>,
     /// What engines are told to serve.
     pub target: watch::Sender<Option<Target>>,
     pub view: watch::Receiver<View>,
@@ -99,9 +102,12 @@ impl Run {
 
     async fn iterations(&self) -> Result<(), DriverError> {
         let finished = self.journal.read(|state| state.finished_iterations()).await;
-        if finished == 0 {
-            self.evaluations(Moment::Start).await?;
-        }
+        // Those that a driver before this one did not come to, or did not finish.
+        self.evaluations(match finished {
+            0 => Moment::Start,
+            _ => Moment::After(finished),
+        })
+        .await?;
         let mut pending: Option<(u32, StepRequest)> = None;
         for k in finished + 1.. {
             if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
@@ -123,10 +129,6 @@ impl Run {
         }
         if let Some((k, request)) = pending {
             self.step(k, request).await?;
-        }
-        if finished >= self.live.now().iterations {
-            // Everything was done; evaluations that a crash left out are not.
-            self.evaluations(Moment::After(finished)).await?;
         }
         Ok(())
     }
@@ -154,6 +156,7 @@ impl Run {
             samples: self.settings.samples,
             seed: self.settings.seed,
             sampling: sampling.unwrap_or_else(|| self.live.now().sampling),
+            weights: self.wanted.subscribe(),
         };
         let plans = self.plans(&scope, &positions, &self.train_tasks, draw);
         self.board.change(|progress| progress.iteration = Some(k));
@@ -185,7 +188,9 @@ impl Run {
         let groups = positions.iter().enumerate();
         let planned = groups.flat_map(|(group, position)| {
             let task = tasks.get(*position as usize).cloned();
+            let draw = draw.clone();
             task.into_iter().flat_map(move |task| {
+                let draw = draw.clone();
                 (0..draw.samples).map(move |sample| EpisodePlan {
                     key: EpisodeKey {
                         scope: scope.clone(),
@@ -196,6 +201,7 @@ impl Run {
                     task: task.clone(),
                     seed: draw.seed,
                     sampling: draw.sampling,
+                    weights: draw.weights.clone(),
                 })
             })
         });
@@ -350,23 +356,27 @@ impl Run {
         }
         self.board.end(Stage::Training);
         self.record_and_promote(&weights, &manifest_sha256, k).await?;
-        self.wait_synced(&weights).await?;
+        self.wait_synced().await?;
         self.evaluations(Moment::After(k)).await
     }
 }
 
 fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
-    let example = metas.iter().find_map(|meta| match &meta.outcome {
-        Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
-        _ => None,
-    });
     TerminalFault::new(
         "NoValidEpisodes",
         format!(
             "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",
             metas.iter().filter(|meta| !meta.outcome.is_verdict()).count(),
             metas.len(),
-            example.unwrap_or_else(|| "their tokens are too stale".into())
+            example_of_void(metas)
         ),
     )
+}
+
+fn example_of_void(metas: &[EpisodeMeta]) -> String {
+    let example = metas.iter().find_map(|meta| match &meta.outcome {
+        Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
+        _ => None,
+    });
+    example.unwrap_or_else(|| "their tokens are too stale".into())
 }

@@ -6,8 +6,8 @@
 //! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
 //! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
 //! [`live`] takes over what changes in the run while it runs. [`serve`] shows the cluster weights, progress and
-//! numbers;
-//! [`records_server`] shows people the records.
+//! numbers; [`records_server`] shows people the records. Retries take their budget and pauses from
+//! [`retry`]; [`places`] bounds how many episodes run at one time.
 
 pub mod agent;
 pub mod batches;
@@ -23,9 +23,11 @@ pub mod live;
 pub mod metrics;
 pub mod outcome;
 pub mod patch;
+pub mod places;
 pub mod progress;
 pub mod records_server;
 pub mod replicas;
+pub mod retry;
 pub mod reward;
 pub mod rollout;
 pub mod sandbox;

@@ -2,6 +2,7 @@
 //!
 //! The rule behind every line: the policy cannot bring a void about. What runs inside its sandbox, the limits it hits,
 //! the log it produces, the repository it breaks, count against it; only what happened outside is the infrastructure's.
+//! The reverse holds too: a grader that the infrastructure lost says nothing, however many are lost.
 
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
 
@@ -20,8 +21,11 @@ pub enum Attempt {
     Exhausted,
     /// The official grader could not be got to answer about this log.
     WorkerFailed,
-    /// The grader's sandbox went away through no fault of what ran in it.
-    Lost,
+    /// The grader's sandbox stopped answering, or ended without a cause, while the patch was in it: the patch may have
+    /// done that.
+    Silent,
+    /// The infrastructure had no grader for it, or took it away.
+    Lost { reason: VoidReason },
 }
 
 /// How the empty patch of the same task came out.
@@ -41,22 +45,23 @@ pub enum Next {
     AskControl,
 }
 
-/// How often a grader that was lost is replaced before the episode is void.
-pub const MAX_LOST_GRADERS: usize = 5;
 /// How many doubtful attempts a patch gets before the control is asked.
 pub const DOUBTFUL_TRIES: usize = 2;
 
-/// Decides after each attempt.
+/// Decides after each attempt. Lost ones change nothing: the caller pauses and tries again, for as long
+/// as it has patience.
 pub fn after_grading(attempts: &[Attempt], control: Option<Control>) -> Next {
-    let lost = attempts.iter().filter(|a| **a == Attempt::Lost).count();
     let doubtful = attempts.iter().filter(|a| is_doubtful(a)).count();
+    let silent = attempts.iter().filter(|a| **a == Attempt::Silent).count();
     match (attempts.last(), control) {
         (Some(Attempt::Judged { resolved: true }), _) => Next::Conclude(Outcome::Resolved),
         (Some(Attempt::Judged { resolved: false } | Attempt::PatchRefused), _) => Next::Conclude(Outcome::Unresolved),
-        (_, Some(Control::Sound)) => Next::Conclude(Outcome::Unresolved),
         (_, Some(Control::Broken)) => Next::Conclude(Outcome::void(VoidReason::GraderFailed)),
-        _ if lost > MAX_LOST_GRADERS => Next::Conclude(Outcome::void(VoidReason::SandboxLost)),
-        _ if doubtful >= DOUBTFUL_TRIES => Next::AskControl,
+        // Silence may have been an outage: where the control was heard, the patch is put to a grader once more.
+        (_, Some(Control::Sound)) if doubtful >= DOUBTFUL_TRIES || doubtful + silent > DOUBTFUL_TRIES => {
+            Next::Conclude(Outcome::Unresolved)
+        }
+        (_, None) if doubtful + silent >= DOUBTFUL_TRIES => Next::AskControl,
         _ => Next::GradeAgain,
     }
 }
@@ -70,11 +75,10 @@ fn is_doubtful(attempt: &Attempt) -> bool {
 
 /// Decides whether the task is sound, from attempts with the empty patch; nothing while another attempt is due.
 pub fn after_control(attempts: &[Attempt]) -> Option<Control> {
-    let lost = attempts.iter().filter(|a| **a == Attempt::Lost).count();
     let doubtful = attempts.iter().filter(|a| is_doubtful(a)).count();
     match attempts.last() {
         Some(Attempt::Judged { .. }) => Some(Control::Sound),
-        _ if doubtful >= DOUBTFUL_TRIES || lost > MAX_LOST_GRADERS => Some(Control::Broken),
+        _ if doubtful >= DOUBTFUL_TRIES => Some(Control::Broken),
         _ => None,
     }
 }

@@ -1,17 +1,23 @@
 //! The replicas of the engine pool: which there are, which may be asked, and, in [`switch`], which weights each serves.
 //!
 //! The replicas are the addresses that the pool's headless service resolves to, looked up every second. One is eligible
-//! unless it is known to serve other weights or has failed a moment ago; of the eligible ones the least busy is taken.
+//! if it said that it serves the weights that are asked for and has not failed a moment ago; of the eligible ones the
+//! least busy is taken. A replica of which nothing is known yet, or that boots and serves nothing, is not eligible: it
+//! has the fewest requests of all and would be given every one of them. Failures in a row make it rest longer.
 
+mod gate;
 pub mod switch;
+
+pub use gate::Gate;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a replica that did not answer is left alone.
+/// How long a replica that failed is left alone; twice as long after each failure in a row.
 const COOL_DOWN: Duration = Duration::from_secs(1);
+const LONGEST_COOL_DOWN: Duration = Duration::from_secs(8);
 /// How long the list of addresses is trusted.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 
@@ -29,8 +35,17 @@ pub enum Endpoints {
 #[derive(Debug, Default, Clone)]
 struct Replica {
     in_flight: usize,
+    /// What it said it serves; nothing while it serves nothing, does not answer, or has not been asked.
     serving: Option<String>,
     rest_until: Option<Instant>,
+    /// In a row.
+    failures: u32,
+}
+
+impl Replica {
+    fn is_eligible(&self, version: &str, now: Instant) -> bool {
+        self.serving.as_deref() == Some(version) && self.rest_until.is_none_or(|until| until <= now)
+    }
 }
 
 /// The pool, as the driver sees it. Cloning is cheap.
@@ -77,14 +92,26 @@ impl Replicas {
         self.known().len()
     }
 
-    /// Remembers what a replica said it serves.
-    pub fn serves(&self, replica: SocketAddr, version: &Option<String>) {
-        self.with(replica, |r| r.serving.clone_from(version));
+    /// Remembers what a replica said it serves; nothing for one that does not answer.
+    pub fn serves(&self, replica: SocketAddr, version: Option<&str>) {
+        self.with(replica, |r| r.serving = version.map(str::to_owned));
     }
 
-    /// Leaves a replica alone for a moment.
+    /// Leaves a replica that failed alone for a moment.
     pub fn rest(&self, replica: SocketAddr) {
-        self.with(replica, |r| r.rest_until = Some(Instant::now() + COOL_DOWN));
+        self.with(replica, |r| {
+            let pause = COOL_DOWN * (1 << r.failures.min(8));
+            r.rest_until = Some(Instant::now() + pause.min(LONGEST_COOL_DOWN));
+            r.failures = r.failures.saturating_add(1);
+        });
+    }
+
+    /// A replica answered as it should.
+    pub fn answered(&self, replica: SocketAddr) {
+        self.with(replica, |r| {
+            r.rest_until = None;
+            r.failures = 0;
+        });
     }
 
     async fn look_up(&self) -> std::io::Result<Vec<SocketAddr>> {
@@ -105,15 +132,13 @@ impl Replicas {
         }
     }
 
-    /// Takes the least busy replica that is not known to serve something else, and counts the request as its own until
-    /// the guard is dropped.
+    /// Takes the least busy of the eligible replicas, and counts the request as its own until the guard is dropped.
     pub fn least_busy(&self, version: &str) -> Option<InFlight> {
         let mut known = self.known();
         let now = Instant::now();
         let (replica, state) = known
             .iter_mut()
-            .filter(|(_, r)| r.rest_until.is_none_or(|until| until <= now))
-            .filter(|(_, r)| r.serving.as_deref().is_none_or(|serving| serving == version))
+            .filter(|(_, r)| r.is_eligible(version, now))
             .min_by_key(|(_, r)| r.in_flight)?;
         state.in_flight += 1;
         Some(InFlight {
@@ -145,3 +170,6 @@ impl Drop for InFlight {
             .with(self.replica, |r| r.in_flight = r.in_flight.saturating_sub(1));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,16 @@
 //! Many episodes at once: bounded, with the gateway told what comes next, voids tried again within a budget.
 //!
-//! What was finished before a restart is found in the store and not done again.
+//! What was finished before a restart is found in the store and not done again. Voids that an earlier driver saw are
+//! not counted: what caused them may be over.
 
 use crate::episode::{EpisodePlan, Episodes};
 use crate::fault::DriverError;
 use crate::metrics::Metrics;
+use crate::places::Places;
+use crate::retry::Retry;
 use crate::shared_journal::SharedJournal;
 use futures::StreamExt;
 use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
-use grpo_sandbox_protocol::ImageDemand;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +21,6 @@ use tokio::sync::watch;
 const DEFAULT_CONCURRENCY: usize = 8;
 /// Attempts at one episode that are looked for in the store; beyond any budget.
 const MOST_ATTEMPTS: u32 = 1000;
-/// Pause before a void episode is tried again, times the number of voids.
-const VOID_PAUSE: Duration = Duration::from_secs(2);
 
 /// How far a rollout is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub struct Rollouts {
     pub episodes: Arc<Episodes>,
     pub journal: Arc<SharedJournal>,
     pub metrics: Arc<Metrics>,
+    pub places: Places,
 }
 
 impl Rollouts {
@@ -52,6 +53,7 @@ impl Rollouts {
             ..Tally::default()
         });
         let width = self.width().await;
+        self.places.resize(width);
         let images: Vec<String> = plans.iter().map(|plan| plan.task.image.clone()).collect();
         let (started, demand) = watch::channel(0);
         let next = AtomicUsize::new(0);
@@ -74,37 +76,37 @@ impl Rollouts {
             }
             Ok::<(), DriverError>(())
         };
-        tokio::select! {
-            worked = work => worked?,
-            () = self.keep_demanding(&images, width, demand) => {}
-        }
+        let who = paths::scope(scope);
+        let worked = tokio::select! {
+            worked = work => worked,
+            () = self.keep_demanding(&who, &images, width, demand) => Ok(()),
+        };
+        self.places.demand(&who, BTreeMap::new());
+        worked?;
         Ok(metas.into_iter().flatten().collect())
     }
 
-    /// How many episodes run at the same time.
+    /// How many episodes run at the same time: no more than the agents' share of the pool.
     async fn width(&self) -> usize {
-        if let Some(given) = self.episodes.settings.concurrency {
-            return given as usize;
-        }
+        let given = self.episodes.settings.concurrency.map(|given| given as usize);
         match self.episodes.gateway.pool().await {
-            Ok(pool) if pool.max > 0 => pool.max as usize,
-            _ => DEFAULT_CONCURRENCY,
+            Ok(pool) if pool.max > 0 => {
+                let share = pool.agents() as usize;
+                given.map_or(share, |given| given.min(share))
+            }
+            _ => given.unwrap_or(DEFAULT_CONCURRENCY),
         }
     }
 
     /// Tells the gateway, whenever episodes have begun, which sandboxes the next ones want. Never ends by itself.
-    async fn keep_demanding(&self, images: &[String], width: usize, mut started: watch::Receiver<usize>) {
+    async fn keep_demanding(&self, who: &str, images: &[String], width: usize, mut started: watch::Receiver<usize>) {
         loop {
             let begun = *started.borrow_and_update();
-            let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+            let mut counts: BTreeMap<String, u32> = BTreeMap::new();
             for image in images.iter().skip(begun).take(width) {
-                *counts.entry(image).or_default() += 1;
+                *counts.entry(image.clone()).or_default() += 1;
             }
-            let wanted = counts.into_iter().map(|(image, count)| ImageDemand {
-                image: image.to_owned(),
-                count,
-            });
-            if let Err(error) = self.episodes.gateway.demand(wanted.collect()).await {
+            if let Err(error) = self.episodes.gateway.demand(self.places.demand(who, counts)).await {
                 tracing::debug!(%error, "demand");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -116,15 +118,22 @@ impl Rollouts {
 
     /// One episode, over as many attempts as it takes and the budget allows.
     async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
+        let patience = self.episodes.settings.patience;
+        let mut retry = Retry::new(Duration::MAX, patience.pauses).with_jitter(&plan.key.dir(1));
         let mut voids = 0;
         for attempt in 1..=MOST_ATTEMPTS {
             let dir = plan.key.dir(attempt);
             let begun = there.contains(dir.rsplit('/').next().unwrap_or_default());
             let stored = self.stored(&dir, begun).await?;
-            let known = stored.is_some();
+            if stored.as_ref().is_some_and(|meta| !meta.outcome.is_verdict()) {
+                continue;
+            }
             let meta = match stored {
                 Some(meta) => Some(meta),
-                None => self.episodes.attempt(plan, attempt, begun).await?,
+                None => {
+                    let _place = self.places.take().await;
+                    self.episodes.attempt(plan, attempt, begun).await?
+                }
             };
             let Some(meta) = meta else {
                 tracing::info!(episode = %dir, "its sandbox is gone with an earlier driver; trying again");
@@ -133,14 +142,9 @@ impl Rollouts {
             match meta.outcome.clone() {
                 Outcome::Void { reason } => {
                     voids += 1;
-                    if !known {
-                        self.note_void(&dir, &meta, reason).await?;
-                    }
-                    if voids > self.episodes.settings.patience.void_retries {
+                    self.note_void(&dir, &meta, reason).await?;
+                    if voids > patience.void_retries || retry.pause().await.is_err() {
                         return Ok(meta);
-                    }
-                    if !known {
-                        tokio::time::sleep(VOID_PAUSE * voids).await;
                     }
                 }
                 outcome => {

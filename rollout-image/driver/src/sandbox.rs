@@ -1,10 +1,11 @@
 //! Sandboxes, as the driver sees them: leases from the gateway, commands and files inside them.
 //!
 //! Every call carries an id of the caller's choice, so it may be repeated: a retry gets the same lease, and a command
-//! never runs twice. While the gateway is away calls are repeated with growing pauses until a deadline. A held lease is
-//! renewed in the background; dropping it without a release leaves it to its time to live, which is what a restarted
-//! driver relies on.
+//! never runs twice. While the gateway is away, and while an image cannot be pulled, calls are repeated with growing
+//! pauses until their budget is used up. A held lease is renewed in the background; dropping it without a release
+//! leaves it to its time to live, which is what a restarted driver relies on.
 
+use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
 use grpo_sandbox_protocol::{
     Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
@@ -13,15 +14,21 @@ use grpo_sandbox_protocol::{
 use reqwest::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// How long the gateway holds a request for a lease before it says that there is none.
 const LEASE_WAIT: Duration = Duration::from_secs(60);
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
+/// Between two attempts at an image that cannot be pulled: the registry is asked by the gateway, not by this.
+const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
 /// Added to the time a command may take: the way there and back, and killing it.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
+/// Of calls that are soon made again anyway.
+const BRIEF: Budget = Budget {
+    request: EXEC_MARGIN,
+    total: Duration::from_secs(1),
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
@@ -35,6 +42,8 @@ pub enum SandboxError {
         doing: String,
         within: Duration,
         last: String,
+        /// The gateway answered, and the sandbox's pod is there, but nothing in it answers.
+        silent: bool,
     },
     #[error("lease {lease} does not exist (any more)")]
     NoSuchLease { lease: String },
@@ -57,6 +66,35 @@ impl SandboxError {
             _ => false,
         }
     }
+
+    /// Who can have caused it, as far as it is known here.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Lost { cause, .. } if cause.fault() == Whose::Workload => Blame::Workload,
+            Self::Lost {
+                cause: SandboxCause::Unknown,
+                ..
+            }
+            | Self::Unavailable { silent: true, .. } => Blame::Unknown,
+            Self::Refused { fault, .. } if *fault != Whose::Infrastructure => Blame::Workload,
+            Self::NoSuchFile { .. } => Blame::Workload,
+            Self::Lost { .. }
+            | Self::ImageUnavailable { .. }
+            | Self::Unavailable { .. }
+            | Self::NoSuchLease { .. }
+            | Self::Refused { .. } => Blame::Infrastructure,
+        }
+    }
+}
+
+/// Who can have caused an error while a command of the policy, or its patch, was in the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// What ran in the sandbox, or what the policy asked for.
+    Workload,
+    /// Nothing outside the sandbox explains it: what ran there may have caused it.
+    Unknown,
+    Infrastructure,
 }
 
 /// The gateway of the run's sandbox pool. Cloning is cheap.
@@ -118,8 +156,10 @@ impl Gateway {
             doing: format!("leasing a sandbox of {image}"),
             lease: id,
             object: image,
-            timeout: LEASE_WAIT + EXEC_MARGIN,
-            patience,
+            budget: Budget {
+                request: LEASE_WAIT + EXEC_MARGIN,
+                total: patience,
+            },
         };
         let lease: Lease = self
             .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
@@ -133,8 +173,10 @@ impl Gateway {
             doing: format!("asking for lease {id}"),
             lease: id,
             object: "",
-            timeout: EXEC_MARGIN,
-            patience: self.patience,
+            budget: Budget {
+                request: EXEC_MARGIN,
+                total: self.patience,
+            },
         };
         let renew = RenewRequest {
             ttl_seconds: self.ttl.as_secs(),
@@ -157,9 +199,8 @@ impl Gateway {
             doing: "saying which sandboxes come next".into(),
             lease: "",
             object: "",
-            timeout: EXEC_MARGIN,
             // The next demand replaces this one anyway.
-            patience: Duration::from_secs(1),
+            budget: BRIEF,
         };
         self.send(&call, || self.http.put(self.at("/v1/demand")).json(&demand))
             .await
@@ -171,8 +212,7 @@ impl Gateway {
             doing: "asking for the pool's state".into(),
             lease: "",
             object: "",
-            timeout: EXEC_MARGIN,
-            patience: Duration::from_secs(1),
+            budget: BRIEF,
         };
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
         parsed(&call, &answer)
@@ -219,30 +259,25 @@ impl Gateway {
         parsed(call, &answer)
     }
 
-    /// Sends until an answer can be used or the call's patience is over.
+    /// Sends until an answer can be used or the call's budget is used up.
     async fn send(
         &self,
         call: &Call<'_>,
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<Bytes, SandboxError> {
-        let began = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut away = Retry::new(call.budget.total, PAUSES);
+        let mut image = Retry::new(call.budget.total, IMAGE_PAUSES);
         loop {
-            let last = match once(request().timeout(call.timeout)).await {
+            let (last, retry) = match once(request().timeout(call.budget.request)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Refusal::Final(error)) => return Err(call.error(error)),
-                Err(Refusal::Again(why)) => why,
+                Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => (refusal, &mut image),
+                Err(refusal) => (refusal, &mut away),
             };
-            if began.elapsed() + pause > call.patience {
-                return Err(SandboxError::Unavailable {
-                    doing: call.doing.clone(),
-                    within: call.patience,
-                    last,
-                });
+            tracing::debug!(doing = %call.doing, last = last.text(), "asking the gateway again");
+            if retry.pause().await.is_err() {
+                return Err(call.unavailable(last));
             }
-            tracing::debug!(doing = %call.doing, %last, "asking the gateway again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
@@ -258,8 +293,10 @@ impl Sandbox {
             doing: format!("running a command under lease {}", self.lease.id),
             lease: &self.lease.id,
             object: "",
-            timeout: Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
-            patience: self.gateway.patience + Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
+            budget: Budget {
+                request: Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
+                total: self.gateway.patience + Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
+            },
         };
         let url = self.url("/exec");
         self.gateway
@@ -302,8 +339,10 @@ impl Sandbox {
             doing: format!("{doing} {path} under lease {}", self.lease.id),
             lease: &self.lease.id,
             object: path,
-            timeout: Duration::from_secs(60),
-            patience: self.gateway.patience,
+            budget: Budget {
+                request: Duration::from_secs(60),
+                total: self.gateway.patience,
+            },
         }
     }
 }
@@ -319,16 +358,46 @@ struct Call<'a> {
     doing: String,
     lease: &'a str,
     object: &'a str,
-    timeout: Duration,
-    patience: Duration,
+    budget: Budget,
 }
 
 enum Refusal {
-    Again(String),
+    /// No answer, or none of the gateway's.
+    Away(String),
+    Again(ErrorBody),
     Final(ErrorBody),
 }
 
+impl Refusal {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Away(_) => None,
+            Self::Again(body) | Self::Final(body) => Some(body.code),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Away(why) => why,
+            Self::Again(body) | Self::Final(body) => &body.message,
+        }
+    }
+}
+
 impl Call<'_> {
+    /// What it was in the end that could not be had.
+    fn unavailable(&self, last: Refusal) -> SandboxError {
+        match last {
+            Refusal::Again(body) if body.code == ErrorCode::ImageUnavailable => self.error(body),
+            last => SandboxError::Unavailable {
+                doing: self.doing.clone(),
+                within: self.budget.total,
+                last: last.text().to_owned(),
+                silent: last.code() == Some(ErrorCode::SandboxUnreachable),
+            },
+        }
+    }
+
     fn error(&self, body: ErrorBody) -> SandboxError {
         match body.code {
             ErrorCode::SandboxLost => SandboxError::Lost {
@@ -349,14 +418,18 @@ impl Call<'_> {
             _ => SandboxError::Refused {
                 doing: self.doing.clone(),
                 message: body.message,
-                fault: body.fault,
+                fault: match body.code {
+                    // Clocks, keys and epochs are ours, not those of what ran in the sandbox.
+                    ErrorCode::BadSignature | ErrorCode::WrongLease => Whose::Infrastructure,
+                    _ => body.fault,
+                },
             },
         }
     }
 }
 
 async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
-    let again = |error: reqwest::Error| Refusal::Again(error.to_string());
+    let again = |error: reqwest::Error| Refusal::Away(error.to_string());
     let answer = request.send().await.map_err(again)?;
     let status = answer.status();
     let bytes = answer.bytes().await.map_err(again)?;
@@ -364,18 +437,21 @@ async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
         return Ok(bytes);
     }
     match serde_json::from_slice::<ErrorBody>(&bytes) {
-        Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body.message)),
+        Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
         Ok(body) => Err(Refusal::Final(body)),
-        Err(_) => Err(Refusal::Again(format!("status {status}"))),
+        Err(_) => Err(Refusal::Away(format!("status {status}"))),
     }
 }
 
-/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, clocks
-/// that are about to be set. What the workload brought about it would bring about again, and waiting for it would turn
-/// its loss into a fault of the infrastructure.
+/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, a
+/// registry that is away, clocks that are about to be set. What the workload brought about it would bring about again,
+/// and waiting for it would turn its loss into a fault of the infrastructure.
 fn may_pass(status: StatusCode, body: &ErrorBody) -> bool {
-    let infrastructure =
-        status.is_server_error() || matches!(body.code, ErrorCode::EgressUnproven | ErrorCode::BadSignature);
+    let passing = matches!(
+        body.code,
+        ErrorCode::EgressUnproven | ErrorCode::BadSignature | ErrorCode::ImageUnavailable
+    );
+    let infrastructure = status.is_server_error() || passing;
     status == StatusCode::TOO_MANY_REQUESTS || infrastructure && body.fault != Whose::Workload
 }
 

@@ -2,34 +2,40 @@
 
 use crate::fault::DriverError;
 use grpo_records::{Event, Journal, RunState, RunStore, Writer};
+use std::sync::Arc;
 use tokio::sync::Mutex;
 
 pub struct SharedJournal {
-    inner: Mutex<(Journal, RunState)>,
+    inner: Arc<Mutex<(Journal, RunState)>>,
 }
 
 impl SharedJournal {
     pub async fn open(store: RunStore, writer: Writer) -> Result<Self, DriverError> {
         let (journal, state) = Journal::open(store, writer).await?;
         Ok(Self {
-            inner: Mutex::new((journal, state)),
+            inner: Arc::new(Mutex::new((journal, state))),
         })
     }
 
     /// Durable when this returns.
     pub async fn record(&self, event: Event) -> Result<(), DriverError> {
-        let mut inner = self.inner.lock().await;
-        let (journal, state) = &mut *inner;
-        Ok(journal.append(event, state).await?)
+        self.record_if(|_| Some(event)).await.map(|_| ())
     }
 
-    /// Records the event that `decide` makes of the state as it is, if it makes one; nobody decides in between.
+    /// Records the event that `decide` makes of the state as it is, if it makes one; nothing is decided in between. An
+    /// entry that was begun is finished where the caller is dropped: half of one would fence the next.
     pub async fn record_if(&self, decide: impl FnOnce(&RunState) -> Option<Event>) -> Result<bool, DriverError> {
-        let mut inner = self.inner.lock().await;
-        let (journal, state) = &mut *inner;
-        match decide(state) {
-            Some(event) => journal.append(event, state).await.map(|()| true).map_err(Into::into),
-            None => Ok(false),
+        let mut inner = self.inner.clone().lock_owned().await;
+        let Some(event) = decide(&inner.1) else {
+            return Ok(false);
+        };
+        let append = tokio::spawn(async move {
+            let (journal, state) = &mut *inner;
+            journal.append(event, state).await
+        });
+        match append.await {
+            Ok(appended) => appended.map(|()| true).map_err(Into::into),
+            Err(error) => Err(DriverError::Other(format!("writing the journal: {error}"))),
         }
     }
 

@@ -10,8 +10,11 @@ use crate::grader_worker::GraderWorker;
 use crate::iterate::{self, Run};
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::progress::Board;
+use crate::replicas::Gate;
 use crate::replicas::switch::{self, View};
+use crate::retry::Budget;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
@@ -23,7 +26,7 @@ use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 /// What is not in `run.json`: this process.
 #[derive(Clone, Debug)]
@@ -77,7 +80,11 @@ pub async fn run(
         gateway.clone(),
         GraderWorker::new(&process.grader_worker, &process.grader_site),
         settings.reward.grade_timeout,
-        patience.gateway,
+        Budget {
+            request: patience.gateway,
+            total: patience.grading,
+        },
+        patience.pauses,
         format!("{} attempt {}", settings.uid, process.attempt),
     )?;
     for task in &all {
@@ -93,7 +100,6 @@ pub async fn run(
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
 
-    let (wanted, wanted_seen) = watch::channel(BASE_VERSION.to_owned());
     let (target, target_seen) = watch::channel(None);
     let (view, view_seen) = watch::channel(View::default());
     tokio::spawn(switch::follow(engines.clone(), target_seen, view, metrics.clone()));
@@ -106,7 +112,7 @@ pub async fn run(
         template,
         agent,
         grader,
-        wanted: wanted_seen,
+        gate: Gate::default(),
         grading: watch::channel(0).0,
         bases: Default::default(),
     });
@@ -119,13 +125,15 @@ pub async fn run(
             episodes,
             journal: journal.clone(),
             metrics: metrics.clone(),
+            places: Places::default(),
         },
         journal,
         live,
         trainer,
         board,
         metrics,
-        wanted,
+        wanted: watch::channel(BASE_VERSION.to_owned()).0,
+        promoting: Mutex::default(),
         target,
         view: view_seen,
         note: watch::channel(None).0,

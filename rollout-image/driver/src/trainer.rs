@@ -1,13 +1,17 @@
-//! The trainer, as the driver sees it: a step is asked for until it is done, whoever restarts in between.
+//! The trainer, as the driver sees it: a step is asked for until it is done, whichever process restarts in between.
+//!
+//! Patience measures how long nothing happened: each step that a trainer replays, each new attempt, each change of what
+//! it does gives the whole time back, and a step that runs takes as long as the trainer's own deadlines let it.
 
 use crate::fault::{DriverError, TerminalFault};
+use crate::retry::{Pauses, Retry};
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Between two questions while the trainer is away or not ready.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(500), Duration::from_secs(2));
 /// How long one long poll is held.
 const POLL_SECONDS: u64 = 20;
 /// How often the same step may fail before the run is given up.
@@ -21,9 +25,14 @@ pub struct TrainerClient {
     patience: Duration,
 }
 
+/// What is seen of a trainer's progress: attempt, phase and step.
+type Seen = (u32, TrainerPhase, u32);
+
 /// What came of asking for a step.
 enum Asked {
     Done(Box<StepState>),
+    /// The step is under way.
+    Running,
     /// Nothing final; with a word on why.
     NotYet(String),
     Failed(String),
@@ -57,9 +66,14 @@ impl TrainerClient {
 
     /// Waits until the trainer has published weights and is ready for a step.
     pub async fn ready(&self, note: &watch::Sender<Option<String>>) -> Result<TrainerState, DriverError> {
-        let began = Instant::now();
+        let mut retry = Retry::new(self.patience, PAUSES);
+        let mut last_seen = None;
         loop {
-            let why = match self.state().await {
+            let state = self.state().await;
+            if let Ok(state) = &state {
+                see(state, &mut last_seen, &mut retry);
+            }
+            let why = match state {
                 Ok(state) if matches!(state.phase, TrainerPhase::Idle | TrainerPhase::Stepping) => {
                     note.send_replace(None);
                     return Ok(state);
@@ -72,7 +86,7 @@ impl TrainerClient {
                 ),
                 Err(error) => format!("the trainer does not answer: {error}"),
             };
-            self.wait(began, &why, note).await?;
+            self.wait(&mut retry, &why, note).await?;
         }
     }
 
@@ -84,14 +98,18 @@ impl TrainerClient {
         request: &StepRequest,
         note: &watch::Sender<Option<String>>,
     ) -> Result<StepState, DriverError> {
-        let mut began = Instant::now();
+        let mut retry = Retry::new(self.patience, PAUSES);
         let mut failures = 0;
         let mut last_seen = None;
         loop {
-            let why = match self.ask(k, request, &mut last_seen).await {
+            let why = match self.ask(k, request, &mut last_seen, &mut retry).await {
                 Asked::Done(state) => {
                     note.send_replace(None);
                     return Ok(*state);
+                }
+                Asked::Running => {
+                    retry.progress();
+                    format!("step {k} is under way")
                 }
                 Asked::NotYet(why) => why,
                 Asked::Failed(error) => {
@@ -101,23 +119,20 @@ impl TrainerClient {
                         return Err(TerminalFault::new("TrainingFailed", message).into());
                     }
                     // What it does from here on is new.
-                    began = Instant::now();
+                    retry.progress();
                     format!("step {k} failed: {error}")
                 }
             };
-            self.wait(began, &why, note).await?;
+            self.wait(&mut retry, &why, note).await?;
         }
     }
 
-    async fn ask(&self, k: u32, request: &StepRequest, last_seen: &mut Option<(u32, u32)>) -> Asked {
+    async fn ask(&self, k: u32, request: &StepRequest, last_seen: &mut Option<Seen>, retry: &mut Retry) -> Asked {
         let state = match self.state().await {
             Ok(state) => state,
             Err(error) => return Asked::NotYet(format!("the trainer does not answer: {error}")),
         };
-        if *last_seen != Some((state.attempt, state.step)) {
-            tracing::info!(attempt = state.attempt, step = state.step, phase = ?state.phase, "trainer");
-            *last_seen = Some((state.attempt, state.step));
-        }
+        see(&state, last_seen, retry);
         if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
             return Asked::NotYet(format!(
                 "the trainer is {:?} at step {}{}",
@@ -134,7 +149,7 @@ impl TrainerClient {
         match self.poll(k).await {
             Ok(step) if step.state == StepPhase::Done => Asked::Done(Box::new(step)),
             Ok(step) if step.state == StepPhase::Failed => Asked::Failed(step.error.unwrap_or_default()),
-            Ok(_) => Asked::NotYet(format!("step {k} is under way")),
+            Ok(_) => Asked::Running,
             Err(error) => Asked::NotYet(error),
         }
     }
@@ -170,18 +185,34 @@ impl TrainerClient {
         answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
     }
 
-    async fn wait(&self, began: Instant, why: &str, note: &watch::Sender<Option<String>>) -> Result<(), DriverError> {
-        if began.elapsed() > self.patience {
-            let message = format!("waited {:?} for the trainer at {}; {why}", self.patience, self.url);
-            return Err(TerminalFault::new("TrainerUnavailable", message).into());
-        }
+    async fn wait(
+        &self,
+        retry: &mut Retry,
+        why: &str,
+        note: &watch::Sender<Option<String>>,
+    ) -> Result<(), DriverError> {
         note.send_if_modified(|note| {
             let changed = note.as_deref() != Some(why);
             *note = Some(why.to_owned());
             changed
         });
-        tokio::time::sleep(PAUSE).await;
-        Ok(())
+        retry.pause().await.map_err(|ended| {
+            let message = format!(
+                "nothing happened at the trainer at {} for {:?}; {why}",
+                self.url, ended.within
+            );
+            TerminalFault::new("TrainerUnavailable", message).into()
+        })
+    }
+}
+
+/// Another attempt, phase or step than last time is progress.
+fn see(state: &TrainerState, last_seen: &mut Option<Seen>, retry: &mut Retry) {
+    let now = (state.attempt, state.phase, state.step);
+    if *last_seen != Some(now) {
+        tracing::info!(attempt = state.attempt, step = state.step, phase = ?state.phase, "trainer");
+        *last_seen = Some(now);
+        retry.progress();
     }
 }
 

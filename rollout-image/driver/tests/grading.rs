@@ -3,11 +3,16 @@
 use crate::world::{self, World};
 use grpo_driver::grade::Grader;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
+use grpo_driver::retry::Budget;
 use grpo_driver::sandbox::Gateway;
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::{self, Task};
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
+use grpo_sandbox_protocol::SandboxCause;
 use serde_json::json;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn worker() -> GraderWorker {
@@ -110,8 +115,11 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
         Duration::from_secs(30),
     )
     .unwrap();
-    let patience = Duration::from_secs(10);
-    let grader = Grader::new(gateway, worker(), timeout, patience, "attempt 1").unwrap();
+    let patience = Budget {
+        request: Duration::from_secs(10),
+        total: Duration::from_secs(1),
+    };
+    let grader = Grader::new(gateway, worker(), timeout, patience, world::PAUSES, "attempt 1").unwrap();
     let selection = Selection {
         file: world.tasks.clone(),
         ..Selection::default()
@@ -174,4 +182,55 @@ async fn a_patch_that_does_not_apply_is_unresolved() {
         (graded.outcome, graded.record.unwrap().status.as_str()),
         (Outcome::Unresolved, "PatchRefused")
     );
+}
+
+const HANG: &str = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
+
+/// Loses the evaluations with a patch, or those without one, while `lost` is set.
+fn lose(world: &World, with_patch: bool, cause: SandboxCause) -> Arc<AtomicBool> {
+    let lost = Arc::new(AtomicBool::new(true));
+    let (losing, patched) = (lost.clone(), Mutex::new(HashSet::new()));
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |lease, _, request| {
+        let mut patched = patched.lock().unwrap();
+        if request.id == "apply" {
+            patched.insert(lease.id.clone());
+        }
+        let concerned = request.id == "eval" && patched.contains(&lease.id) == with_patch;
+        (concerned && losing.load(Ordering::Relaxed)).then(|| world::lost(cause))
+    }));
+    lost
+}
+
+#[tokio::test]
+async fn a_control_whose_graders_were_lost_is_asked_again_and_not_remembered_as_broken() {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["eval_script"] = json!(
+        "#!/bin/bash\nset -uxo pipefail\ncd /testbed\nif [ -f hang ]; then sleep 60; fi\necho '>>>>> Start Test Output'\necho FAILED t.py::add\nfalse\necho '>>>>> End Test Output'\n"
+    );
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let (grader, task) = grader(&world, Duration::from_secs(1)).await;
+    let lost = lose(&world, false, SandboxCause::NodeLost);
+    let grade = async || {
+        let graded = grader
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+            .await;
+        graded.unwrap().outcome
+    };
+    assert_eq!(grade().await, Outcome::void(VoidReason::SandboxLost));
+    lost.store(false, Ordering::Relaxed);
+    assert_eq!(grade().await, Outcome::Unresolved);
+}
+
+#[tokio::test]
+async fn a_patch_that_silences_its_graders_is_unresolved_and_never_a_void() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let _lost = lose(&world, true, SandboxCause::Unknown);
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+        .await;
+    let graded = graded.unwrap();
+    assert_eq!(graded.outcome, Outcome::Unresolved);
+    assert_eq!(graded.record.unwrap().status, "Silent");
 }

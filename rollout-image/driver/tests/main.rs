@@ -4,7 +4,9 @@
 
 mod attempts;
 mod changes;
+mod faults;
 mod grading;
 mod process;
+mod restarts;
 mod runs;
 mod world;

@@ -281,7 +281,7 @@ async fn an_engine_that_never_answers_is_a_void_and_says_so() {
     let mut settings = world.settings();
     settings.iterations = 1;
     settings.evaluate.clear();
-    settings.patience.engines = std::time::Duration::from_millis(300);
+    settings.patience.engines.total = std::time::Duration::from_millis(300);
     settings.patience.void_retries = 0;
     let run = world.start(settings, 1).await.unwrap();
     let engine = world.engine.clone();

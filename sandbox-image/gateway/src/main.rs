@@ -123,8 +123,7 @@ fn bounds(spec: &SandboxPoolSpec) -> Bounds {
     let max = spec.max as usize;
     Bounds {
         max,
-        // A pool of one serves agents and graders in turn.
-        reserved: if max > 1 { (max / 4).max(1) } else { 0 },
+        reserved: grpo_sandbox_protocol::lease::reserved_for_graders(spec.max) as usize,
         warm_max: spec.warm.max.map_or(max, |n| n as usize),
         orders: ORDERS,
         waiting: MAX_WAITING,

@@ -96,9 +96,17 @@ impl Agent {
     }
 
     pub async fn order(&self, order: &WeightsOrder) {
+        self.put("weights", order).await;
+    }
+
+    pub async fn prefetch(&self, order: &WeightsOrder) {
+        self.put("prefetch", order).await;
+    }
+
+    async fn put(&self, what: &str, order: &WeightsOrder) {
         let answer = self
             .client
-            .put(format!("{}/agent/v1/weights", self.url))
+            .put(format!("{}/agent/v1/{what}", self.url))
             .json(order)
             .send()
             .await

@@ -82,6 +82,7 @@ fn agent(serving: Option<&str>, wanted: Option<&str>, message: Option<&str>) -> 
         },
         message: message.map(str::to_owned),
         loaded_sha256: None,
+        pulled: None,
         changed: None,
     }
 }

@@ -5,6 +5,7 @@
 
 use super::Agent;
 use super::limits::AgentLimits;
+use crate::engine::Answered;
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran};
 use crate::fault::TerminalFault;
@@ -120,7 +121,15 @@ impl<A: LoopAgent> TurnLoop<A> {
         let plan = episode.plan;
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
-        let sampled = episode.sample(0, given, seed).await?;
+        let sampled = match episode.sample(0, given, seed).await? {
+            Answered::Sampled(sampled) => sampled,
+            // The answer is lost, and what was done before it counts.
+            Answered::OutOfTime { took } => {
+                episode.trajectory.sample_millis += millis(took);
+                episode.trajectory.end = Some(EpisodeEnd::EpisodeTimeout);
+                return Ok(());
+            }
+        };
         let answer = sampled.answer;
         let experts = match answer.experts {
             Some(experts) => Some(episode.keep_experts(number, experts).await?),

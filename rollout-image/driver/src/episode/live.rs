@@ -5,7 +5,7 @@
 use super::abort::Abort;
 use super::once;
 use crate::agent::limits::AgentLimits;
-use crate::engine::{Ask, Engines, Experts, Sampled};
+use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::tasks::Task;
@@ -30,6 +30,8 @@ pub struct EpisodePlan {
     pub seed: u64,
     /// As it was when the iteration or evaluation began.
     pub sampling: Sampling,
+    /// The weights to sample from.
+    pub weights: watch::Receiver<String>,
 }
 
 /// One attempt of an episode, with what its agent needs.
@@ -45,8 +47,6 @@ pub struct LiveEpisode<'a> {
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
-    /// The weights to sample from.
-    pub(super) wanted: &'a watch::Receiver<String>,
     /// The mixture whose experts are recorded.
     pub(super) replay: Option<&'a Arc<Mixture>>,
 }
@@ -70,12 +70,13 @@ pub enum Acted {
 
 impl LiveEpisode<'_> {
     /// An answer to the prompt, which is all of a row so far. Never longer than the context has room.
-    pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Sampled, Abort> {
+    pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.replay.filter(|_| trained_on);
         let room = self.limits.context_tokens.saturating_sub(prompt.len());
+        let spent = Duration::from_millis(self.trajectory.sample_millis + self.trajectory.exec_millis);
         let ask = Ask {
             max_tokens: sampling
                 .max_tokens_per_call
@@ -86,9 +87,10 @@ impl LiveEpisode<'_> {
             top_k: sampling.top_k,
             seed,
             stop_token_ids: self.template.stop_ids(),
+            time_left: self.limits.episode_timeout.saturating_sub(spent),
             experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
         };
-        Ok(self.engines.sample(&ask, self.wanted).await?)
+        Ok(self.engines.sample(&ask, &self.plan.weights).await?)
     }
 
     /// A turn of this attempt of which nothing is known yet.

@@ -2,11 +2,13 @@
 
 use super::{Draw, Run};
 use crate::fault::{DriverError, TerminalFault};
+use crate::replicas::switch::Target;
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
 use grpo_records::state::EvaluationState;
-use grpo_records::{EpisodeScope, Event, Outcome, RunState, paths};
+use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, RunState, paths};
+use tokio::sync::watch;
 
 /// When a set is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +19,13 @@ pub(super) enum Moment {
 
 impl Run {
     pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
-        self.set_target(BASE_VERSION, None, None).await?;
-        self.wait_synced(BASE_VERSION).await?;
+        self.set_target(Target {
+            version: BASE_VERSION.to_owned(),
+            order: None,
+            tensors_sha256: None,
+            prefetch: None,
+        });
+        self.wait_synced().await?;
         self.before_evaluating(BASE_VERSION).await?;
         for set in 0..self.settings.evaluate.len() {
             self.evaluate(set, BASE_VERSION).await?;
@@ -26,14 +33,26 @@ impl Run {
         Ok(())
     }
 
+    /// What is due and was not measured: a driver that comes back asks for it again. Where a restarted trainer brings
+    /// other weights meanwhile, those are measured instead.
     pub(super) async fn evaluations(&self, moment: Moment) -> Result<(), DriverError> {
-        let version = self.wanted.borrow().clone();
-        self.before_evaluating(&version).await?;
+        let mut wanted = self.wanted.subscribe();
+        loop {
+            let version = wanted.borrow_and_update().clone();
+            tokio::select! {
+                done = self.evaluations_under(moment, &version) => return done,
+                _ = wanted.changed() => tracing::info!(version, "evaluating the weights that were promoted meanwhile"),
+            }
+        }
+    }
+
+    async fn evaluations_under(&self, moment: Moment, version: &str) -> Result<(), DriverError> {
+        self.before_evaluating(version).await?;
         let live = self.live.now();
         for (at, set) in self.settings.evaluate.iter().enumerate() {
             let cadence = live.evaluate.iter().find(|cadence| cadence.set == set.name);
             if cadence.is_some_and(|cadence| is_due(cadence, moment, live.iterations)) {
-                self.evaluate(at, &version).await?;
+                self.evaluate(at, version).await?;
             }
         }
         Ok(())
@@ -62,48 +81,56 @@ impl Run {
         let set = &self.settings.evaluate[at];
         let key = (set.name.clone(), version.to_owned());
         let known = self.journal.read(|state| state.evaluations.get(&key).cloned()).await;
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let scope = EpisodeScope::Evaluation {
-                    set: set.name.clone(),
-                    weights: version.to_owned(),
-                };
-                let tasks = &self.evaluation_tasks[at];
-                let positions: Vec<u32> = (0..tasks.len() as u32).collect();
-                let draw = Draw {
-                    samples: set.samples,
-                    seed: set.seed,
-                    sampling: self.live.now().sampling,
-                };
-                let plans = self.plans(&scope, &positions, tasks, draw);
-                let metas = self.rolled_out(Stage::Evaluating, &scope, plans).await?;
-                let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
-                let result = EvaluationState {
-                    resolved: count(|outcome| *outcome == Outcome::Resolved),
-                    episodes: count(Outcome::is_verdict),
-                    voids: count(|outcome| !outcome.is_verdict()),
-                };
-                self.journal
-                    .record(Event::EvaluationDone {
-                        set: key.0.clone(),
-                        weights: key.1.clone(),
-                        resolved: result.resolved,
-                        episodes: result.episodes,
-                        voids: result.voids,
-                    })
-                    .await?;
-                tracing::info!(set = %set.name, version, resolved = result.resolved, episodes = result.episodes, "evaluated");
-                self.board.evaluated(shown(&key, &result));
-                result
-            }
-        };
-        if known.episodes == 0 {
-            let message = format!("no episode of the set {} under {version} came to a verdict", set.name);
-            return Err(TerminalFault::new("NoValidEpisodes", message).into());
+        // Earlier versions wrote down that nothing was measured.
+        if known.is_some_and(|known| known.episodes > 0) {
+            return Ok(());
         }
+        let scope = EpisodeScope::Evaluation {
+            set: set.name.clone(),
+            weights: version.to_owned(),
+        };
+        let tasks = &self.evaluation_tasks[at];
+        let positions: Vec<u32> = (0..tasks.len() as u32).collect();
+        let draw = Draw {
+            samples: set.samples,
+            seed: set.seed,
+            sampling: self.live.now().sampling,
+            weights: watch::channel(version.to_owned()).1,
+        };
+        let plans = self.plans(&scope, &positions, tasks, draw);
+        let metas = self.rolled_out(Stage::Evaluating, &scope, plans).await?;
+        let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
+        let result = EvaluationState {
+            resolved: count(|outcome| *outcome == Outcome::Resolved),
+            episodes: count(Outcome::is_verdict),
+            voids: count(|outcome| !outcome.is_verdict()),
+        };
+        // Never written down: the next driver measures the set.
+        if result.episodes == 0 {
+            return Err(nothing_measured(&set.name, version, &metas).into());
+        }
+        self.journal
+            .record(Event::EvaluationDone {
+                set: key.0.clone(),
+                weights: key.1.clone(),
+                resolved: result.resolved,
+                episodes: result.episodes,
+                voids: result.voids,
+            })
+            .await?;
+        tracing::info!(set = %set.name, version, resolved = result.resolved, episodes = result.episodes, "evaluated");
+        self.board.evaluated(shown(&key, &result));
         Ok(())
     }
+}
+
+fn nothing_measured(set: &str, version: &str, metas: &[EpisodeMeta]) -> TerminalFault {
+    let message = format!(
+        "no episode of the set {set} under {version} came to a verdict, {} are void; for example {}",
+        metas.len(),
+        super::example_of_void(metas)
+    );
+    TerminalFault::new("NoValidEpisodes", message)
 }
 
 /// The last iteration may be past the number there are to be now.

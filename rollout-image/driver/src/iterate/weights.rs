@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::{self, Target};
+use crate::replicas::switch::{self, Target, View};
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::WeightsOrder;
 use grpo_records::store::sha256_hex;
@@ -11,6 +11,8 @@ use grpo_records::{Event, WeightsManifest, paths};
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// How long episodes may go on under the weights that they have while no engine can bring the next ones to its disk.
+const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
 /// How often the trainer is asked whether it came back with another lineage.
 const LINEAGE_EVERY: Duration = Duration::from_secs(5);
 
@@ -40,8 +42,7 @@ impl Run {
             self.record_and_promote(&state.weights, &state.manifest_sha256, state.step)
                 .await?;
         }
-        let version = self.wanted.borrow().clone();
-        self.wait_synced(&version).await?;
+        self.wait_synced().await?;
         self.board.end(Stage::Starting);
         Ok(())
     }
@@ -79,8 +80,11 @@ impl Run {
         self.promote(weights, manifest_sha256).await
     }
 
-    /// Makes published weights the ones that episodes ask for and engines serve.
+    /// Makes published weights the ones that engines serve and episodes ask for. While episodes run, engines bring the
+    /// weights to their disks first; then these episodes end under the weights they have (Drain), and the next ones
+    /// begin as soon as one replica has switched.
     pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
+        let _one_at_a_time = self.promoting.lock().await;
         let path = paths::weights_manifest(weights);
         let bytes = self.store.bytes(&path).await?;
         if sha256_hex(&bytes) != manifest_sha256 {
@@ -93,51 +97,76 @@ impl Run {
             source: format!("{}/weights/{weights}", self.settings.driver.trim_end_matches('/')),
             manifest_sha256: manifest_sha256.to_owned(),
         };
-        self.set_target(weights, Some(order), Some(manifest.tensors_sha256))
-            .await
+        let gate = &self.rollouts.episodes.gate;
+        let target = Target {
+            version: weights.to_owned(),
+            order: Some(order.clone()),
+            tensors_sha256: Some(manifest.tensors_sha256),
+            prefetch: None,
+        };
+        if let Some(_closed) = gate.close_if_empty() {
+            self.set_target(target);
+            return Ok(());
+        }
+        self.target.send_modify(|now| {
+            if let Some(now) = now {
+                now.prefetch = Some(order);
+            }
+        });
+        let prefetched = switch::until_prefetched(self.view.clone(), weights);
+        if let Ok(prefetched) = tokio::time::timeout(PREFETCH_PATIENCE, self.show_engines(prefetched)).await {
+            prefetched?;
+        }
+        let _closed = gate.close().await;
+        self.set_target(target);
+        let target = self.target.subscribe();
+        let switched = switch::until_one_updated(self.view.clone(), &target);
+        self.show_engines(switched).await.map(|_| ())
     }
 
-    pub(super) async fn set_target(
-        &self,
-        version: &str,
-        order: Option<WeightsOrder>,
-        tensors_sha256: Option<String>,
-    ) -> Result<(), DriverError> {
-        self.wanted.send_replace(version.to_owned());
-        self.target.send_replace(Some(Target {
-            version: version.to_owned(),
-            order,
-            tensors_sha256,
-        }));
-        self.board
-            .change(|progress| progress.weights = Some(version.to_owned()));
+    pub(super) fn set_target(&self, target: Target) {
+        let version = target.version.clone();
+        self.target.send_replace(Some(target));
+        self.wanted.send_if_modified(|wanted| {
+            let changed = *wanted != version;
+            wanted.clone_from(&version);
+            changed
+        });
+        self.board.change(|progress| progress.weights = Some(version));
+    }
+
+    /// Waits until the engines serve what they should serve: other weights may be promoted meanwhile.
+    pub(super) async fn wait_synced(&self) -> Result<(), DriverError> {
+        self.board.begin(Stage::Syncing);
+        let target = self.target.subscribe();
+        let updated = switch::until_updated(self.view.clone(), &target);
+        let updated = self.show_engines(updated).await?;
+        tracing::info!(
+            version = %updated.version,
+            replicas = updated.updated,
+            behind = updated.behind,
+            absent = updated.absent,
+            "engines serve it"
+        );
+        self.board.end(Stage::Syncing);
         Ok(())
     }
 
-    /// Waits until the engines serve `version`.
-    pub(super) async fn wait_synced(&self, version: &str) -> Result<(), DriverError> {
-        self.board.begin(Stage::Syncing);
+    /// Shows what the engines are waited for while `wait` waits for them.
+    async fn show_engines(&self, wait: impl Future<Output = Result<View, String>>) -> Result<View, DriverError> {
         let mut view = self.view.clone();
-        let updated = tokio::select! {
-            updated = switch::until_updated(self.view.clone(), version) => updated.map_err(DriverError::Other),
+        let seen = tokio::select! {
+            seen = wait => seen,
             () = async {
                 while view.changed().await.is_ok() {
                     let message = view.borrow_and_update().message.clone();
                     self.board.change(|progress| progress.message = message);
                 }
                 std::future::pending::<()>().await;
-            } => return Ok(()),
+            } => Err("the engines are looked at no more".to_owned()),
         };
-        let updated = updated?;
-        tracing::info!(
-            version,
-            replicas = updated.updated,
-            absent = updated.absent,
-            "engines serve it"
-        );
         self.quiet();
-        self.board.end(Stage::Syncing);
-        Ok(())
+        seen.map_err(DriverError::Other)
     }
 
     /// Looks whether a restarted trainer stands at the promoted step with other weights, and promotes those.

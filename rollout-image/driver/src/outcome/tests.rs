@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 const DOUBTFUL: [Attempt; 4] = [
     Attempt::NoReport,
@@ -7,9 +8,13 @@ const DOUBTFUL: [Attempt; 4] = [
     Attempt::WorkerFailed,
 ];
 
+const LOST: Attempt = Attempt::Lost {
+    reason: VoidReason::SandboxLost,
+};
+
 #[test]
 fn a_judged_log_is_the_verdict_whatever_came_before_it() {
-    for before in [vec![], vec![Attempt::Lost], vec![Attempt::NoReport]] {
+    for before in [vec![], vec![LOST], vec![Attempt::NoReport]] {
         for (resolved, outcome) in [(true, Outcome::Resolved), (false, Outcome::Unresolved)] {
             let attempts = [before.clone(), vec![Attempt::Judged { resolved }]].concat();
             assert_eq!(after_grading(&attempts, None), Next::Conclude(outcome));
@@ -20,14 +25,31 @@ fn a_judged_log_is_the_verdict_whatever_came_before_it() {
 /// Defect 17.
 #[test]
 fn a_lost_grader_means_grading_again_and_is_never_a_verdict() {
-    for lost in 1..=MAX_LOST_GRADERS {
-        assert_eq!(after_grading(&vec![Attempt::Lost; lost], None), Next::GradeAgain);
+    for lost in 1..=20 {
+        assert_eq!(after_grading(&vec![LOST; lost], None), Next::GradeAgain);
+        assert_eq!(
+            after_control(&vec![LOST; lost]),
+            None,
+            "a loss says nothing about a task"
+        );
     }
-    let all_lost = vec![Attempt::Lost; MAX_LOST_GRADERS + 1];
+}
+
+#[test]
+fn a_patch_that_silences_graders_is_unresolved_once_the_control_was_heard_in_between() {
+    let twice = [Attempt::Silent, LOST, Attempt::Silent];
+    assert_eq!(after_grading(&twice, None), Next::AskControl);
     assert_eq!(
-        after_grading(&all_lost, None),
-        Next::Conclude(Outcome::void(VoidReason::SandboxLost))
+        after_grading(&twice, Some(Control::Sound)),
+        Next::GradeAgain,
+        "it may have been an outage"
     );
+    let thrice = [&twice[..], &[Attempt::Silent]].concat();
+    assert_eq!(
+        after_grading(&thrice, Some(Control::Sound)),
+        Next::Conclude(Outcome::Unresolved)
+    );
+    assert_eq!(after_control(&[Attempt::Silent, Attempt::Silent]), None);
 }
 
 #[test]
@@ -113,5 +135,48 @@ fn the_control_is_sound_once_it_was_judged_and_broken_after_two_doubts() {
         after_control(&[Attempt::TimedOut, Attempt::NoReport]),
         Some(Control::Broken)
     );
-    assert_eq!(after_control(&[Attempt::Lost, Attempt::NoReport]), None);
+    assert_eq!(after_control(&[LOST, Attempt::NoReport]), None);
+}
+
+/// What a patch can do to its grader.
+fn of_a_policy() -> impl Strategy<Value = Attempt> {
+    prop_oneof![
+        any::<bool>().prop_map(|resolved| Attempt::Judged { resolved }),
+        Just(Attempt::PatchRefused),
+        Just(Attempt::NoReport),
+        Just(Attempt::TimedOut),
+        Just(Attempt::Exhausted),
+        Just(Attempt::WorkerFailed),
+        Just(Attempt::Silent),
+    ]
+}
+
+proptest! {
+    /// All that patches do, in any order, and any graders that the infrastructure loses in between: where the
+    /// empty patch can be judged there is a verdict in the end, and after at most four graders that were not lost.
+    #[test]
+    fn no_sequence_of_what_a_policy_can_cause_ends_void(
+        events in proptest::collection::vec(prop_oneof![3 => of_a_policy(), 1 => Just(LOST)], 0..12),
+        last in of_a_policy(),
+    ) {
+        let (mut attempts, mut control) = (Vec::new(), None);
+        let mut own = 0;
+        for event in events.into_iter().chain(std::iter::repeat(last)) {
+            own += usize::from(event != LOST);
+            attempts.push(event);
+            let mut next = after_grading(&attempts, control);
+            if next == Next::AskControl {
+                control = Some(Control::Sound);
+                next = after_grading(&attempts, control);
+            }
+            match next {
+                Next::Conclude(outcome) => {
+                    prop_assert!(outcome.is_verdict(), "{outcome} after {attempts:?}");
+                    return Ok(());
+                }
+                Next::GradeAgain => prop_assert!(own <= 3, "{attempts:?}"),
+                Next::AskControl => prop_assert!(false, "the control was asked twice: {attempts:?}"),
+            }
+        }
+    }
 }

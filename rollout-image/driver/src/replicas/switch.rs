@@ -1,6 +1,8 @@
-//! Makes engines follow the journal: whoever serves other weights than the promoted ones is told so, again and again.
+//! Makes engines follow the journal: a replica that serves other weights than the promoted ones is told so, again and
+//! again; before that, it is told to bring them to its disk.
 //!
-//! Level-triggered: this looks at every replica there is, all the time. A replica that restarts is simply behind.
+//! Level-triggered: this looks at every replica there is, all the time. A replica that restarts is simply behind. Each
+//! one switches by itself, and none holds the others up for longer than a grace.
 
 use crate::engine::Engines;
 use crate::metrics::Metrics;
@@ -16,8 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_WHILE_BEHIND: Duration = Duration::from_millis(250);
 /// An order is repeated at most this often.
 const ORDER_EVERY: Duration = Duration::from_secs(5);
-/// How long a replica that does not answer holds the others up.
-const ABSENT_GRACE: Duration = Duration::from_secs(120);
+/// How long the replicas that are ready wait for the others, counted from when the last one became ready.
+const GRACE: Duration = Duration::from_secs(120);
 
 /// What every replica should serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct Target {
     pub order: Option<WeightsOrder>,
     /// Checksum of the tensors, if the manifest names it: what an engine has to hold to count as updated.
     pub tensors_sha256: Option<String>,
+    /// The weights that come next: brought to disk while `version` serves.
+    pub prefetch: Option<WeightsOrder>,
 }
 
 /// How far the replicas are.
@@ -40,12 +44,19 @@ pub struct View {
     pub behind: usize,
     /// Replicas that do not answer.
     pub absent: usize,
+    /// The version that comes next, and the replicas that have it on disk.
+    pub next: Option<String>,
+    pub prefetched: usize,
     pub message: Option<String>,
 }
 
 impl View {
     fn is_complete(&self) -> bool {
         self.updated > 0 && self.behind == 0 && self.absent == 0
+    }
+
+    fn lacks_prefetch(&self) -> bool {
+        self.next.is_some() && self.prefetched < self.known
     }
 }
 
@@ -56,7 +67,7 @@ pub async fn follow(
     view: watch::Sender<View>,
     metrics: Arc<Metrics>,
 ) {
-    let mut told: HashMap<SocketAddr, (String, Instant)> = HashMap::new();
+    let mut told = Told::default();
     loop {
         let wanted = target.borrow_and_update().clone();
         let pause = match &wanted {
@@ -65,7 +76,7 @@ pub async fn follow(
                 let now = look(&engines, wanted, &mut told).await;
                 metrics.replicas.set(now.known as i64);
                 metrics.replicas_updated.set(now.updated as i64);
-                let pause = if now.is_complete() {
+                let pause = if now.is_complete() && !now.lacks_prefetch() {
                     LOOK_EVERY
                 } else {
                     LOOK_WHILE_BEHIND
@@ -85,13 +96,30 @@ pub async fn follow(
     }
 }
 
+/// What each replica's process was told, and when.
+#[derive(Default)]
+struct Told(HashMap<SocketAddr, (String, Instant)>);
+
+impl Told {
+    /// Whether it is time to tell a replica: it has not heard this, or not lately.
+    fn is_due(&mut self, replica: SocketAddr, what: String) -> bool {
+        let heard = self.0.get(&replica);
+        let due = heard.is_none_or(|(heard, at)| *heard != what || at.elapsed() >= ORDER_EVERY);
+        if due {
+            self.0.insert(replica, (what, Instant::now()));
+        }
+        due
+    }
+}
+
 /// One look at every replica, with an order for each that is behind.
-async fn look(engines: &Engines, target: &Target, told: &mut HashMap<SocketAddr, (String, Instant)>) -> View {
+async fn look(engines: &Engines, target: &Target, told: &mut Told) -> View {
     let replicas = engines.replicas().await;
-    told.retain(|replica, _| replicas.contains(replica));
+    told.0.retain(|replica, _| replicas.contains(replica));
     let mut view = View {
         version: target.version.clone(),
         known: replicas.len(),
+        next: target.prefetch.as_ref().map(|order| order.version.clone()),
         ..View::default()
     };
     let asked = replicas
@@ -111,6 +139,15 @@ async fn look(engines: &Engines, target: &Target, told: &mut HashMap<SocketAddr,
         let wrong = serves && matches!((held, &target.tensors_sha256), (Some(held), Some(wanted)) if held != wanted);
         if serves && !wrong {
             view.updated += 1;
+            if let Some(order) = &target.prefetch {
+                if status.pulled.as_ref() == Some(&order.version) {
+                    view.prefetched += 1;
+                } else if told.is_due(replica, format!("{} prefetch {}", status.instance, order.version))
+                    && let Err(error) = engines.prefetch(replica, order).await
+                {
+                    view.message = Some(format!("engine {replica} does not take an order to prefetch: {error}"));
+                }
+            }
             continue;
         }
         view.behind += 1;
@@ -125,14 +162,10 @@ async fn look(engines: &Engines, target: &Target, told: &mut HashMap<SocketAddr,
         // A replica on its way is left alone, one that failed or does not know is told; one in between now and then.
         let under_way = status.wanted.as_deref() == Some(target.version.as_str())
             && matches!(status.state, AgentState::Pulling | AgentState::Loading);
-        let (instance, at) = told
-            .get(&replica)
-            .map_or((String::new(), None), |(instance, at)| (instance.clone(), Some(*at)));
-        let key = format!("{} {}", status.instance, target.version);
-        let due = instance != key || at.is_none_or(|at| at.elapsed() >= ORDER_EVERY);
-        if let (Some(order), true, false) = (&target.order, due, under_way) {
+        if let (Some(order), false) = (&target.order, under_way)
+            && told.is_due(replica, format!("{} {}", status.instance, target.version))
+        {
             tracing::info!(%replica, version = %target.version, serving = ?status.serving, "ordering weights");
-            told.insert(replica, (key, Instant::now()));
             if let Err(error) = engines.order(replica, order).await {
                 view.message = Some(format!("engine {replica} does not take an order: {error}"));
             }
@@ -141,21 +174,67 @@ async fn look(engines: &Engines, target: &Target, told: &mut HashMap<SocketAddr,
     view
 }
 
-/// Waits until every replica that answers serves `version`, at least one does, and those that do not answer have had
-/// their time. Ends with an error text only if nobody looks any more.
-pub async fn until_updated(mut view: watch::Receiver<View>, version: &str) -> Result<View, String> {
-    let began = Instant::now();
+/// Waits until every replica serves the target as it is now, or at least one does and the others have had their time.
+/// Ends with an error text only if nothing looks at the replicas any more.
+pub async fn until_updated(
+    view: watch::Receiver<View>,
+    target: &watch::Receiver<Option<Target>>,
+) -> Result<View, String> {
+    until(view, |view| updated(view, target), View::is_complete, GRACE).await
+}
+
+/// Waits until one replica serves the target as it is now.
+pub async fn until_one_updated(
+    view: watch::Receiver<View>,
+    target: &watch::Receiver<Option<Target>>,
+) -> Result<View, String> {
+    until(view, |view| updated(view, target), |_| true, GRACE).await
+}
+
+/// How many replicas serve the target, as far as this view is of it.
+fn updated(view: &View, target: &watch::Receiver<Option<Target>>) -> usize {
+    let target = target.borrow();
+    let current = target.as_ref().is_some_and(|target| target.version == view.version);
+    if current { view.updated } else { 0 }
+}
+
+/// Waits until every replica has `version` on disk, or the others have had their time.
+pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Result<View, String> {
+    let ready = |view: &View| {
+        if view.next.as_deref() == Some(version) {
+            view.prefetched
+        } else {
+            0
+        }
+    };
+    until(view, ready, |view| view.prefetched == view.known, GRACE).await
+}
+
+/// Waits until `ready` replicas, of which there must be one, are all of them, or no other has become ready for a grace.
+async fn until(
+    mut view: watch::Receiver<View>,
+    ready: impl Fn(&View) -> usize,
+    all: impl Fn(&View) -> bool,
+    grace: Duration,
+) -> Result<View, String> {
+    let mut newest = (0, Instant::now());
     loop {
         {
             let now = view.borrow_and_update();
-            let here = now.version == version && now.updated > 0 && now.behind == 0;
-            if here && (now.absent == 0 || began.elapsed() >= ABSENT_GRACE) {
+            let count = ready(&now);
+            if count > newest.0 {
+                newest = (count, Instant::now());
+            }
+            if count > 0 && (all(&now) || newest.1.elapsed() >= grace) {
                 return Ok(now.clone());
             }
         }
         tokio::select! {
-            changed = view.changed() => changed.map_err(|_| "nobody looks at the engines any more".to_owned())?,
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            changed = view.changed() => changed.map_err(|_| "nothing looks at the engines any more".to_owned())?,
+            () = tokio::time::sleep(grace.min(LOOK_EVERY)) => {}
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,68 @@
 use super::*;
+use proptest::prelude::*;
+
+fn call() -> Call<'static> {
+    Call {
+        doing: "running a command".into(),
+        lease: "a-1",
+        object: "f",
+        budget: BRIEF,
+    }
+}
+
+/// What a gateway answers where the policy, its command or its patch is the cause.
+fn caused_by_a_policy() -> impl Strategy<Value = ErrorBody> {
+    use ErrorCode::*;
+    let codes = [
+        BadRequest,
+        NoSuchFile,
+        TooLarge,
+        Internal,
+        SandboxUnreachable,
+        Unavailable,
+    ];
+    let causes = [
+        SandboxCause::OutOfMemory,
+        SandboxCause::EvictedOwnLimit,
+        SandboxCause::DiskFull,
+        SandboxCause::Exited,
+    ];
+    prop_oneof![
+        proptest::sample::select(causes.to_vec()).prop_map(|cause| ErrorBody::lost("a-1", cause)),
+        proptest::sample::select(codes.to_vec()).prop_map(|code| ErrorBody::new(code, Whose::Workload, "it did")),
+        proptest::sample::select(vec![BadRequest, NoSuchFile, TooLarge]).prop_map(|code| ErrorBody::new(
+            code,
+            Whose::Client,
+            "it asked"
+        )),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_answer_that_a_policy_can_cause_is_the_infrastructures(body in caused_by_a_policy()) {
+        prop_assert_eq!(call().error(body).blame(), Blame::Workload);
+    }
+}
+
+#[test]
+fn clocks_keys_and_epochs_are_never_the_policys() {
+    for code in [ErrorCode::BadSignature, ErrorCode::WrongLease] {
+        let body = ErrorBody::new(code, Whose::Client, "a skewed clock");
+        assert_eq!(call().error(body).blame(), Blame::Infrastructure);
+    }
+}
+
+#[test]
+fn what_could_not_be_had_in_the_end_keeps_its_cause() {
+    let image = ErrorBody::new(ErrorCode::ImageUnavailable, Whose::Infrastructure, "no such tag");
+    let error = call().unavailable(Refusal::Again(image));
+    assert!(matches!(error, SandboxError::ImageUnavailable { .. }), "{error}");
+    let silent = ErrorBody::new(ErrorCode::SandboxUnreachable, Whose::Infrastructure, "no answer");
+    assert_eq!(call().unavailable(Refusal::Again(silent)).blame(), Blame::Unknown);
+    let away = call().unavailable(Refusal::Away("connection refused".into()));
+    assert_eq!(away.blame(), Blame::Infrastructure);
+}
 
 fn asked_again(code: ErrorCode, fault: Whose) -> bool {
     let status = StatusCode::from_u16(code.status()).unwrap();
@@ -17,11 +81,17 @@ fn what_the_workload_brought_about_is_not_waited_for() {
 #[test]
 fn what_the_infrastructure_may_get_over_is_waited_for() {
     use ErrorCode::*;
-    for code in [EgressUnproven, QueueDeadline, SandboxUnreachable, BadSignature] {
+    for code in [
+        EgressUnproven,
+        QueueDeadline,
+        SandboxUnreachable,
+        BadSignature,
+        ImageUnavailable,
+    ] {
         assert!(asked_again(code, Whose::Infrastructure), "{code:?}");
     }
     // Another lease's sandbox does not become this one's.
-    for code in [WrongLease, SandboxLost, ImageUnavailable] {
+    for code in [WrongLease, SandboxLost] {
         assert!(!asked_again(code, Whose::Infrastructure), "{code:?}");
     }
 }

@@ -6,8 +6,16 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
         .route("/v1/completions", post(complete))
         .route("/agent/v1/weights", put(order))
+        .route("/agent/v1/prefetch", put(prefetch))
         .route("/agent/v1/status", get(status))
         .with_state(engine)
+}
+
+impl Engine {
+    fn serving_now(&self) -> Option<String> {
+        let booting = *self.booting.lock().unwrap();
+        (!booting).then(|| self.serving.lock().unwrap().clone())
+    }
 }
 
 async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
@@ -18,14 +26,21 @@ async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::Weig
     StatusCode::ACCEPTED
 }
 
+async fn prefetch(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
+    engine.prefetched.lock().unwrap().push(order.version.clone());
+    *engine.pulled.lock().unwrap() = Some(order.version);
+    StatusCode::ACCEPTED
+}
+
 async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {
     Json(engine::AgentStatus {
         instance: engine.instance.lock().unwrap().clone(),
-        serving: Some(engine.serving.lock().unwrap().clone()),
+        serving: engine.serving_now(),
         wanted: None,
         state: engine::AgentState::Idle,
         message: None,
         loaded_sha256: None,
+        pulled: engine.pulled.lock().unwrap().clone(),
         changed: None,
     })
 }
@@ -35,11 +50,21 @@ async fn complete(
     headers: HeaderMap,
     Json(request): Json<engine::CompletionRequest>,
 ) -> Response {
-    let serving = engine.serving.lock().unwrap().clone();
     let wanted = headers[engine::WEIGHTS_HEADER].to_str().unwrap().to_owned();
-    if wanted != serving {
-        let body = engine::ErrorBody::wrong_weights(Some(&serving), &wanted);
-        return (StatusCode::CONFLICT, Json(body)).into_response();
+    let serving = match engine.serving_now() {
+        Some(serving) if serving == wanted => serving,
+        other => {
+            *engine.refused.lock().unwrap() += 1;
+            let body = engine::ErrorBody::wrong_weights(other.as_deref(), &wanted);
+            return (StatusCode::CONFLICT, Json(body)).into_response();
+        }
+    };
+    let silence = *engine.silence.lock().unwrap();
+    match silence {
+        Some(Silence::Hangs) => std::future::pending::<()>().await,
+        // A probe is answered: what takes so long is the answer.
+        Some(Silence::SamplesLong) if request.max_tokens > 1 => std::future::pending::<()>().await,
+        _ => {}
     }
     let engine::Prompt::Tokens(prompt) = request.prompt else {
         panic!("text prompt");

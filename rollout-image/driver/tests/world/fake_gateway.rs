@@ -55,6 +55,13 @@ async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox:
     if let Some((lease, ..)) = state.leases.get(&request.id) {
         return Json(lease.clone()).into_response();
     }
+    if state.no_image_for > 0 {
+        state.no_image_for -= 1;
+        return refused(
+            sandbox::ErrorCode::ImageUnavailable,
+            sandbox::FaultOrigin::Infrastructure,
+        );
+    }
     state.epoch += 1;
     let lease = sandbox::Lease {
         id: request.id.clone(),
@@ -69,6 +76,11 @@ async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox:
     sh(&dir, "cp -a ../testbed .");
     state.leases.insert(request.id, (lease.clone(), request.priority, dir));
     state.most_at_once = state.most_at_once.max(state.leases.len());
+    let agents = state
+        .leases
+        .values()
+        .filter(|(_, priority, _)| *priority == sandbox::Priority::Agent);
+    state.most_agents_at_once = agents.count().max(state.most_agents_at_once);
     Json(lease).into_response()
 }
 

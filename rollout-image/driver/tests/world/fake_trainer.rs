@@ -77,6 +77,12 @@ async fn put_step(
         if state.step + 1 != k {
             return (StatusCode::CONFLICT, Json(state)).into_response();
         }
+        let awaited = trainer.waits_for.lock().unwrap().get(&k).cloned();
+        while let Some(path) = &awaited
+            && !trainer.store.exists(path).await.unwrap()
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let bytes = trainer.store.bytes(&request.batch).await.unwrap();
         assert_eq!(sha256_hex(&bytes), request.sha256);
         trainer.steps_run.lock().unwrap().push(k);

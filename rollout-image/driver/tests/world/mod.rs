@@ -27,6 +27,7 @@ use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::replicas::Endpoints;
+use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::start::{self, Process};
 use grpo_driver::tasks::selection::Selection;
 use grpo_engine_protocol as engine;
@@ -49,6 +50,7 @@ use std::time::Duration;
 use tokenizers::Tokenizer;
 
 pub const STOP: u32 = 2;
+pub const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(20), Duration::from_millis(200));
 const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a;";
 
 /// What a gateway may be made to answer instead of obeying.
@@ -70,6 +72,9 @@ pub struct GatewayState {
     pub away_for: u32,
     pub epoch: u64,
     pub most_at_once: usize,
+    pub most_agents_at_once: usize,
+    /// Answers that the image cannot be pulled to so many leases.
+    pub no_image_for: u32,
 }
 
 pub struct Gateway {
@@ -83,6 +88,13 @@ pub struct Engine {
     pub serving: Mutex<String>,
     pub orders: Mutex<Vec<engine::WeightsOrder>>,
     pub asked: Mutex<Vec<(Vec<u32>, u64, String)>>,
+    /// Requests for weights that it does not serve.
+    pub refused: Mutex<u32>,
+    /// Serves nothing yet.
+    pub booting: Mutex<bool>,
+    pub pulled: Mutex<Option<String>>,
+    pub prefetched: Mutex<Vec<String>>,
+    pub silence: Mutex<Option<Silence>>,
     pub policy: Mutex<Policy>,
     tokenizer: Tokenizer,
     /// An agent that takes orders but never gets there.
@@ -91,6 +103,13 @@ pub struct Engine {
     pub reports_experts: Mutex<bool>,
     /// From where experts were asked for, answer by answer.
     pub experts_asked: Mutex<Vec<Option<usize>>>,
+}
+
+/// Why an engine does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    Hangs,
+    SamplesLong,
 }
 
 pub struct Trainer {
@@ -103,6 +122,8 @@ pub struct Trainer {
     pub kept: Mutex<Vec<Option<CheckpointOrder>>>,
     pub phase: Mutex<TrainerPhase>,
     pub away_for: Mutex<u32>,
+    /// What has to lie in the store before a step is done.
+    pub waits_for: Mutex<HashMap<u32, String>>,
 }
 
 pub struct World {
@@ -201,17 +222,6 @@ impl World {
             hook: Mutex::new(None),
             dir: gateway_dir,
         });
-        let engine = Arc::new(Engine {
-            instance: Mutex::new("one".into()),
-            serving: Mutex::new("base".into()),
-            orders: Mutex::default(),
-            asked: Mutex::default(),
-            policy: Mutex::new(Box::new(half_right)),
-            tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
-            stuck: Mutex::new(false),
-            reports_experts: Mutex::new(false),
-            experts_asked: Mutex::default(),
-        });
         let store = RunStore::open(mount.path(), "ns/run").unwrap();
         let trainer = Arc::new(Trainer {
             store,
@@ -222,10 +232,11 @@ impl World {
             kept: Mutex::default(),
             phase: Mutex::new(TrainerPhase::Idle),
             away_for: Mutex::new(0),
+            waits_for: Mutex::default(),
         });
         trainer.publish(0).await;
         let gateway_address = serve(fake_gateway::router(gateway.clone())).await;
-        let engine_address = serve(fake_engine::router(engine.clone())).await;
+        let (engine, engine_address) = Engine::start("one").await;
         let trainer_address = serve(fake_trainer::router(trainer.clone())).await;
         Self {
             mount,
@@ -302,8 +313,13 @@ impl World {
             driver: "http://driver".into(),
             patience: Patience {
                 gateway: Duration::from_secs(20),
-                engines: Duration::from_secs(20),
+                engines: Budget {
+                    request: Duration::from_secs(10),
+                    total: Duration::from_secs(20),
+                },
+                grading: Duration::from_secs(20),
                 trainer: Duration::from_secs(20),
+                pauses: PAUSES,
                 lease_ttl: Duration::from_secs(30),
                 void_retries: 2,
             },
@@ -405,6 +421,29 @@ impl World {
 pub fn rows_of_steps(folder: &RunFolder) -> Vec<usize> {
     let steps = folder.state.iterations.values().filter_map(|iteration| iteration.step);
     steps.map(|step| folder.batch(step).unwrap().rows.len()).collect()
+}
+
+impl Engine {
+    pub async fn start(instance: &str) -> (Arc<Self>, SocketAddr) {
+        let engine = Arc::new(Self {
+            instance: Mutex::new(instance.into()),
+            serving: Mutex::new("base".into()),
+            orders: Mutex::default(),
+            asked: Mutex::default(),
+            refused: Mutex::default(),
+            booting: Mutex::default(),
+            pulled: Mutex::default(),
+            prefetched: Mutex::default(),
+            silence: Mutex::default(),
+            policy: Mutex::new(Box::new(half_right)),
+            tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
+            stuck: Mutex::new(false),
+            reports_experts: Mutex::new(false),
+            experts_asked: Mutex::default(),
+        });
+        let address = serve(fake_engine::router(engine.clone())).await;
+        (engine, address)
+    }
 }
 
 pub async fn serve(router: Router) -> SocketAddr {

@@ -28,6 +28,7 @@ fn answer(ids: usize, logprobs: Option<usize>, version: &str) -> CompletionRespo
 
 fn ask(max_tokens: u32) -> Ask {
     Ask {
+        time_left: std::time::Duration::from_secs(60),
         prompt: vec![1, 2],
         max_tokens,
         temperature: 1.0,

@@ -1,0 +1,68 @@
+//! Places for episodes: how many run at one time, for rollouts and evaluations alike, and which sandboxes all of them
+//! want next.
+//!
+//! A rollout and the evaluation beside it share the places, because they share the pool: more episodes than the agents'
+//! share of its sandboxes would only wait in the gateway's queue.
+
+use grpo_sandbox_protocol::ImageDemand;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+#[derive(Debug)]
+pub struct Places {
+    free: Semaphore,
+    size: Mutex<usize>,
+    /// Images that come next, by what wants them.
+    demands: Mutex<BTreeMap<String, BTreeMap<String, u32>>>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            free: Semaphore::new(0),
+            size: Mutex::default(),
+            demands: Mutex::default(),
+        }
+    }
+}
+
+impl Places {
+    /// So many from now on. Of places that are taken, fewer are given up than asked for; the next call takes the rest.
+    pub fn resize(&self, size: usize) {
+        let mut now = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        match size.checked_sub(*now) {
+            Some(more) => {
+                self.free.add_permits(more);
+                *now = size;
+            }
+            None => *now -= self.free.forget_permits(*now - size),
+        }
+    }
+
+    /// Waits for a place; it is free again when the permit is dropped. The semaphore is never closed.
+    pub async fn take(&self) -> Option<SemaphorePermit<'_>> {
+        self.free.acquire().await.ok()
+    }
+
+    /// Replaces what `who` wants, and answers what all want together.
+    pub fn demand(&self, who: &str, images: BTreeMap<String, u32>) -> Vec<ImageDemand> {
+        let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
+        match images.is_empty() {
+            true => demands.remove(who),
+            false => demands.insert(who.to_owned(), images),
+        };
+        let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
+        for (image, count) in demands.values().flatten() {
+            *sums.entry(image).or_default() += count;
+        }
+        let demand = |(image, count): (&str, u32)| ImageDemand {
+            image: image.to_owned(),
+            count,
+        };
+        sums.into_iter().map(demand).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

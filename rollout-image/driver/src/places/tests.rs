@@ -1,0 +1,29 @@
+use super::*;
+
+#[tokio::test]
+async fn what_runs_at_one_time_shares_the_places() {
+    let places = Places::default();
+    places.resize(2);
+    let first = places.take().await;
+    let second = places.take().await;
+    assert!(places.free.try_acquire().is_err());
+    // A smaller pool takes places away as they become free.
+    places.resize(1);
+    drop(first);
+    places.resize(1);
+    assert!(places.free.try_acquire().is_err());
+    drop(second);
+    assert!(places.free.try_acquire().is_ok());
+    places.resize(3);
+    assert_eq!(places.free.available_permits(), 3);
+}
+
+#[test]
+fn demands_of_a_rollout_and_an_evaluation_are_added_and_not_overwritten() {
+    let places = Places::default();
+    let of = |count| BTreeMap::from([("a:1".to_owned(), count)]);
+    assert_eq!(places.demand("rollout", of(3))[0].count, 3);
+    assert_eq!(places.demand("evaluation", of(2))[0].count, 5);
+    assert_eq!(places.demand("rollout", BTreeMap::new())[0].count, 2);
+    assert!(places.demand("evaluation", BTreeMap::new()).is_empty());
+}

@@ -1,0 +1,75 @@
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn view(version: &str, updated: usize, behind: usize) -> View {
+    View {
+        version: version.into(),
+        known: updated + behind,
+        updated,
+        behind,
+        ..View::default()
+    }
+}
+
+fn target(version: &str) -> Option<Target> {
+    Some(Target {
+        version: version.into(),
+        order: None,
+        tensors_sha256: None,
+        prefetch: None,
+    })
+}
+
+#[tokio::test]
+async fn a_replica_that_never_gets_there_holds_the_others_up_for_a_grace_and_no_longer() {
+    let (_sender, seen) = watch::channel(view("a-v1", 1, 1));
+    let ready = |view: &View| view.updated;
+    let ended = until(seen, ready, View::is_complete, SHORT).await.unwrap();
+    assert_eq!((ended.updated, ended.behind), (1, 1));
+    let (_sender, seen) = watch::channel(view("a-v1", 0, 2));
+    let waits = until(seen, ready, View::is_complete, SHORT);
+    assert!(
+        tokio::time::timeout(3 * SHORT, waits).await.is_err(),
+        "one has to serve"
+    );
+}
+
+#[tokio::test]
+async fn what_is_waited_for_is_the_target_as_it_is_and_not_as_it_was() {
+    let (views, seen) = watch::channel(view("a-v1", 0, 1));
+    let (targets, target_seen) = watch::channel(target("a-v1"));
+    let waiting = tokio::spawn(async move { until_updated(seen, &target_seen).await });
+    // A trainer that came back brought another lineage.
+    targets.send_replace(target("b-v1"));
+    views.send_replace(view("a-v1", 1, 0));
+    views.send_replace(view("b-v1", 1, 0));
+    assert_eq!(waiting.await.unwrap().unwrap().version, "b-v1");
+}
+
+#[tokio::test]
+async fn a_switch_waits_until_every_replica_has_the_weights_on_disk() {
+    let prefetching = |prefetched| View {
+        next: Some("a-v2".into()),
+        prefetched,
+        ..view("a-v1", 2, 0)
+    };
+    let (views, seen) = watch::channel(prefetching(1));
+    let waits = until_prefetched(seen.clone(), "a-v2");
+    assert!(tokio::time::timeout(SHORT, waits).await.is_err());
+    views.send_replace(prefetching(2));
+    assert!(until_prefetched(seen, "a-v2").await.is_ok());
+}
+
+#[test]
+fn a_replica_is_told_again_after_a_while_and_another_process_at_once() {
+    let replica = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut told = Told::default();
+    assert!(told.is_due(replica, "one a-v1".into()));
+    assert!(!told.is_due(replica, "one a-v1".into()));
+    assert!(told.is_due(replica, "two a-v1".into()));
+    if let Some((_, at)) = told.0.get_mut(&replica) {
+        *at -= ORDER_EVERY;
+    }
+    assert!(told.is_due(replica, "two a-v1".into()));
+}

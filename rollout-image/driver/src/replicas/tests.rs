@@ -1,0 +1,54 @@
+use super::*;
+
+fn replica(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+async fn of(ports: &[u16]) -> Replicas {
+    let replicas = Replicas::new(Endpoints::Fixed(ports.iter().map(|port| replica(*port)).collect()));
+    assert_eq!(replicas.all().await.len(), ports.len());
+    replicas
+}
+
+fn taken(replicas: &Replicas, version: &str) -> Option<SocketAddr> {
+    replicas.least_busy(version).map(|guard| guard.replica)
+}
+
+#[tokio::test]
+async fn a_replica_that_boots_gets_no_requests_however_idle_it_is() {
+    let replicas = of(&[1, 2]).await;
+    assert_eq!(taken(&replicas, "a-v1"), None, "nothing is known of either");
+    replicas.serves(replica(1), None);
+    replicas.serves(replica(2), Some("a-v1"));
+    let busy: Vec<_> = (0..8).filter_map(|_| replicas.least_busy("a-v1")).collect();
+    assert!(busy.len() == 8 && busy.iter().all(|guard| guard.replica == replica(2)));
+    replicas.serves(replica(1), Some("a-v1"));
+    assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
+}
+
+#[tokio::test]
+async fn each_replica_is_eligible_for_the_weights_that_it_serves() {
+    let replicas = of(&[1, 2]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    replicas.serves(replica(2), Some("a-v2"));
+    assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
+    assert_eq!(taken(&replicas, "a-v2"), Some(replica(2)));
+    assert_eq!(taken(&replicas, "a-v3"), None);
+}
+
+#[tokio::test]
+async fn a_replica_that_fails_rests_longer_each_time_until_it_answers() {
+    let replicas = of(&[1]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    let rest = |replicas: &Replicas| {
+        replicas.rest(replica(1));
+        let until = replicas.known()[&replica(1)].rest_until.unwrap();
+        until.duration_since(Instant::now()).as_secs_f64().round() as u64
+    };
+    assert_eq!([rest(&replicas), rest(&replicas), rest(&replicas)], [1, 2, 4]);
+    assert_eq!([rest(&replicas), rest(&replicas)], [8, 8]);
+    assert_eq!(taken(&replicas, "a-v1"), None);
+    replicas.answered(replica(1));
+    assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
+    assert_eq!(rest(&replicas), 1);
+}

@@ -1,0 +1,122 @@
+//! Trying again: how long one request may take, how long all of them, and how long the pauses in between are.
+//!
+//! Every client of the driver (gateway, engines, trainer, graders) and the retries of void episodes take their pauses
+//! here. Progress gives the whole time back: patience measures how long nothing happened, not how long work takes.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Two budgets that are never the same: a request that hangs must not use up what other requests need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Of one request.
+    pub request: Duration,
+    /// Of all requests for one thing, with the pauses between them, while nothing happens.
+    pub total: Duration,
+}
+
+/// Pauses that grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    pub first: Duration,
+    pub longest: Duration,
+    /// How much longer the next one is.
+    pub factor: u32,
+}
+
+impl Pauses {
+    /// Pauses that double.
+    pub const fn doubling(first: Duration, longest: Duration) -> Self {
+        Self {
+            first,
+            longest,
+            factor: 2,
+        }
+    }
+}
+
+/// The total is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing happened within {within:?}")]
+pub struct Exhausted {
+    pub within: Duration,
+}
+
+/// One thing that is tried until it succeeds or its time is over.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    total: Duration,
+    pauses: Pauses,
+    since: Instant,
+    next: Duration,
+    /// Pauses are up to half as long again, by this and their number; without a seed they are as given.
+    jitter: Option<u64>,
+    made: u64,
+}
+
+impl Retry {
+    pub fn new(total: Duration, pauses: Pauses) -> Self {
+        Self {
+            total,
+            pauses,
+            since: Instant::now(),
+            next: pauses.first,
+            jitter: None,
+            made: 0,
+        }
+    }
+
+    /// Spreads the pauses of many that began at the same moment; the same name gives the same pauses.
+    pub fn with_jitter(self, name: &str) -> Self {
+        let hashed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self {
+            jitter: Some(hashed),
+            ..self
+        }
+    }
+
+    /// Something happened: the time and the pauses begin anew.
+    pub fn progress(&mut self) {
+        self.since = Instant::now();
+        self.next = self.pauses.first;
+    }
+
+    /// How long nothing has happened.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Sleeps until the next try is due; at once an error where that would be after the end.
+    pub async fn pause(&mut self) -> Result<(), Exhausted> {
+        let pause = self.step();
+        if self.elapsed() + pause > self.total {
+            return Err(Exhausted { within: self.total });
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// The next pause; the one after it is longer.
+    fn step(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * self.pauses.factor).min(self.pauses.longest);
+        self.made += 1;
+        match self.jitter {
+            Some(seed) => pause + pause.mul_f64(0.5 * unit(seed.wrapping_add(self.made))),
+            None => pause,
+        }
+    }
+}
+
+/// A number in [0, 1) from `seed`: the finisher of splitmix64.
+fn unit(seed: u64) -> f64 {
+    let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests;

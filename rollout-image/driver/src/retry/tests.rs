@@ -1,0 +1,43 @@
+use super::*;
+
+const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(1), Duration::from_millis(4));
+
+fn millis(retry: &mut Retry, pauses: usize) -> Vec<u128> {
+    (0..pauses).map(|_| retry.step().as_millis()).collect()
+}
+
+#[test]
+fn pauses_grow_to_the_longest_and_progress_begins_anew() {
+    let mut retry = Retry::new(Duration::from_secs(60), PAUSES);
+    assert_eq!(millis(&mut retry, 5), [1, 2, 4, 4, 4]);
+    retry.progress();
+    assert_eq!(millis(&mut retry, 2), [1, 2]);
+}
+
+#[tokio::test]
+async fn the_total_ends_it_before_a_pause_that_would_pass_it() {
+    let mut retry = Retry::new(Duration::from_millis(50), PAUSES);
+    let mut pauses = 0;
+    let ended = loop {
+        match retry.pause().await {
+            Ok(()) => pauses += 1,
+            Err(ended) => break ended,
+        }
+    };
+    assert_eq!(ended.within, Duration::from_millis(50));
+    assert!(pauses > 0 && retry.elapsed() <= Duration::from_millis(50));
+    retry.progress();
+    assert_eq!(retry.pause().await, Ok(()));
+}
+
+#[test]
+fn jitter_comes_from_the_seed_and_only_lengthens() {
+    let pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(1));
+    let drawn = |name: &str| {
+        let mut retry = Retry::new(Duration::from_secs(60), pauses).with_jitter(name);
+        (0..20).map(|_| retry.step()).collect::<Vec<_>>()
+    };
+    assert_eq!(drawn("a"), drawn("a"));
+    assert_ne!(drawn("a"), drawn("b"));
+    assert!(drawn("c").iter().all(|pause| (1.0..1.5).contains(&pause.as_secs_f64())));
+}

@@ -1,0 +1,248 @@
+//! Faults of what surrounds a driver: they cost time. What only looks like one, and is the policy's doing, is billed to
+//! the policy.
+
+use crate::world::{self, Engine, Silence, World};
+use axum::Json;
+use axum::Router;
+use axum::routing::get;
+use grpo_crds::grpo_run::Mode;
+use grpo_driver::config::Settings;
+use grpo_driver::fault::DriverError;
+use grpo_driver::replicas::Endpoints;
+use grpo_driver::trainer::TrainerClient;
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, TrainerPhase, TrainerState, paths};
+use grpo_sandbox_protocol::{Priority, SandboxCause};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// One iteration without evaluations.
+fn one_iteration(world: &World) -> Settings {
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    settings
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_for_a_while_costs_time_and_no_episode() {
+    let world = World::new(1).await;
+    world.gateway.state.lock().unwrap().no_image_for = 6;
+    world.go(one_iteration(&world), 1).await.unwrap();
+    assert_eq!(world.gateway.state.lock().unwrap().no_image_for, 0);
+    assert!(world.state().await.voids.is_empty());
+    assert!(world.metas().await.iter().all(|meta| meta.outcome.is_verdict()));
+}
+
+#[tokio::test]
+async fn an_evaluation_without_a_verdict_is_not_written_down_and_the_next_driver_measures_it() {
+    let world = World::new(1).await;
+    let outage = Arc::new(AtomicBool::new(true));
+    let down = outage.clone();
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |_, _, _| {
+        down.load(Ordering::Relaxed)
+            .then(|| world::lost(SandboxCause::NodeLost))
+    }));
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    for attempt in 1..=3 {
+        let ended = world.go(settings.clone(), attempt).await.unwrap_err();
+        assert!(
+            matches!(&ended, DriverError::Terminal(fault) if fault.reason == "NoValidEpisodes"),
+            "{ended}"
+        );
+        assert!(world.state().await.evaluations.is_empty());
+    }
+    let voids: u64 = world.state().await.voids.values().sum();
+    assert_eq!(
+        voids, 9,
+        "each driver tries three times: what an earlier one saw is not counted"
+    );
+    outage.store(false, Ordering::Relaxed);
+    world.go(settings, 4).await.unwrap();
+    let measured = world.state().await.evaluations;
+    assert!(measured.len() == 2 && measured.values().all(|set| set.episodes == 1));
+}
+
+/// A world with a second engine, and the settings of one iteration with both.
+async fn with_another_engine(world: &World) -> (Arc<Engine>, Settings) {
+    let (other, address) = Engine::start("other").await;
+    let mut settings = one_iteration(world);
+    settings.engines = Endpoints::Fixed(vec![world.engine_address, address]);
+    (other, settings)
+}
+
+#[tokio::test]
+async fn a_replica_that_boots_does_not_starve_the_others() {
+    let world = World::new(1).await;
+    let (other, settings) = with_another_engine(&world).await;
+    let (booting, asked) = (other.clone(), AtomicU32::new(0));
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        let asked = asked.fetch_add(1, Ordering::Relaxed);
+        *booting.booting.lock().unwrap() = asked < 10;
+        world::half_right(prompt, seed)
+    });
+    world.go(settings, 1).await.unwrap();
+    assert!(world.metas().await.iter().all(|meta| meta.outcome.is_verdict()));
+    let refused = *other.refused.lock().unwrap();
+    assert!(
+        refused <= 4,
+        "{refused}: no more than were under way when it began to boot"
+    );
+}
+
+#[tokio::test]
+async fn a_replica_that_hangs_costs_time_and_another_one_answers() {
+    let world = World::new(1).await;
+    let (other, mut settings) = with_another_engine(&world).await;
+    settings.patience.engines.request = Duration::from_millis(200);
+    *other.silence.lock().unwrap() = Some(Silence::Hangs);
+    world.go(settings, 1).await.unwrap();
+    assert!(world.state().await.voids.is_empty());
+    for meta in world.metas().await {
+        assert!(
+            meta.outcome.is_verdict() && meta.end == EpisodeEnd::Submitted,
+            "{:?}",
+            meta.end
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_outlasts_the_policys_time_is_the_policys_and_not_a_void() {
+    let world = World::new(1).await;
+    let engine = world.engine.clone();
+    *world.engine.policy.lock().unwrap() = Box::new(move |_, _| {
+        *engine.silence.lock().unwrap() = Some(Silence::SamplesLong);
+        "```bash\nsed -i 's/a - b/a + b/' $F\n```".into()
+    });
+    let mut settings = world.settings();
+    settings.mode = Mode::Evaluate;
+    settings.agent.limits.episode_timeout = Duration::from_secs(1);
+    settings.patience.engines.request = Duration::from_millis(200);
+    settings.patience.engines.total = Duration::from_millis(500);
+    world.go(settings, 1).await.unwrap();
+    let metas = world.metas().await;
+    assert_eq!(metas.len(), 1);
+    assert_eq!(
+        (metas[0].outcome.clone(), metas[0].end),
+        (Outcome::Resolved, EpisodeEnd::EpisodeTimeout),
+        "what was done before it counts"
+    );
+    assert!(metas[0].agent_millis >= 900, "it is billed: {}", metas[0].agent_millis);
+    world.verified().await;
+}
+
+/// Drain: the engines prefetch, running episodes end under the weights they have, the next begin under the new ones.
+#[tokio::test]
+async fn episodes_that_run_when_new_weights_come_end_under_the_old_ones() {
+    let world = World::new(2).await;
+    let mut settings = world.settings();
+    settings.evaluate.clear();
+    settings.max_staleness = 1;
+    settings.concurrency = Some(2);
+    let order = grpo_driver::tasks::selection::for_iteration(grpo_crds::grpo_run::TaskOrder::Shuffled, 7, 2, 2, 2);
+    let first = EpisodeKey {
+        scope: EpisodeScope::Iteration { iteration: 2 },
+        instance: format!("task-{}", order[0]),
+        group: 0,
+        sample: 0,
+    };
+    // Step 1 ends in the middle of the rollout of iteration 2.
+    let middle = paths::turn(&first.dir(1), 0);
+    world.trainer.waits_for.lock().unwrap().insert(1, middle);
+    world.go(settings, 1).await.unwrap();
+
+    let mut sampled_by = std::collections::BTreeSet::new();
+    for meta in world.metas().await {
+        assert!(meta.outcome.is_verdict());
+        assert_eq!(
+            meta.weights.len(),
+            1,
+            "no episode changes its weights: {:?}",
+            meta.weights
+        );
+        if meta.key.scope == first.scope {
+            sampled_by.extend(meta.weights);
+        }
+    }
+    assert_eq!(sampled_by.into_iter().collect::<Vec<_>>(), ["a-v0", "a-v1"]);
+    assert_eq!(
+        world.engine.prefetched.lock().unwrap().first().map(String::as_str),
+        Some("a-v1")
+    );
+    assert_eq!(
+        *world.engine.refused.lock().unwrap(),
+        0,
+        "nothing was asked of weights that did not serve"
+    );
+    world.verified().await;
+}
+
+#[tokio::test]
+async fn graders_that_are_lost_again_and_again_cost_time_and_no_episode() {
+    let world = World::new(1).await;
+    let lost = AtomicU32::new(0);
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |_, priority, request| {
+        let is_evaluation = priority == Priority::Grader && request.id == "eval";
+        (is_evaluation && lost.fetch_add(1, Ordering::Relaxed) < 16).then(|| world::lost(SandboxCause::NodeLost))
+    }));
+    world.go(one_iteration(&world), 1).await.unwrap();
+    assert!(world.state().await.voids.is_empty());
+    let metas = world.metas().await;
+    assert!(metas.len() == 8 && metas.iter().all(|meta| meta.outcome.is_verdict()));
+    world.nothing_ran_twice();
+}
+
+#[tokio::test]
+async fn a_rollout_and_an_evaluation_beside_it_share_what_agents_may_hold() {
+    let world = World::new(2).await;
+    let mut settings = world.settings();
+    settings.max_staleness = 1;
+    settings.concurrency = None;
+    settings.evaluate[0].every = Some(1);
+    settings.evaluate[0].samples = 4;
+    world.go(settings, 1).await.unwrap();
+    let most = world.gateway.state.lock().unwrap().most_agents_at_once;
+    assert!(most <= 3, "{most}: of four sandboxes one is for graders");
+}
+
+/// A trainer whose state changes with each question, up to this step.
+async fn replaying(until: u32) -> TrainerClient {
+    let asked = Arc::new(AtomicU32::new(0));
+    let state = move || {
+        let step = asked.fetch_add(1, Ordering::Relaxed).min(until);
+        async move {
+            Json(TrainerState {
+                attempt: 1,
+                world_size: 1,
+                lineage: "a".into(),
+                step,
+                weights: paths::weights_version("a", step),
+                manifest_sha256: String::new(),
+                checkpoint_step: 0,
+                phase: if step < 5 {
+                    TrainerPhase::Starting
+                } else {
+                    TrainerPhase::Idle
+                },
+                error: None,
+            })
+        }
+    };
+    let address = world::serve(Router::new().route("/v1/state", get(state))).await;
+    TrainerClient::new(format!("http://{address}"), Duration::from_millis(1300)).unwrap()
+}
+
+#[tokio::test]
+async fn a_trainer_that_replays_for_longer_than_the_patience_is_waited_for() {
+    let note = watch::channel(None).0;
+    let ready = replaying(5).await.ready(&note).await.unwrap();
+    assert_eq!(ready.step, 5);
+    let stopped = replaying(2).await.ready(&note).await.unwrap_err();
+    assert!(
+        matches!(&stopped, DriverError::Terminal(fault) if fault.reason == "TrainerUnavailable"),
+        "{stopped}"
+    );
+}

@@ -1,0 +1,185 @@
+//! A driver that ends between two entries of its journal, and one that continues: the same run as if none had ended.
+
+use crate::world::World;
+use futures::StreamExt;
+use grpo_driver::config::Settings;
+use grpo_driver::fault::DriverError;
+use grpo_records::{Batch, Event, JournalEntry, JournalError, paths};
+
+const ITERATIONS: u32 = 2;
+
+#[derive(Clone, Copy)]
+struct Shape {
+    max_staleness: u32,
+    evaluates: bool,
+}
+
+/// What must not depend on where drivers ended.
+#[derive(Debug, PartialEq)]
+struct Told {
+    journal: Vec<Event>,
+    steps: Vec<u32>,
+    /// (episode, weights, outcome) of everything that was finished.
+    episodes: Vec<String>,
+    rewards: Vec<Vec<f32>>,
+}
+
+/// Changes the file in one turn, in a way that the seed decides, and submits in the next.
+fn quick(prompt: &str, seed: u64) -> String {
+    let command = match prompt.matches("assistant\n").count() {
+        1 if seed.is_multiple_of(2) => "sed -i 's/a - b/a + b/' $F",
+        1 => "echo '# no' >> $F",
+        _ => "echo SUBMIT",
+    };
+    format!("Go.\n```bash\n{command}\n```")
+}
+
+impl Shape {
+    async fn world(self) -> (World, Settings) {
+        let world = World::new(1).await;
+        *world.engine.policy.lock().unwrap() = Box::new(quick);
+        let mut settings = world.settings();
+        settings.iterations = ITERATIONS;
+        settings.prompts = 1;
+        settings.samples = 2;
+        settings.concurrency = Some(1);
+        settings.max_staleness = self.max_staleness;
+        for set in &mut settings.evaluate {
+            (set.at_start, set.at_end) = (self.evaluates, false);
+            set.every = self.evaluates.then_some(1);
+        }
+        if self.max_staleness > 0 {
+            // The next rollout overlaps the whole step, so that it is known which weights sample it.
+            let overlaps = (1..ITERATIONS).map(|k| (k, paths::batch(k + 1)));
+            world.trainer.waits_for.lock().unwrap().extend(overlaps);
+        }
+        (world, settings)
+    }
+
+    /// What a run tells whose first driver ends where it would write this entry.
+    async fn told_after_an_end_at(self, number: u64) -> Told {
+        let (world, settings) = self.world().await;
+        let run = world.start(settings.clone(), 1).await.unwrap();
+        let file = world.mount.path().join("ns/run").join(paths::journal_entry(number));
+        if file.exists() {
+            // Written before anything was done.
+            drop(run);
+            for later in number.. {
+                if std::fs::remove_file(world.mount.path().join("ns/run").join(paths::journal_entry(later))).is_err() {
+                    break;
+                }
+            }
+        } else {
+            std::fs::write(&file, "another driver's").unwrap();
+            let ended = run.go().await.unwrap_err();
+            assert!(
+                matches!(&ended, DriverError::Journal(JournalError::Fenced { sequence, .. }) if *sequence == number),
+                "{ended}"
+            );
+            drop(run);
+            std::fs::remove_file(&file).unwrap();
+        }
+        world.go(settings, 2).await.unwrap();
+        told(&world).await
+    }
+}
+
+async fn told(world: &World) -> Told {
+    let store = world.store();
+    let mut journal = Vec::new();
+    for path in store.files_below(paths::JOURNAL).await.unwrap() {
+        let mut entry: JournalEntry = store.read(&path).await.unwrap();
+        match &mut entry.event {
+            // One for each driver.
+            Event::DriverStarted { .. } => continue,
+            // Which attempt at the episode it was.
+            Event::Verdict { episode, .. } => *episode = episode.split("__").take(3).collect::<Vec<_>>().join("__"),
+            // Its writer's epoch is in it.
+            Event::BatchWritten { sha256, .. } => sha256.clear(),
+            // Each world has another base commit.
+            Event::RunStarted { tasks_sha256, .. } => tasks_sha256.clear(),
+            _ => {}
+        }
+        journal.push(entry.event);
+    }
+    let metas = world.metas().await;
+    let finished = metas.iter().filter(|meta| meta.outcome.is_verdict());
+    let mut episodes: Vec<String> = finished
+        .map(|meta| {
+            format!(
+                "{:?} {} {:?} {}",
+                meta.key.scope,
+                meta.key.name(),
+                meta.weights,
+                meta.outcome
+            )
+        })
+        .collect();
+    episodes.sort();
+    let mut rewards = Vec::new();
+    for k in 1..=ITERATIONS {
+        let batch: Batch = store.read(&paths::batch(k)).await.unwrap();
+        rewards.extend(batch.groups.into_iter().map(|group| group.rewards));
+    }
+    Told {
+        journal,
+        steps: world.trainer.steps_run.lock().unwrap().clone(),
+        episodes,
+        rewards,
+    }
+}
+
+/// Ends a driver before each entry there is.
+async fn ends_anywhere(shape: Shape) {
+    let (world, settings) = shape.world().await;
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    let undisturbed = told(&world).await;
+    let entries = world.store().files_below(paths::JOURNAL).await.unwrap().len() as u64;
+    let ended = futures::stream::iter(1..=entries)
+        .map(|number| async move { (number, shape.told_after_an_end_at(number).await) })
+        .buffered(4);
+    let ended: Vec<_> = ended.collect().await;
+    for (number, told) in ended {
+        for (at, (event, as_it_was)) in told.journal.iter().zip(&undisturbed.journal).enumerate() {
+            assert_eq!(event, as_it_was, "entry {} after an end at entry {number}", at + 1);
+        }
+        assert_eq!(told, undisturbed, "after an end at entry {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry_and_a_due_evaluation_is_measured() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: true,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step() {
+    let shape = Shape {
+        max_staleness: 1,
+        evaluates: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step_and_a_due_evaluation_is_measured() {
+    let shape = Shape {
+        max_staleness: 1,
+        evaluates: true,
+    };
+    ends_anywhere(shape).await;
+}
