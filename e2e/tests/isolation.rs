@@ -88,7 +88,7 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
     for part in ["memory 256 MiB", "CPU 500m", "root inside is nobody outside"] {
         assert!(limits.message.contains(part), "{part} in {}", limits.message);
     }
-    let gateway = Gateway::of(&scene, "isolation");
+    let gateway = Gateway::of(&scene, "isolation").await?;
     // A demo task's: the one image with a shell that every such cluster has.
     let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
     let task: serde_json::Value = serde_json::from_str(text.lines().next().ok_or("the demo has no tasks")?)?;

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use grpo_sandbox_protocol::{Demand, IDLE_CONNECTION, ImageDemand, Lease, LeaseRequest, PoolState, Priority};
 use http_body_util::{BodyExt, Full};
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -23,6 +24,8 @@ pub const IMAGE: &str = "example.com/task:1";
 pub struct Caller {
     client: Client<HttpConnector, Full<Bytes>>,
     base: String,
+    /// `Bearer …`, for a server that asks for it.
+    bearer: Option<HeaderValue>,
 }
 
 impl Caller {
@@ -33,7 +36,17 @@ impl Caller {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION / 2)
             .build(connector);
-        Self { client, base }
+        Self {
+            client,
+            base,
+            bearer: None,
+        }
+    }
+
+    /// Sends a token with every call.
+    pub fn with_token(mut self, token: &str) -> Self {
+        self.bearer = HeaderValue::from_str(&format!("Bearer {token}")).ok();
+        self
     }
 
     /// Any answer at all.
@@ -62,6 +75,10 @@ impl Caller {
             let named = Request::builder()
                 .method(method.clone())
                 .uri(format!("{}{path}", self.base));
+            let named = match &self.bearer {
+                Some(bearer) => named.header(AUTHORIZATION, bearer),
+                None => named,
+            };
             let all = headers
                 .iter()
                 .fold(named, |request, (name, value)| request.header(*name, value));

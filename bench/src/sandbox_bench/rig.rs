@@ -1,10 +1,12 @@
 //! A control plane, nodes and sandboxds that are played, and a gateway that is real.
 
+use grpo_auth::{LocalIssuer, ServiceAccount as Account};
+use grpo_contracts::access::{Service, account};
 use grpo_contracts::names::LEASES_PER_SHARD;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -27,6 +29,7 @@ use grpo_testing::control_plane::{BARE, ControlPlane, GATEWAY, Options, Part, fr
 
 pub const NAMESPACE: &str = "sandboxes";
 const POOL: &str = "pool";
+const ISSUER: &str = "issuer.json";
 const SEED: [u8; 32] = [7; 32];
 /// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no
 /// such thing.
@@ -41,6 +44,8 @@ pub struct Rig {
     /// What the gateway is measured beside; the API server tells the two apart.
     pub bare: Client,
     max: usize,
+    /// A token of the pool's client account, and the file with the keys that the gateway checks it with.
+    token: String,
 }
 
 /// Who is asked for at the pods' addresses.
@@ -90,13 +95,21 @@ impl Rig {
                 .await
                 .map_err(api("declaring features of node", name))?;
         }
+        let issuer = LocalIssuer::new().map_err(wrong)?;
+        let client = Account::new(NAMESPACE, account::sandbox_client(POOL));
+        let end = SystemTime::now() + Duration::from_secs(24 * 3600);
+        let token = issuer
+            .token_until(&client, Service::Gateway.audience(), end)
+            .map_err(wrong)?;
         let rig = Self {
             sandboxes,
             plane,
             admin,
             bare,
             max,
+            token,
         };
+        std::fs::write(rig.file(ISSUER), issuer.file())?;
         rig.make_maps(&shards("ledger", max)).await?;
         rig.write_spec(&json!({}))?;
         std::fs::write(rig.file("seed"), SEED)?;
@@ -190,6 +203,8 @@ impl Rig {
             format!("--key-file={}", self.file("seed").display()),
             "--sandboxd-image=example.com/sandboxd:1".to_owned(),
             format!("--listen=127.0.0.1:{port}"),
+            format!("--issuer-file={}", self.file(ISSUER).display()),
+            format!("--allow={NAMESPACE}/{}", account::sandbox_client(POOL)),
         ];
         flags.extend(shards("ledger", self.max).iter().map(|name| format!("--ledger={name}")));
         let environment = vec![
@@ -205,7 +220,7 @@ impl Rig {
             environment,
             self.plane.folder(),
         )?;
-        let caller = Caller::new(format!("http://127.0.0.1:{port}"));
+        let caller = Caller::new(format!("http://127.0.0.1:{port}")).with_token(&self.token);
         Ok(Gateway { part, caller })
     }
 }
@@ -235,6 +250,10 @@ impl Gateway {
         }
         Ok(())
     }
+}
+
+fn wrong(error: impl std::fmt::Display) -> SandboxBenchError {
+    SandboxBenchError::Wrong(error.to_string())
 }
 
 fn options(many_addresses: bool) -> Options {

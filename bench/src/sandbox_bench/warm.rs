@@ -19,7 +19,8 @@ use super::{
 };
 use crate::operator_bench::rig::{parsed, until};
 use grpo_bench_report::Row;
-use grpo_testing::cluster::{api, connect};
+use grpo_contracts::access::{Service as Called, account};
+use grpo_testing::cluster::{api, connect, token::service_token};
 
 const NAMESPACE: &str = "bench-sandbox";
 const POOL: &str = "warm";
@@ -177,7 +178,8 @@ async fn gateway(client: &Client, scale: &Scale) -> Result<Caller, SandboxBenchE
         Ok(address.ok_or_else(|| "none".to_owned()))
     })
     .await?;
-    let caller = Caller::new(format!("http://{address}:8080"));
+    let token = service_token(client, NAMESPACE, &account::sandbox_client(POOL), Called::Gateway).await?;
+    let caller = Caller::new(format!("http://{address}:8080")).with_token(&token);
     let warm = scale.warm;
     until(
         Duration::from_secs(120),

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
+use grpo_auth::TokenFile;
+use grpo_contracts::access::Service;
 use grpo_crds::SandboxPool;
 use grpo_driver::sandbox::Gateway;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, ExecRequest, ExecResult, SandboxCause};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
-use tokio::net::TcpListener;
 
+use crate::support::gateway::{bearer, client_token, door};
 use crate::support::{Result, SOON, Scene, rows};
 
 pub const NAME: &str = "pool";
@@ -25,7 +25,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub struct Pool {
     pub scene: Scene,
     pub url: String,
+    /// Sends the token with every call.
     pub http: reqwest::Client,
+    /// The folder with it.
+    tokens: tempfile::TempDir,
 }
 
 impl Pool {
@@ -50,16 +53,26 @@ impl Pool {
             serves,
         )
         .await?;
-        let url = door(&scene).await?;
+        let url = door(&scene, NAME).await?;
+        let tokens = tempfile::tempdir()?;
+        let token = client_token(&scene, NAME).await?;
+        std::fs::write(tokens.path().join(Service::Gateway.audience()), &token)?;
         let http = reqwest::Client::builder()
             .no_proxy()
             .timeout(Duration::from_secs(180))
+            .default_headers(bearer(&token)?)
             .build()?;
-        Ok(Self { scene, url, http })
+        Ok(Self {
+            scene,
+            url,
+            http,
+            tokens,
+        })
     }
 
     pub fn gateway(&self) -> Result<Gateway> {
-        Ok(Gateway::new(&self.url, "hostile", PATIENCE, Duration::from_secs(300))?)
+        let token = TokenFile::in_folder(self.tokens.path(), Service::Gateway);
+        Ok(Gateway::new(&self.url, "hostile", PATIENCE, Duration::from_secs(300))?.with_token(token))
     }
 
     /// Runs a command under a lease, and asks until it is known what became of it.
@@ -95,27 +108,6 @@ impl Pool {
     pub async fn pod(&self, name: &str) -> Result<Pod> {
         Ok(self.scene.pods().get(name).await?)
     }
-}
-
-/// A door on loopback to the gateway's port, through the API server, so that it is there on every kind of cluster.
-async fn door(scene: &Scene) -> Result<String> {
-    let pods = scene.pods();
-    let gateways = ListParams::default().labels("grpo.dev/role=gateway");
-    let listed = pods.list(&gateways).await?.items;
-    let gateway = listed.first().ok_or("the pool has no gateway")?.name_any();
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    tokio::spawn(async move {
-        while let Ok((mut outside, _)) = listener.accept().await {
-            let (pods, gateway) = (pods.clone(), gateway.clone());
-            tokio::spawn(async move {
-                let mut forwarded = pods.portforward(&gateway, &[8080]).await.ok()?;
-                let mut inside = forwarded.take_stream(8080)?;
-                copy_bidirectional(&mut outside, &mut inside).await.ok()
-            });
-        }
-    });
-    Ok(format!("http://{address}"))
 }
 
 /// A demo task: its row, and its image, which has git and Python.

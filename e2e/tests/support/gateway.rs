@@ -1,42 +1,77 @@
-//! A pool's gateway, called through the API server's proxy: nothing of the cluster's network has to be reachable from
-//! here.
+//! A pool's gateway, called with a token of the pool's client account through the API server's port-forward: nothing of
+//! the cluster's network has to be reachable from here, and no NetworkPolicy is in the way.
 
 use super::{Result, SOON, Scene};
-use kube::Client;
+use grpo_contracts::access::{Service, account};
+use grpo_testing::cluster::token::service_token;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::Value;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
 
 pub struct Gateway {
-    client: Client,
-    namespace: String,
-    pool: String,
+    url: String,
+    http: reqwest::Client,
 }
 
 impl Gateway {
-    pub fn of(scene: &Scene, pool: &str) -> Self {
-        Self {
-            client: scene.client.clone(),
-            namespace: scene.namespace.clone(),
-            pool: pool.to_owned(),
-        }
+    /// Of a pool whose gateway serves.
+    pub async fn of(scene: &Scene, pool: &str) -> Result<Self> {
+        let token = client_token(scene, pool).await?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(SOON)
+            .default_headers(bearer(&token)?)
+            .build()?;
+        let url = door(scene, pool).await?;
+        Ok(Self { url, http })
     }
 
     /// Status and body of the answer.
     pub async fn post(&self, path: &str, body: &Value) -> Result<(u16, Value)> {
-        self.ask("POST", path, serde_json::to_vec(body)?).await
-    }
-
-    pub async fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> Result<(u16, Value)> {
-        let (namespace, pool) = (&self.namespace, &self.pool);
-        let uri = format!("/api/v1/namespaces/{namespace}/services/{pool}-gateway:8080/proxy/v1/{path}");
-        let request = http::Request::builder()
-            .method(method)
-            .uri(uri)
-            .header("content-type", "application/json")
-            .body(kube::client::Body::from(body))?;
-        let answer = tokio::time::timeout(SOON, self.client.send(request)).await??;
+        let answer = self
+            .http
+            .post(format!("{}/v1/{path}", self.url))
+            .json(body)
+            .send()
+            .await?;
         let status = answer.status().as_u16();
-        let text = answer.into_body().collect_bytes().await?;
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = answer.text().await?;
         Ok((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
+}
+
+/// A token that lets people use a pool.
+pub async fn client_token(scene: &Scene, pool: &str) -> Result<String> {
+    let account = account::sandbox_client(pool);
+    Ok(service_token(&scene.client, &scene.namespace, &account, Service::Gateway).await?)
+}
+
+pub fn bearer(token: &str) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}"))?);
+    Ok(headers)
+}
+
+/// A door on loopback to the gateway's port, through the API server, so that it is there on every kind of cluster.
+pub async fn door(scene: &Scene, pool: &str) -> Result<String> {
+    let pods = scene.pods();
+    let gateways = ListParams::default().labels(&format!("grpo.dev/role=gateway,grpo.dev/sandbox-pool={pool}"));
+    let listed = pods.list(&gateways).await?.items;
+    let gateway = listed.first().ok_or("the pool has no gateway")?.name_any();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut outside, _)) = listener.accept().await {
+            let (pods, gateway) = (pods.clone(), gateway.clone());
+            tokio::spawn(async move {
+                let mut forwarded = pods.portforward(&gateway, &[8080]).await.ok()?;
+                let mut inside = forwarded.take_stream(8080)?;
+                copy_bidirectional(&mut outside, &mut inside).await.ok()
+            });
+        }
+    });
+    Ok(format!("http://{address}"))
 }

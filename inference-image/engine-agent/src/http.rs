@@ -17,11 +17,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
+use grpo_auth::Guard;
 use grpo_engine_protocol::{AgentStatus, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
 use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, watch};
 
 /// State that the HTTP handlers share.
@@ -35,6 +37,8 @@ pub struct HttpState {
     pub max_inflight: u32,
     /// No new requests are let in.
     pub draining: Arc<AtomicBool>,
+    /// Comes with the kubelet's order to drain.
+    pub drain_key: Option<String>,
     pub limits: Limits,
     pub metrics: Metrics,
 }
@@ -46,7 +50,16 @@ pub struct Limits {
     pub answer_bytes: usize,
 }
 
-pub fn router(state: Arc<HttpState>) -> Router {
+/// Carries the kubelet's key: a hook of a container can send a fixed header, and no token.
+pub const DRAIN_KEY_HEADER: &str = "grpo-drain-key";
+
+/// Everything that is served, to callers with a token for engine agents. What the kubelet asks for needs none.
+pub fn guarded(state: Arc<HttpState>, guard: Guard) -> Router {
+    let guard = guard.open_at("/engine/healthz").open_at("/engine/metrics");
+    guard.open_at("/agent/v1/drain").before(router(state))
+}
+
+fn router(state: Arc<HttpState>) -> Router {
     let request_bytes = state.limits.request_bytes;
     Router::new()
         .route("/v1/completions", post(complete))
@@ -113,7 +126,14 @@ async fn page(state: &HttpState, page: Page) -> Response {
 
 /// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its
 /// successor lets in again.
-async fn drain(State(state): State<Arc<HttpState>>) -> Response {
+async fn drain(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Response {
+    let given = headers.get(DRAIN_KEY_HEADER).map_or(&[][..], |key| key.as_bytes());
+    let key = state.drain_key.as_deref().unwrap_or_default().as_bytes();
+    if key.is_empty() || !bool::from(key.ct_eq(given)) {
+        let message =
+            format!("only the kubelet drains a replica, by the header {DRAIN_KEY_HEADER}; delete its pod instead");
+        return (StatusCode::FORBIDDEN, message).into_response();
+    }
     state.draining.store(true, Ordering::Relaxed);
     tracing::info!("no new requests; those in progress come to their end");
     let everybody = state.places.acquire_many(state.max_inflight).await;

@@ -20,9 +20,12 @@ use engine::remote::Remote;
 use engine::sglang::Sglang;
 use engine::vllm::Vllm;
 use engine::wire::Server;
+use grpo_auth::{Guard, TokenFile};
+use grpo_contracts::access::Service;
 use grpo_engine_protocol::{AgentState, AgentStatus};
 use http::{HttpState, Limits};
 use metrics::Metrics;
+use pull::PullClient;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
 use reqwest::{Client, Url};
 use std::path::PathBuf;
@@ -51,6 +54,12 @@ pub struct Options {
     /// Told apart from every other process that served at this address.
     pub instance: String,
     pub pace: Pace,
+    /// The folder with this pod's tokens.
+    pub tokens: PathBuf,
+    /// Whether the engine is another agent of this cluster, to which this pod's own token is sent.
+    pub own_token: bool,
+    /// What the kubelet sends with its order to drain, since it has no token; without one none is taken.
+    pub drain_key: Option<String>,
 }
 
 /// Which engine it is, and what is particular to it.
@@ -94,10 +103,11 @@ pub fn new_instance(pod: &str) -> String {
     format!("{pod}-{:x}", began.as_micros())
 }
 
-/// Guards the engine until `shutdown`.
+/// Guards the engine until `shutdown`; callers are let in by `guard`.
 pub async fn serve(
     listener: TcpListener,
     options: Options,
+    guard: Guard,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), AgentError> {
     std::fs::create_dir_all(&options.cache_dir).map_err(|cause| AgentError::CacheDir {
@@ -120,7 +130,7 @@ pub async fn serve(
     let worker = Worker {
         engine: engine.clone(),
         cache: Cache::new(options.cache_dir),
-        client: pull::client()?,
+        client: PullClient::new(TokenFile::in_folder(&options.tokens, Service::Driver))?,
         orders: ordered,
         status,
         draining: draining.clone(),
@@ -133,12 +143,13 @@ pub async fn serve(
         places: Semaphore::new(options.max_inflight.max(1) as usize),
         max_inflight: options.max_inflight.max(1),
         draining,
+        drain_key: options.drain_key,
         limits: options.limits,
         metrics: Metrics::default(),
     };
     let work = tokio::spawn(worker.run());
     let stop = work.abort_handle();
-    let server = axum::serve(listener, http::router(Arc::new(state))).with_graceful_shutdown(shutdown);
+    let server = axum::serve(listener, http::guarded(Arc::new(state), guard)).with_graceful_shutdown(shutdown);
     let outcome = tokio::select! {
         served = server => served.map_err(AgentError::Http),
         _ = work => Err(AgentError::WorkerEnded),
@@ -162,6 +173,9 @@ fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
         .build()?;
     let server = Server {
         client,
+        token: options
+            .own_token
+            .then(|| TokenFile::in_folder(&options.tokens, Service::EngineAgent)),
         url: options.engine.clone(),
         completion_deadline: options.request_deadline,
         answer_bytes: options.limits.answer_bytes,

@@ -1,6 +1,8 @@
 //! `grpo-engine-agent`: the agent of an engine pod as a process.
 
 use clap::{Parser, ValueEnum};
+use grpo_auth::AuthFlags;
+use grpo_contracts::access::{self, Service};
 use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::worker::Pace;
@@ -61,6 +63,17 @@ struct Flags {
     request_seconds: u64,
     #[arg(long, env = "POD_NAME", default_value = "agent")]
     pod_name: String,
+    /// The folder with tokens for the services that the agent calls.
+    #[arg(long, default_value = access::TOKENS)]
+    tokens: PathBuf,
+    /// Send this pod's own token to the engine, which is another agent of this cluster.
+    #[arg(long, conflicts_with = "api_key")]
+    own_token: bool,
+    /// What comes with the kubelet's order to drain.
+    #[arg(long, env = "GRPO_DRAIN_KEY", hide_env_values = true)]
+    drain_key: Option<String>,
+    #[command(flatten)]
+    auth: AuthFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -137,12 +150,17 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         request_deadline: Duration::from_secs(flags.request_seconds),
         instance: new_instance(&flags.pod_name),
         pace: Pace::default(),
+        tokens: flags.tokens,
+        own_token: flags.own_token,
+        drain_key: flags.drain_key,
     };
+    let (guard, keys) = flags.auth.guard(Service::EngineAgent, [])?;
+    tokio::spawn(keys);
     let shutdown = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    Ok(serve(listener, options, shutdown).await?)
+    Ok(serve(listener, options, guard, shutdown).await?)
 }

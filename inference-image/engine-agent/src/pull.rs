@@ -8,6 +8,7 @@ use crate::cache::{BadName, Cache, PARTIAL, checked_name};
 use crate::engine::wire::causes;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use grpo_auth::TokenFile;
 use grpo_engine_protocol::WeightsOrder;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 use reqwest::header::{CONTENT_RANGE, RANGE};
@@ -77,7 +78,7 @@ pub struct Pulled {
 }
 
 /// Brings what `order` describes to local disk. Dropping the future is safe: the next pull resumes.
-pub async fn pull(client: &Client, cache: &Cache, order: &WeightsOrder) -> Result<Pulled, PullError> {
+pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> Result<Pulled, PullError> {
     let folder = cache.folder(&order.version)?;
     fs::create_dir_all(&folder).await.map_err(disk(&folder))?;
     let source = order.source.trim_end_matches('/');
@@ -97,7 +98,7 @@ pub async fn pull(client: &Client, cache: &Cache, order: &WeightsOrder) -> Resul
 
 /// The ordered manifest: from disk if it is there, otherwise from the source.
 async fn manifest(
-    client: &Client,
+    client: &PullClient,
     folder: &Path,
     source: &str,
     order: &WeightsOrder,
@@ -134,7 +135,7 @@ async fn manifest(
 }
 
 /// Brings one file, from wherever its partial copy ends.
-async fn fetch(client: &Client, folder: &Path, url: &str, file: &WeightsFile) -> Result<(), PullError> {
+async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile) -> Result<(), PullError> {
     let expected = file.sha256.to_ascii_lowercase();
     let whole = folder.join(&file.name);
     if let Some((bytes, digest)) = digest_of(&whole).await.map_err(disk(&whole))?
@@ -222,8 +223,8 @@ async fn receive(
     Ok(received)
 }
 
-async fn get(client: &Client, url: &str, from: u64) -> Result<Response, PullError> {
-    let mut call = client.get(url);
+async fn get(client: &PullClient, url: &str, from: u64) -> Result<Response, PullError> {
+    let mut call = client.token.put_on(client.http.get(url));
     if from > 0 {
         call = call.header(RANGE, format!("bytes={from}-"));
     }
@@ -281,12 +282,21 @@ async fn digest_of(path: &Path) -> io::Result<Option<(u64, Sha256)>> {
     }
 }
 
-/// A client for pulling: it gives up on silence, not on size.
-pub fn client() -> reqwest::Result<Client> {
-    Client::builder()
-        .connect_timeout(Duration::from_secs(5))
-        .read_timeout(STALL)
-        .build()
+/// A client for pulling, with this pod's token for drivers. It gives up on silence, not on size.
+#[derive(Clone, Debug)]
+pub struct PullClient {
+    http: Client,
+    token: TokenFile,
+}
+
+impl PullClient {
+    pub fn new(token: TokenFile) -> reqwest::Result<Self> {
+        let http = Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .read_timeout(STALL)
+            .build()?;
+        Ok(Self { http, token })
+    }
 }
 
 pub fn sha256(bytes: &[u8]) -> String {

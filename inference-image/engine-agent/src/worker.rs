@@ -7,9 +7,8 @@
 
 use crate::cache::{BadName, Cache};
 use crate::engine::{Engine, EngineFault, Serving, Weights};
-use crate::pull::{PullError, Pulled, pull};
+use crate::pull::{PullClient, PullError, Pulled, pull};
 use grpo_engine_protocol::{AgentState, AgentStatus, WeightsOrder};
-use reqwest::Client;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +81,7 @@ enum Setback {
 pub struct Worker<E> {
     pub engine: E,
     pub cache: Cache,
-    pub client: Client,
+    pub client: PullClient,
     pub orders: watch::Receiver<Orders>,
     pub status: watch::Sender<AgentStatus>,
     /// The replica is being taken away, or its engine restarted: no new requests.

@@ -6,3 +6,4 @@ mod agent;
 mod engines;
 mod real_vllm;
 mod support;
+mod tokens;

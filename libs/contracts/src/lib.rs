@@ -4,9 +4,11 @@
 //! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`;
 //! * [`live`]: which changes of it a running driver takes over;
 //! * [`names`]: labels, names of claims, field managers, shards of a ledger;
+//! * [`access`]: audiences of tokens and the service accounts that carry them;
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
 //! * [`support`]: the fields that driver and trainer refuse.
 
+pub mod access;
 pub mod exit;
 pub mod live;
 pub mod names;

@@ -15,6 +15,11 @@ pub const NODE: &str = "grpo.dev/node";
 /// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
 pub const STORE: &str = "grpo.dev/store";
 
+/// Pods that carry a SandboxPool's name here may reach its gateway, with a token of its client account.
+pub const SANDBOX_CLIENT: &str = "grpo.dev/sandbox-client";
+/// Pods of namespaces with this label, `true`, may reach our services: they collect metrics.
+pub const METRICS: &str = "grpo.dev/metrics";
+
 /// The field manager under which a driver applies `status.progress`.
 pub const PROGRESS_FIELD_MANAGER: &str = "grpo-driver";
 

@@ -22,6 +22,10 @@ pub enum ErrorCode {
     BadRequest,
     /// 401: sandboxd does not believe the signature: another key, or clocks that differ.
     BadSignature,
+    /// 401: no service-account token, or one that is not valid here; the message says what to send.
+    Unauthenticated,
+    /// 403: the service account may not do this.
+    Forbidden,
     /// 403: `network: None` is not shown to be enforced.
     EgressUnproven,
     /// 404.
@@ -53,8 +57,8 @@ impl ErrorCode {
     pub fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
-            Self::BadSignature => 401,
-            Self::EgressUnproven => 403,
+            Self::BadSignature | Self::Unauthenticated => 401,
+            Self::EgressUnproven | Self::Forbidden => 403,
             Self::NoSuchLease | Self::NoSuchFile | Self::NoSuchExec => 404,
             Self::WrongLease => 409,
             Self::SandboxLost => 410,

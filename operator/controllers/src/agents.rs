@@ -5,14 +5,15 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use grpo_contracts::RunConfig;
+use grpo_auth::TokenFile;
+use grpo_contracts::{RunConfig, access::Service};
 use grpo_engine_protocol::AgentStatus;
 use grpo_operator_core::{
     inference_pool::observation::Statuses,
     pods::{PodFacts, PodState},
 };
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{StatusCode, body::Bytes};
+use hyper::{Request, StatusCode, body::Bytes, header::AUTHORIZATION};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -25,11 +26,17 @@ const AT_ONE_TIME: usize = 64;
 
 /// The way to agents.
 #[derive(Clone, Debug)]
-pub struct Agents(Client<HttpConnector, Empty<Bytes>>);
+pub struct Agents {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    token: TokenFile,
+}
 
 impl Default for Agents {
     fn default() -> Self {
-        Self(Client::builder(TokioExecutor::new()).build_http())
+        Self {
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            token: TokenFile::mounted(Service::EngineAgent),
+        }
     }
 }
 
@@ -58,7 +65,11 @@ impl Agents {
         };
         let uri = format!("http://{host}:{}/agent/v1/status", RunConfig::AGENT_PORT);
         let answer = async {
-            let answer = self.0.get(uri.parse().ok()?).await.ok()?;
+            let mut request = Request::get(uri);
+            if let Some(token) = self.token.header() {
+                request = request.header(AUTHORIZATION, token);
+            }
+            let answer = self.client.request(request.body(Empty::new()).ok()?).await.ok()?;
             (answer.status() == StatusCode::OK).then_some(())?;
             let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await.ok()?;
             serde_json::from_slice(&body.to_bytes()).ok()

@@ -8,8 +8,10 @@ pub const OPERATOR: &str = "grpo-operator";
 pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
 pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
+pub use grpo_contracts::access::account;
 pub use grpo_contracts::names::{
-    ATTEMPT, INFERENCE_POOL, LEASES_PER_SHARD, NODE, RANK, ROLE, RUN, SANDBOX_POOL, STORE, role, store_claim,
+    ATTEMPT, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, NODE, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL, STORE,
+    role, store_claim,
 };
 
 /// Annotation of engine pods: what they were made from.

@@ -1,12 +1,16 @@
 //! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may
 //! lay over them.
 
+use grpo_contracts::access::{self, Service};
 use grpo_crds::common::{EnvVariable, PodOverlay};
 use grpo_crds::sources::ModelSource;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::{Map, Value, json};
 
-use crate::{names::Labels, settings::Settings};
+use crate::{
+    names::{self, Labels},
+    settings::Settings,
+};
 
 /// User, group and volume group of all our processes.
 const USER: i64 = 65532;
@@ -114,6 +118,45 @@ pub fn mount(name: &str, path: &str, read_only: bool) -> Value {
         mount["readOnly"] = json!(true);
     }
     mount
+}
+
+/// Tokens of the pod's account for the services it calls, and their mount. The kubelet keeps them fresh.
+pub fn tokens(services: &[Service]) -> (Value, Value) {
+    let token = |service: &Service| {
+        let audience = service.audience();
+        json!({"serviceAccountToken": {"audience": audience, "expirationSeconds": access::TOKEN_SECONDS, "path": audience}})
+    };
+    let sources: Vec<Value> = services.iter().map(token).collect();
+    (
+        json!({"name": access::TOKENS_VOLUME, "projected": {"sources": sources}}),
+        mount(access::TOKENS_VOLUME, access::TOKENS, true),
+    )
+}
+
+/// The way to the API server, for a pod that asks it for nothing but the cluster's public keys: its account has no
+/// rights.
+pub fn api_server_access() -> (Value, Value) {
+    let name = "api-server";
+    (
+        json!({"name": name, "projected": {"sources": [
+            {"serviceAccountToken": {"expirationSeconds": access::TOKEN_SECONDS, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ]}}),
+        mount(name, access::API_SERVER_ACCESS, true),
+    )
+}
+
+/// Flags that say which accounts of a namespace may call.
+pub fn allow(namespace: &str, accounts: impl IntoIterator<Item = String>) -> Vec<String> {
+    let flags = accounts
+        .into_iter()
+        .map(|account| ["--allow".to_owned(), format!("{namespace}/{account}")]);
+    flags.flatten().collect()
+}
+
+/// Who else may reach each of our services: pods of namespaces that collect metrics.
+pub fn from_metrics() -> Value {
+    json!({"namespaceSelector": {"matchLabels": {names::METRICS: "true"}}})
 }
 
 /// The volume of a model and its mount.

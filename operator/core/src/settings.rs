@@ -36,6 +36,9 @@ pub struct Settings {
     /// another version. Default: they are refused.
     #[arg(long, env = "GRPO_ADMIT_UNSUPPORTED")]
     pub admit_unsupported: bool,
+    /// The operator's own service account, `namespace/name`, which engine agents let ask for their status.
+    #[arg(long, env = "GRPO_OPERATOR_ACCOUNT")]
+    pub account: Option<String>,
     /// RUST_LOG of the processes the operator starts.
     #[arg(long, env = "GRPO_PROCESS_LOG", default_value = "info")]
     pub process_log: String,

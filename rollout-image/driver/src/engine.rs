@@ -16,6 +16,7 @@ use crate::replicas::{Endpoints, Replicas};
 use crate::retry::{Budget, Pauses, Retry};
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
+use grpo_auth::TokenFile;
 use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Prompt, WEIGHTS_HEADER,
     WeightsOrder,
@@ -87,6 +88,7 @@ pub struct Engines {
     model: String,
     http: reqwest::Client,
     budget: Budget,
+    token: Option<TokenFile>,
 }
 
 enum Refused {
@@ -108,7 +110,21 @@ impl Engines {
             model: model.into(),
             http,
             budget,
+            token: None,
         })
+    }
+
+    /// With the token that agents ask for.
+    pub fn with_token(mut self, token: TokenFile) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.token {
+            Some(token) => token.put_on(request),
+            None => request,
+        }
     }
 
     /// Every replica there is now.
@@ -125,7 +141,7 @@ impl Engines {
     }
 
     async fn ask_status(&self, replica: SocketAddr) -> Result<AgentStatus, String> {
-        let request = self.http.get(format!("http://{replica}/agent/v1/status"));
+        let request = self.authorized(self.http.get(format!("http://{replica}/agent/v1/status")));
         let answer = request.timeout(Duration::from_secs(3)).send().await.map_err(brief)?;
         answer.error_for_status().map_err(brief)?.json().await.map_err(brief)
     }
@@ -141,7 +157,8 @@ impl Engines {
     }
 
     async fn put(&self, replica: SocketAddr, what: &str, order: &WeightsOrder) -> Result<(), String> {
-        let request = self.http.put(format!("http://{replica}/agent/v1/{what}")).json(order);
+        let request = self.authorized(self.http.put(format!("http://{replica}/agent/v1/{what}")));
+        let request = request.json(order);
         let answer = request.timeout(Duration::from_secs(5)).send().await.map_err(brief)?;
         answer.error_for_status().map(|_| ()).map_err(brief)
     }
@@ -261,7 +278,7 @@ impl Engines {
             routed_experts_from: ask.experts.as_ref().map(|(_, from)| *from),
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
-        let request = self.http.post(format!("http://{replica}/v1/completions"));
+        let request = self.authorized(self.http.post(format!("http://{replica}/v1/completions")));
         let sent = request.header(WEIGHTS_HEADER, version).json(&body).send().await;
         let answer = sent.map_err(|error| self.rest(replica, brief(error)))?;
         if answer.status().is_success() {
@@ -275,9 +292,14 @@ impl Engines {
             });
         }
         let status = answer.status();
-        match answer.json::<ErrorBody>().await {
+        let words = answer.text().await.unwrap_or_default();
+        match serde_json::from_str::<ErrorBody>(&words) {
             Ok(error) => Err(self.refusal(replica, error)),
-            Err(_) => Err(self.rest(replica, format!("status {status}"))),
+            // The token is not let in, or it is no agent that answers.
+            Err(_) => {
+                let words: String = words.chars().take(1000).collect();
+                Err(self.rest(replica, format!("status {status}: {words}")))
+            }
         }
     }
 

@@ -4,7 +4,9 @@
 //! termination message. Anything else: this attempt failed, the next goes on.
 
 use clap::{Parser, Subcommand};
+use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
+use grpo_contracts::access::{self, Service};
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_driver::config::Settings;
 use grpo_driver::fault::{DriverError, TerminalFault};
@@ -44,9 +46,14 @@ struct Arguments {
     /// Where its packages are.
     #[arg(long, env = "GRPO_GRADER_SITE", default_value = "/opt/grader")]
     grader_site: PathBuf,
+    /// The folder with tokens for the services that the driver calls.
+    #[arg(long, default_value = access::TOKENS)]
+    tokens: PathBuf,
     /// Where the last word goes when the run ends with a fault.
     #[arg(long, default_value = "/dev/termination-log")]
     termination_log: PathBuf,
+    #[command(flatten)]
+    auth: AuthFlags,
     /// Leave status.progress alone; for a driver outside a cluster.
     #[arg(long)]
     no_status: bool,
@@ -151,16 +158,21 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     settings.store.0.clone_from(&arguments.store_mount);
     let store = start::store(&settings)?;
     let metrics = Arc::new(Metrics::default());
+    let (guard, keys) = (arguments.auth)
+        .guard(Service::Driver, serve::callers(config))
+        .map_err(|error| DriverError::Other(format!("checking tokens: {error}")))?;
+    tokio::spawn(keys);
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
     records_server::open_beside(&store, arguments.listen_records).await;
-    let router = serve::router(&store, board.clone(), metrics.clone());
+    let router = guard.before(serve::router(&store, board.clone(), metrics.clone()));
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let process = start::Process {
         attempt: arguments.attempt,
         grader_worker: arguments.grader_worker.clone(),
         grader_site: arguments.grader_site.clone(),
+        tokens: arguments.tokens.clone(),
         changes: live::Source::File {
             path: arguments.config.clone(),
             started_with: Box::new(config.clone()),

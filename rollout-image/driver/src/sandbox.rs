@@ -7,6 +7,7 @@
 
 use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
+use grpo_auth::TokenFile;
 use grpo_sandbox_protocol::{
     Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
     PoolState, Priority, RenewRequest, SandboxCause,
@@ -105,6 +106,7 @@ pub struct Gateway {
     http: reqwest::Client,
     patience: Duration,
     ttl: Duration,
+    token: Option<TokenFile>,
 }
 
 /// A lease that is kept alive for as long as this exists.
@@ -133,7 +135,21 @@ impl Gateway {
             http,
             patience,
             ttl,
+            token: None,
         })
+    }
+
+    /// With the token that the gateway asks for.
+    pub fn with_token(mut self, token: TokenFile) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.token {
+            Some(token) => token.put_on(request),
+            None => request,
+        }
     }
 
     /// Leases a sandbox, waiting in the gateway's queue; `patience` bounds the wait.
@@ -236,7 +252,7 @@ impl Gateway {
         loop {
             tokio::time::sleep(self.ttl / 3).await;
             let request = self.http.post(&url).json(&renew).timeout(self.ttl / 4);
-            match request.send().await {
+            match self.authorized(request).send().await {
                 Ok(answer) if answer.status() == 404 || answer.status() == 410 => return,
                 // Whoever uses the sandbox next finds out; the pause above is the retry.
                 Ok(_) => {}
@@ -268,7 +284,7 @@ impl Gateway {
         let mut away = Retry::new(call.budget.total, PAUSES);
         let mut image = Retry::new(call.budget.total, IMAGE_PAUSES);
         loop {
-            let (last, retry) = match once(request().timeout(call.budget.request)).await {
+            let (last, retry) = match once(self.authorized(request()).timeout(call.budget.request)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Refusal::Final(error)) => return Err(call.error(error)),
                 Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => (refusal, &mut image),
@@ -325,7 +341,7 @@ impl Sandbox {
     /// Gives the sandbox back. If the gateway does not hear of it, the lease ends by itself.
     pub async fn release(self) {
         let request = self.gateway.http.delete(self.url("")).timeout(Duration::from_secs(10));
-        if let Err(error) = request.send().await {
+        if let Err(error) = self.gateway.authorized(request).send().await {
             tracing::debug!(lease = %self.lease.id, %error, "releasing");
         }
     }
@@ -437,6 +453,10 @@ async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
         return Ok(bytes);
     }
     match serde_json::from_slice::<ErrorBody>(&bytes) {
+        // A token may be replaced, and its account allowed, in the next moment.
+        Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => {
+            Err(Refusal::Again(body))
+        }
         Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
         Ok(body) => Err(Refusal::Final(body)),
         Err(_) => Err(Refusal::Away(format!("status {status}"))),

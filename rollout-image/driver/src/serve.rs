@@ -6,6 +6,10 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use grpo_auth::AllowedAccount;
+use grpo_contracts::RunConfig;
+use grpo_contracts::access::account;
+use grpo_crds::inference_pool::ExternalWeights;
 use grpo_records::RunStore;
 use std::sync::Arc;
 
@@ -15,6 +19,19 @@ mod weights;
 struct Shown {
     board: Board,
     metrics: Arc<Metrics>,
+}
+
+/// The accounts that may pull the run's weights: those of its engines. Agents behind a proxy pool of the run's are of
+/// pools that the run does not name.
+pub fn callers(config: &RunConfig) -> Vec<AllowedAccount> {
+    let inference = &config.spec.inference;
+    let pool = inference.pool_ref.as_ref().map_or(&config.name, |pool| &pool.name);
+    let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
+    let passes_on = external.is_some_and(|engine| engine.weights == ExternalWeights::Agent);
+    let others = passes_on.then(|| account::engines("*"));
+    let names = [account::engines(pool)].into_iter().chain(others);
+    let allowed = names.map(|name| format!("{}/{name}", config.namespace).parse());
+    allowed.filter_map(Result::ok).collect()
 }
 
 /// `/healthz`, `/metrics`, `/v1/progress`, `/weights/<version>/<file>`.

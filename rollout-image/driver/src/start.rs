@@ -21,6 +21,8 @@ use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
+use grpo_auth::TokenFile;
+use grpo_contracts::access::Service;
 use grpo_crds::grpo_run::Resume;
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
@@ -35,6 +37,8 @@ pub struct Process {
     pub attempt: u32,
     pub grader_worker: PathBuf,
     pub grader_site: PathBuf,
+    /// The folder with this pod's tokens.
+    pub tokens: PathBuf,
     /// Where changes of the run are found while it runs.
     pub changes: live::Source,
 }
@@ -74,8 +78,11 @@ pub async fn run(
     let patience = settings.patience;
     let gateway =
         Gateway::new(&settings.gateway, &settings.name, patience.gateway, patience.lease_ttl).map_err(http)?;
+    let gateway = gateway.with_token(TokenFile::in_folder(&process.tokens, Service::Gateway));
     let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
+    let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
+    let trainer = trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer));
     let grader = Grader::new(
         gateway.clone(),
         GraderWorker::new(&process.grader_worker, &process.grader_site),

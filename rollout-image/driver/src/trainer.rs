@@ -4,6 +4,7 @@
 //! it does gives the whole time back, and a step that runs takes as long as the trainer's own deadlines let it.
 
 use crate::fault::{DriverError, TerminalFault};
+use grpo_auth::TokenFile;
 use crate::retry::{Pauses, Retry};
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
@@ -23,6 +24,7 @@ pub struct TrainerClient {
     url: String,
     http: reqwest::Client,
     patience: Duration,
+    token: Option<TokenFile>,
 }
 
 /// What is seen of a trainer's progress: attempt, phase and step.
@@ -49,18 +51,28 @@ impl TrainerClient {
             url: url.into().trim_end_matches('/').to_owned(),
             http,
             patience,
+            token: None,
         })
+    }
+
+    /// With the token that the trainer asks for.
+    pub fn with_token(mut self, token: TokenFile) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
+        let request = match &self.token {
+            Some(token) => token.put_on(request),
+            None => request,
+        };
+        request.send().await.map_err(|e| e.to_string())
     }
 
     /// What the trainer says of itself; nothing while it does not answer.
     pub async fn state(&self) -> Result<TrainerState, String> {
         let request = self.http.get(format!("{}/v1/state", self.url));
-        let answer = request
-            .timeout(Duration::from_secs(5))
-            .send()
-            .await
-            .map_err(|e| e.to_string())?;
-        let answer = answer.error_for_status().map_err(|e| e.to_string())?;
+        let answer = successful(self.send(request.timeout(Duration::from_secs(5))).await?).await?;
         answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
     }
 
@@ -156,11 +168,7 @@ impl TrainerClient {
 
     async fn put(&self, k: u32, request: &StepRequest) -> Result<(), String> {
         let put = self.http.put(format!("{}/v1/steps/{k}", self.url)).json(request);
-        let answer = put
-            .timeout(Duration::from_secs(10))
-            .send()
-            .await
-            .map_err(|e| e.to_string())?;
+        let answer = self.send(put.timeout(Duration::from_secs(10))).await?;
         match answer.status() {
             status if status.is_success() => Ok(()),
             // The state has moved on since it was asked for; the next look tells.
@@ -176,12 +184,10 @@ impl TrainerClient {
         let request = self
             .http
             .get(format!("{}/v1/steps/{k}?waitSeconds={POLL_SECONDS}", self.url));
-        let answer = request
-            .timeout(Duration::from_secs(POLL_SECONDS + 10))
-            .send()
-            .await
-            .map_err(|e| e.to_string())?;
-        let answer = answer.error_for_status().map_err(|e| e.to_string())?;
+        let answer = self
+            .send(request.timeout(Duration::from_secs(POLL_SECONDS + 10)))
+            .await?;
+        let answer = successful(answer).await?;
         answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
     }
 
@@ -213,6 +219,18 @@ fn see(state: &TrainerState, last_seen: &mut Option<Seen>, retry: &mut Retry) {
         tracing::info!(attempt = state.attempt, step = state.step, phase = ?state.phase, "trainer");
         *last_seen = Some(now);
         retry.progress();
+    }
+}
+
+/// The answer if it is a success; the trainer's own words if not.
+async fn successful(answer: reqwest::Response) -> Result<reqwest::Response, String> {
+    match answer.status() {
+        status if status.is_success() => Ok(answer),
+        status => {
+            let words = answer.text().await.unwrap_or_default();
+            let words: String = words.chars().take(1000).collect();
+            Err(format!("the trainer answers {status}: {words}"))
+        }
     }
 }
 

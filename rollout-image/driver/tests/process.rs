@@ -1,7 +1,9 @@
 //! The driver as a process: killed in the middle, started again, and how it ends.
 
 use crate::world::{self, World};
+use grpo_auth::{LocalIssuer, ServiceAccount};
 use grpo_contracts::RunConfig;
+use grpo_contracts::access::Service;
 use grpo_records::{EpisodeScope, paths};
 use serde_json::json;
 use std::collections::HashMap;
@@ -51,19 +53,21 @@ struct Driver(Child);
 
 impl Driver {
     fn start(world: &World, config: &PathBuf, attempt: u32) -> Self {
+        Self::start_at(world, config, attempt, "127.0.0.1:0", &LocalIssuer::new().unwrap())
+    }
+
+    fn start_at(world: &World, config: &PathBuf, attempt: u32, listen: &str, issuer: &LocalIssuer) -> Self {
+        let keys = world.mount.path().join("issuer.json");
+        std::fs::write(&keys, issuer.file()).unwrap();
         let log = std::fs::File::create(world.mount.path().join(format!("driver-{attempt}.log"))).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_grpo-driver"))
             .arg("--config")
             .arg(config)
             .arg("--store-mount")
             .arg(world.mount.path())
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--no-status",
-                "--attempt",
-                &attempt.to_string(),
-            ])
+            .args(["--listen", listen, "--no-status", "--attempt", &attempt.to_string()])
+            .arg("--issuer-file")
+            .arg(keys)
             .arg("--grader-worker")
             .arg(world::grader_worker())
             .arg("--grader-site")
@@ -219,4 +223,53 @@ async fn a_driver_that_is_told_to_stop_stops_at_once() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(5), driver.ended()).await;
     assert_eq!(ended.unwrap(), Some(143));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_and_progress_are_for_the_engines_of_the_run_only() {
+    let world = World::new(1).await;
+    *world.trainer.away_for.lock().unwrap() = u32::MAX;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let (issuer, listen) = (LocalIssuer::new().unwrap(), format!("127.0.0.1:{port}"));
+    let _driver = Driver::start_at(&world, &config(&world, 1), 1, &listen, &issuer);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ask = async |path: &str, token: &str| {
+        let answer = http
+            .get(format!("http://{listen}{path}"))
+            .bearer_auth(token)
+            .send()
+            .await;
+        answer.map_or(0, |answer| answer.status().as_u16())
+    };
+    while ask("/healthz", "").await != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    std::fs::remove_file(world.mount.path().join("issuer.json")).unwrap();
+    let engines = ServiceAccount::new("ns", "p-engines");
+    let until = |account: &ServiceAccount, audience: &str, end| issuer.token_until(account, audience, end).unwrap();
+    let audience = Service::Driver.audience();
+    let (past, later) = (
+        SystemTime::now() - Duration::from_secs(60),
+        SystemTime::now() + Duration::from_secs(60),
+    );
+    let forged = LocalIssuer::new().unwrap().token(&engines, Service::Driver).unwrap();
+    let file = "/weights/a-v0/manifest.json";
+    for (token, wanted) in [
+        (String::new(), 401),
+        (forged, 401),
+        (until(&engines, "engine-agent.grpo.dev", later), 401),
+        (until(&engines, audience, past), 401),
+        (until(&ServiceAccount::new("ns", "other-engines"), audience, later), 403),
+        (until(&ServiceAccount::new("other", "p-engines"), audience, later), 403),
+        (until(&engines, audience, later), 200),
+    ] {
+        for path in [file, "/v1/progress"] {
+            assert_eq!(ask(path, &token).await, wanted, "{path} with {token}");
+        }
+    }
+    assert_eq!(ask("/metrics", "").await, 200);
 }

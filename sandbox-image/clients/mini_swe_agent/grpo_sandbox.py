@@ -72,6 +72,8 @@ class SandboxPoolConfig:
     """May be named by the first command instead."""
     gateway: str = dataclasses.field(default_factory=lambda: os.getenv("GRPO_GATEWAY_URL", ""))
     """Address of the pool's gateway; default: GRPO_GATEWAY_URL."""
+    token_file: str = dataclasses.field(default_factory=lambda: os.getenv("GRPO_GATEWAY_TOKEN_FILE", ""))
+    """File with a service-account token for the gateway, read with every call: the kubelet replaces it. Default: GRPO_GATEWAY_TOKEN_FILE."""
     run: str = "mini-swe-agent"
     """Whose turn in the queue it is."""
     cwd: str = "/"
@@ -98,9 +100,10 @@ class SandboxPoolConfig:
 class Gateway:
     """Calls to the gateway, each made until it is answered."""
 
-    def __init__(self, url, patience):
+    def __init__(self, url, patience, token_file=""):
         self.url = url.rstrip("/")
         self.patience = patience
+        self.token_file = token_file
         # The gateway is in the cluster: no proxy leads there.
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -109,6 +112,9 @@ class Gateway:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, method=method)
         request.add_header("content-type", "application/json")
+        if self.token_file:
+            with open(self.token_file) as file:
+                request.add_header("authorization", "Bearer " + file.read().strip())
         try:
             with self.opener.open(request, timeout=timeout) as answer:
                 status, text = answer.status, answer.read()
@@ -180,7 +186,7 @@ class SandboxPoolEnvironment:
         self.config = config_class(**{name: value for name, value in kwargs.items() if name in known})
         if not self.config.gateway:
             raise ValueError("environment.gateway (or GRPO_GATEWAY_URL) must name the pool's gateway, http://<pool>-gateway:8080")
-        self.gateway = Gateway(self.config.gateway, self.config.patience)
+        self.gateway = Gateway(self.config.gateway, self.config.patience, self.config.token_file)
         self.lease = None
         if self.config.image:
             self._take_sandbox()

@@ -1,5 +1,6 @@
 //! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
 
+mod ownership;
 mod work;
 
 use std::sync::{Arc, PoisonError};
@@ -12,6 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
+use grpo_auth::Guard;
 use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -19,6 +21,7 @@ use serde_json::Value;
 use crate::core::{Core, lease, now};
 use crate::index::ActiveLease;
 use crate::metrics::Around;
+use ownership::CallersRun;
 
 /// Longest anybody may wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
@@ -29,7 +32,13 @@ const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
 
-/// Everything that is served.
+/// Everything that is served, to callers with a token for the gateway.
+pub fn guarded(core: Arc<Core>, guard: Guard) -> Router {
+    let owned = middleware::from_fn_with_state(core.clone(), ownership::check);
+    guard.open_at(crate::openapi::PATH).before(router(core).layer(owned))
+}
+
+/// Everything that is served, without the check of tokens.
 pub fn router(core: Arc<Core>) -> Router {
     let own = own(core.clone())
         .merge(crate::openapi::router())
@@ -150,8 +159,9 @@ fn is_name(text: &str) -> bool {
         && text.trim() == text
 }
 
-async fn take(State(core): Shared, body: Bytes) -> Result<Response, Refused> {
+async fn take(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<Response, Refused> {
     let mut request: LeaseRequest = parse(&body)?;
+    caller.may_act_for(&request.run)?;
     for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
         if !is_name(text) {
             let message =
@@ -208,8 +218,9 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     Ok(Json(lease(&held(&core, &id)?)).into_response())
 }
 
-async fn demand(State(core): Shared, body: Bytes) -> Result<StatusCode, Refused> {
+async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<StatusCode, Refused> {
     let demand: Demand = parse(&body)?;
+    caller.may_act_for(&demand.run)?;
     if demand.run.is_empty() || demand.run.len() > MAX_NAME {
         return Err(bad(format!("run must have 1 to {MAX_NAME} bytes")));
     }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use grpo_auth::AuthFlags;
+use grpo_contracts::access::Service;
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::core::prefetch::keep_prefetching;
@@ -44,6 +46,8 @@ struct Arguments {
     ledger: Vec<String>,
     #[arg(long, default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    #[command(flatten)]
+    auth: AuthFlags,
 }
 
 #[tokio::main]
@@ -71,6 +75,9 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .try_into()
         .map_err(|_| format!("{} must hold 32 bytes", arguments.key_file.display()))?;
     let signer = Signer::from_seed(&seed);
+    let guarded = arguments.auth.guard(Service::Gateway, []);
+    let (guard, keys) = guarded.map_err(|e| format!("checking tokens: {e}"))?;
+    tokio::spawn(keys);
     let client = kube::Client::try_default()
         .await
         .map_err(|e| format!("reaching the API server: {e}"))?;
@@ -101,9 +108,10 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "serving");
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;
-    let server = axum::serve(listener, grpo_gateway::http::router(core.clone())).with_graceful_shutdown(async move {
-        terminate.recv().await;
-    });
+    let server =
+        axum::serve(listener, grpo_gateway::http::guarded(core.clone(), guard)).with_graceful_shutdown(async move {
+            terminate.recv().await;
+        });
     tokio::select! {
         served = server => {
             let _ = tokio::time::timeout(SETTLE, core.settle()).await;

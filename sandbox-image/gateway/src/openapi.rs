@@ -51,7 +51,13 @@ pub fn document() -> Value {
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": types.take_definitions(true)},
+        "components": {
+            "schemas": types.take_definitions(true),
+            "securitySchemes": {"serviceAccountToken": {
+                "type": "http", "scheme": "bearer", "bearerFormat": "JWT",
+                "description": "A service-account token for the audience gateway.grpo.dev.",
+            }},
+        },
     });
     bound_integers(&mut document);
     document
@@ -166,6 +172,9 @@ impl Operation {
     }
 
     fn told(mut self, types: &mut SchemaGenerator) -> Value {
+        if self.path.starts_with("/v1/") {
+            self.errors.extend([ErrorCode::Unauthenticated, ErrorCode::Forbidden]);
+        }
         let mut by_status: BTreeMap<u16, Vec<String>> = BTreeMap::new();
         for code in &self.errors {
             by_status.entry(code.status()).or_default().push(format!("{code:?}"));
@@ -177,6 +186,9 @@ impl Operation {
             self.answers.insert(status.to_string(), answer);
         }
         let mut told = json!({"operationId": self.id, "summary": self.summary, "responses": self.answers});
+        if self.path.starts_with("/v1/") {
+            told["security"] = json!([{"serviceAccountToken": []}]);
+        }
         if !self.parameters.is_empty() {
             told["parameters"] = Value::Array(self.parameters);
         }

@@ -6,4 +6,5 @@
 mod lease_rate;
 mod ledger;
 mod played;
+mod tokens;
 mod work;

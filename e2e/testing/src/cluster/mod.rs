@@ -1,7 +1,9 @@
-//! Talking to a cluster: connecting, applying runs, waiting for states, copying a run's store out.
+//! Talking to a cluster: connecting, applying runs, waiting for states, copying a run's store out, tokens for
+//! services.
 
 pub mod manifest;
 pub mod store;
+pub mod token;
 pub mod wait;
 
 use kube::Client;

@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use grpo_auth::TokenFile;
 use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER};
 use reqwest::{Client, RequestBuilder, Url};
 use serde::Deserialize;
@@ -50,6 +51,8 @@ impl IntoResponse for Answered {
 #[derive(Clone, Debug)]
 pub struct Server {
     pub client: Client,
+    /// This pod's own token, for another agent of the cluster.
+    pub token: Option<TokenFile>,
     pub url: Url,
     /// For one completion, from first byte to last.
     pub completion_deadline: Duration,
@@ -62,10 +65,21 @@ impl Server {
         at(&self.url, path)
     }
 
+    fn authorized(&self, call: RequestBuilder) -> RequestBuilder {
+        match &self.token {
+            Some(token) => token.put_on(call),
+            None => call,
+        }
+    }
+
     /// A short question, with an answer in JSON.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineFault> {
         let url = self.at(path);
-        ask(self.client.get(url.clone()).timeout(STATE_DEADLINE), &url).await
+        ask(
+            self.authorized(self.client.get(url.clone()).timeout(STATE_DEADLINE)),
+            &url,
+        )
+        .await
     }
 
     /// Tells it something; what it answers has to be a success and is not looked at.
@@ -81,7 +95,7 @@ impl Server {
             url: url.to_string(),
             cause: causes(&error),
         };
-        let answer = call.send().await.map_err(unreachable)?;
+        let answer = self.authorized(call).send().await.map_err(unreachable)?;
         let status = answer.status();
         let content_type = answer.headers().get(header::CONTENT_TYPE).cloned();
         let mut body = Vec::new();

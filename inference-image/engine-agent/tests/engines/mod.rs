@@ -4,9 +4,11 @@ mod sglang;
 mod vllm;
 
 use crate::support::fake::{Fake, experts};
-use crate::support::{Agent, Source, engine, model_of};
+use crate::support::{Agent, DRAIN_KEY, Source, driver, engine, model_of};
+use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
 use grpo_engine_agent::engine::openai::Probe;
+use grpo_engine_agent::http::DRAIN_KEY_HEADER;
 use grpo_engine_protocol::completion::Prompt;
 use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode};
 use serde_json::{Value, json};
@@ -101,7 +103,8 @@ async fn orders_for_another_agent_are_passed_on_to_it() {
     let base = model_of(1);
     let engine = engine::start(engine::options(base.path())).await;
     let far = Agent::before(&engine.url).await;
-    let near = Agent::guarding(Kind::Agent, &far.url, None, 16).await;
+    let token = far.issuer.token(&driver(), Service::EngineAgent).unwrap();
+    let near = Agent::guarding(Kind::Agent, &far.url, Some(&token), 16).await;
     near.wait_until_serving("base").await;
     let source = Source::start().await;
     let (order, tensors) = source.publish("a-v1", 2);
@@ -151,6 +154,26 @@ async fn an_external_server_serves_when_it_has_passed_the_probe_and_says_what_it
     assert!(status.message.unwrap().contains("Frozen"));
 }
 
+async fn drain(agent: &Agent, key: &str) -> u16 {
+    let call = agent.client.get(format!("{}/agent/v1/drain", agent.url));
+    call.header(DRAIN_KEY_HEADER, key)
+        .send()
+        .await
+        .unwrap()
+        .status()
+        .as_u16()
+}
+
+#[tokio::test]
+async fn only_the_kubelet_drains_a_replica() {
+    let agent = before(vllm(), &Fake::vllm().await).await;
+    agent.wait_until_serving("base").await;
+    assert_eq!(agent.get("/agent/v1/drain").await.status(), 403);
+    assert_eq!(drain(&agent, "").await, 403);
+    assert_eq!(drain(&agent, "key of other tests").await, 403);
+    assert_eq!(agent.get("/readyz").await.status(), 200);
+}
+
 #[tokio::test]
 async fn draining_waits_for_what_runs_and_lets_nobody_in() {
     let fake = Fake::vllm().await;
@@ -159,7 +182,7 @@ async fn draining_waits_for_what_runs_and_lets_nobody_in() {
     let running = held_row(&fake, &agent).await;
     let drain = {
         let agent = agent.clone();
-        tokio::spawn(async move { agent.get("/agent/v1/drain").await.status() })
+        tokio::spawn(async move { drain(&agent, DRAIN_KEY).await })
     };
     while agent.get("/readyz").await.status() != 503 {
         tokio::task::yield_now().await;

@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::StreamExt;
+use grpo_auth::{LocalIssuer, ServiceAccount};
+use grpo_contracts::access::Service;
 use grpo_engine::model::Model;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::pull::sha256;
@@ -37,10 +39,26 @@ pub fn model_of(seed: u64) -> TempDir {
     dir
 }
 
+/// The account that agents of these tests let in.
+pub fn driver() -> ServiceAccount {
+    ServiceAccount::new("team", "demo-driver")
+}
+
+/// A client that sends a token with every call.
+pub fn bearing(token: &str) -> Client {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+    Client::builder().default_headers(headers).no_proxy().build().unwrap()
+}
+
+pub const DRAIN_KEY: &str = "key of these tests";
+
 #[derive(Clone)]
 pub struct Agent {
     pub url: String,
+    /// Bears a driver's token.
     pub client: Client,
+    pub issuer: Arc<LocalIssuer>,
     /// For one thing to come about.
     patience: Duration,
     cache: Arc<TempDir>,
@@ -85,11 +103,17 @@ impl Agent {
                 longest_pause: Duration::from_millis(200),
                 load_deadline: patience,
             },
+            tokens: cache.path().join("tokens"),
+            own_token: false,
+            drain_key: Some(DRAIN_KEY.to_owned()),
         };
-        tokio::spawn(serve(listener, options, std::future::pending()));
+        let issuer = LocalIssuer::new().unwrap();
+        let guard = issuer.guard(Service::EngineAgent, &[driver()]);
+        tokio::spawn(serve(listener, options, guard, std::future::pending()));
         Self {
             url,
-            client: Client::new(),
+            client: bearing(&issuer.token(&driver(), Service::EngineAgent).unwrap()),
+            issuer: Arc::new(issuer),
             patience,
             cache: Arc::new(cache),
         }

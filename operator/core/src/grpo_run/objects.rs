@@ -8,6 +8,7 @@ use grpo_crds::{
 };
 use k8s_openapi::api::{
     core::v1::{ConfigMap, LocalObjectReference, PersistentVolumeClaim, Service, ServiceAccount},
+    networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
 };
 use kube::Resource;
@@ -17,7 +18,8 @@ use super::observation::RunObservation;
 use crate::{
     admission::Gate,
     desired_object::{DesiredObject, Owner},
-    names::{self, Labels, labels, role},
+    names::{self, Labels, account, labels, role},
+    pod_parts::from_metrics,
 };
 
 /// Port of the collectives' rendezvous.
@@ -30,7 +32,10 @@ pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32)
     objects.extend(volume(run, owner));
     objects.extend(driver_rights(owner));
     objects.push(driver_service(owner, driver_attempt));
+    objects.push(callers_reach_the_driver(run, owner));
     if run.spec.mode.needs_trainer() {
+        objects.push(trainer_account(owner));
+        objects.push(callers_reach_the_trainer(owner));
         objects.extend(trainer_services(owner, trainer_attempt));
     }
     objects.extend(pools(run, owner));
@@ -93,6 +98,59 @@ fn driver_rights(owner: &Owner) -> [DesiredObject; 3] {
             }),
         ),
     ]
+}
+
+/// Has no rights: the trainer asks the API server for nothing but the cluster's public keys, which every account may
+/// read.
+fn trainer_account(owner: &Owner) -> DesiredObject {
+    owner.object::<ServiceAccount>(
+        account::trainer(&owner.name),
+        &of_role(owner, role::TRAINER),
+        json!({"automountServiceAccountToken": false}),
+    )
+}
+
+/// The driver is reached by the engines of its run, which pull weights. Behind a proxy pool these are of another pool.
+fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
+    let inference = &run.spec.inference;
+    let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
+    let mut engines = json!({names::ROLE: role::ENGINE});
+    if external.is_none() {
+        let pool = inference.pool_ref.as_ref().map_or(&owner.name, |pool| &pool.name);
+        engines[names::INFERENCE_POOL] = json!(pool);
+    }
+    owner.object::<NetworkPolicy>(
+        names::driver(&owner.name),
+        &of_role(owner, role::DRIVER),
+        json!({"spec": {
+            "podSelector": {"matchLabels": {names::RUN: owner.name, names::ROLE: role::DRIVER}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": engines}}, from_metrics()],
+                "ports": [{"protocol": "TCP", "port": RunConfig::DRIVER_PORT}],
+            }],
+        }}),
+    )
+}
+
+/// The trainer is reached by the driver; its ranks reach each other on every port, since collectives choose theirs.
+fn callers_reach_the_trainer(owner: &Owner) -> DesiredObject {
+    let of = |role: &str| json!({"podSelector": {"matchLabels": {names::RUN: owner.name, names::ROLE: role}}});
+    owner.object::<NetworkPolicy>(
+        names::trainer(&owner.name),
+        &of_role(owner, role::TRAINER),
+        json!({"spec": {
+            "podSelector": {"matchLabels": {names::RUN: owner.name, names::ROLE: role::TRAINER}},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [of(role::TRAINER)]},
+                {
+                    "from": [of(role::DRIVER), from_metrics()],
+                    "ports": [{"protocol": "TCP", "port": RunConfig::TRAINER_PORT}],
+                },
+            ],
+        }}),
+    )
 }
 
 fn driver_service(owner: &Owner, attempt: u32) -> DesiredObject {

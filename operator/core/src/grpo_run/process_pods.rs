@@ -3,7 +3,7 @@
 //! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
-use grpo_contracts::{RunConfig, names::store_claim_of};
+use grpo_contracts::{RunConfig, access::Service, names::store_claim_of};
 use grpo_crds::grpo_run::{AttemptStatus, Trainer};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -15,10 +15,10 @@ use super::{
 use crate::{
     desired_object::{DesiredObject, Owner},
     digest::digest,
-    names::{self, labels, role},
+    names::{self, account, labels, role},
     pod_parts::{
-        claim_volume, container_security, environment, image_volume, lay_over, model, mount, pod_security, resources,
-        scratch_volume,
+        api_server_access, claim_volume, container_security, environment, image_volume, lay_over, model, mount,
+        pod_security, resources, scratch_volume, tokens,
     },
     settings::Settings,
 };
@@ -31,6 +31,9 @@ const START_PERIOD: u64 = 2;
 /// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no
 /// operator.
 const START_MARGIN: u64 = 600;
+
+/// Services that the driver has a token for.
+const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, Service::EngineAgent];
 
 /// The driver of an attempt.
 pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> DesiredObject {
@@ -47,6 +50,9 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(volume);
         mounts.push(mount(&name, &dataset.path, true));
     }
+    let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
+    volumes.push(volume);
+    mounts.push(at);
     let mut spec = group_pod_spec(seen, volumes);
     spec["serviceAccountName"] = json!(names::driver(&seen.owner.name));
     spec["automountServiceAccountToken"] = json!(true);
@@ -82,7 +88,12 @@ pub fn trainer(
         mounts.push(mount("shm", "/dev/shm", false));
     }
     let hosts = names::trainer_hosts(&seen.owner.name, attempt);
+    // For the cluster's public keys, with which it checks the driver's token.
+    let (volume, at) = api_server_access();
+    volumes.push(volume);
+    mounts.push(at);
     let mut spec = group_pod_spec(seen, volumes);
+    spec["serviceAccountName"] = json!(account::trainer(&seen.owner.name));
     spec["automountServiceAccountToken"] = json!(false);
     spec["hostname"] = json!(names::group_pod(&seen.owner.name, role::TRAINER, attempt, node));
     spec["subdomain"] = json!(hosts);

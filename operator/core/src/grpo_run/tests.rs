@@ -160,6 +160,9 @@ fn a_new_run_is_given_everything_the_contract_names() {
             "Role/demo-driver",
             "RoleBinding/demo-driver",
             "Service/demo-driver",
+            "NetworkPolicy/demo-driver",
+            "ServiceAccount/demo-trainer",
+            "NetworkPolicy/demo-trainer",
             "Service/demo-trainer-1",
             "Service/demo-trainer",
             "InferencePool/demo",
@@ -209,7 +212,8 @@ fn the_driver_finds_its_config_store_model_and_datasets() {
         .iter()
         .map(|mount| mount["mountPath"].as_str().unwrap())
         .collect();
-    assert_eq!(mounts, ["/etc/grpo", "/store", "/tmp", "/model", "/datasets/0"]);
+    let tokens = "/var/run/secrets/grpo.dev/tokens";
+    assert_eq!(mounts, ["/etc/grpo", "/store", "/tmp", "/model", "/datasets/0", tokens]);
     let volumes = spec["volumes"].as_array().unwrap();
     assert_eq!(volumes[3]["image"]["reference"], "grpo.dev/demo/model:1");
     assert_eq!(volumes[4]["image"]["reference"], "grpo.dev/demo/tasks:1");
@@ -223,6 +227,52 @@ fn the_driver_finds_its_config_store_model_and_datasets() {
         (config.uid.as_str(), config.store_path.as_str()),
         ("uid-1", "team/demo")
     );
+}
+
+#[test]
+fn the_driver_has_a_token_for_each_service_it_calls_and_the_trainer_for_none() {
+    let decision = decided(&new_demo());
+    let audiences = |pod: &str| {
+        let volumes = created(&decision, pod)["spec"]["volumes"].clone();
+        let sources = volumes
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|volume| volume["projected"]["sources"].as_array());
+        let tokens = sources.flatten().filter_map(|source| source.get("serviceAccountToken"));
+        tokens
+            .map(|token| token["audience"].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let of = |audience: &str| Some(audience.to_owned());
+    assert_eq!(
+        audiences("demo-driver-1-0"),
+        ["gateway.grpo.dev", "trainer.grpo.dev", "engine-agent.grpo.dev"].map(of)
+    );
+    // The API server's own audience: for the cluster's public keys.
+    assert_eq!(audiences("demo-trainer-1-0"), [None]);
+}
+
+#[test]
+fn driver_and_trainer_are_reached_by_those_of_their_run_only() {
+    let decision = decided(&new_demo());
+    let ingress = |name: &str| find(&decision.objects, "NetworkPolicy", name)["spec"]["ingress"].clone();
+    let driver = ingress("demo-driver");
+    assert_eq!(
+        driver[0]["from"][0]["podSelector"]["matchLabels"],
+        json!({"grpo.dev/role": "engine", "grpo.dev/inference-pool": "demo"})
+    );
+    assert_eq!(driver[0]["ports"], json!([{"protocol": "TCP", "port": 8070}]));
+    let trainer = ingress("demo-trainer");
+    assert_eq!(
+        trainer[0],
+        json!({"from": [{"podSelector": {"matchLabels": {"grpo.dev/run": "demo", "grpo.dev/role": "trainer"}}}]})
+    );
+    assert_eq!(
+        trainer[1]["from"][0]["podSelector"]["matchLabels"],
+        json!({"grpo.dev/run": "demo", "grpo.dev/role": "driver"})
+    );
+    assert_eq!(trainer[1]["ports"], json!([{"protocol": "TCP", "port": 8090}]));
 }
 
 #[test]
@@ -250,6 +300,7 @@ fn trainer_pods_get_the_environment_of_torchrun() {
     assert_eq!(pod["spec"]["subdomain"], "demo-trainer-1");
     assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "8");
     assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+    assert_eq!(pod["spec"]["serviceAccountName"], "demo-trainer");
 }
 
 /// The first trainer pod of the demo with `trainer` laid over its own.

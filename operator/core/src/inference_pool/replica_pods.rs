@@ -10,7 +10,7 @@
 //! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
 //! the replica is made again.
 
-use grpo_contracts::RunConfig;
+use grpo_contracts::{RunConfig, access::Service};
 use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -25,9 +25,10 @@ use crate::{
     admission::Gate,
     desired_object::DesiredObject,
     digest::digest,
-    names,
+    names::{self, account},
     pod_parts::{
-        claim_volume, container_security, environment, lay_over, model, mount, pod_security, resources, scratch_volume,
+        allow, api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
+        resources, scratch_volume, tokens,
     },
     settings::Settings,
 };
@@ -38,6 +39,8 @@ const CACHE: &str = "/cache";
 const MODEL_CACHE: &str = "/model-cache";
 /// What an engine may take to end once it has nothing to do any more.
 const ENDING_SECONDS: u64 = 30;
+/// The agent's variable for [`drain_key`].
+const DRAIN_KEY: &str = "GRPO_DRAIN_KEY";
 /// How often it is asked whether an engine answers, while it starts and after that.
 const STARTUP_PERIOD: u64 = 10;
 const LIVENESS_PERIOD: u64 = 10;
@@ -64,6 +67,7 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
     let mut spec = json!({
         "restartPolicy": if engine.nodes() > 1 { "Never" } else { "Always" },
         "enableServiceLinks": false,
+        "serviceAccountName": account::engines(&seen.owner.name),
         "automountServiceAccountToken": false,
         "terminationGracePeriodSeconds": grace_seconds(seen),
         "hostname": name,
@@ -73,13 +77,13 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
     match (&engine.external, &engine.embedded) {
         (Some(external), _) => {
             spec["volumes"] = json!([scratch_volume("cache"), scratch_volume("tmp")]);
-            spec["containers"] = json!([external_agent(external, settings, attempt)]);
+            spec["containers"] = json!([external_agent(seen, external, settings, attempt)]);
         }
         (None, Some(_)) => {
             let (container, volumes) = embedded_engine(seen, settings, attempt);
             let flags = ["--engine".to_owned(), format!("http://127.0.0.1:{ENGINE_PORT}")];
             spec["volumes"] = json!(volumes);
-            spec["containers"] = json!([container, agent(settings, attempt, &flags, Vec::new())]);
+            spec["containers"] = json!([container, agent(seen, settings, attempt, &flags, Vec::new())]);
         }
         (None, None) => {
             let leader = format!(
@@ -92,12 +96,19 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
             spec["volumes"] = json!(volumes);
             spec["containers"] = json!([container]);
             if node == 0 {
-                let mut agent = agent(settings, attempt, &flags_of_served(seen), Vec::new());
+                let key = json!({"name": DRAIN_KEY, "value": drain_key(seen)});
+                let mut agent = agent(seen, settings, attempt, &flags_of_served(seen), vec![key]);
                 // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while
                 // it drains.
                 agent["restartPolicy"] = json!("Always");
                 spec["initContainers"] = json!([agent]);
             }
+        }
+    }
+    if node == 0 {
+        let (tokens, access) = agent_access();
+        if let Some(volumes) = spec["volumes"].as_array_mut() {
+            volumes.extend([tokens.0, access.0]);
         }
     }
     let mut labels = pool_labels(seen);
@@ -139,10 +150,41 @@ fn flags_of_served(seen: &InferencePoolObservation) -> Vec<String> {
     flags
 }
 
+/// What the kubelet's order to drain comes with: the pool's uid. Those who may read the pool can read it, and callers
+/// that only reach its agents cannot.
+fn drain_key(seen: &InferencePoolObservation) -> &str {
+    &seen.owner.uid
+}
+
+/// Volumes and mounts of the agent alone: its tokens, and its way to the cluster's public keys.
+fn agent_access() -> ((Value, Value), (Value, Value)) {
+    (tokens(&[Service::Driver, Service::EngineAgent]), api_server_access())
+}
+
+/// Accounts that may call the agents, but for the operator's. The pool of a run serves that run; any other, the runs of
+/// its namespace and the agents of other pools.
+fn callers(seen: &InferencePoolObservation) -> Vec<String> {
+    match &seen.run {
+        Some(run) => vec![account::driver(run)],
+        None => vec![account::driver("*"), account::engines("*")],
+    }
+}
+
 /// The agent's container: `flags` say which engine it guards.
-fn agent(settings: &Settings, attempt: u32, flags: &[String], secrets: Vec<Value>) -> Value {
+fn agent(
+    seen: &InferencePoolObservation,
+    settings: &Settings,
+    attempt: u32,
+    flags: &[String],
+    secrets: Vec<Value>,
+) -> Value {
     let mut args = flags.to_vec();
     args.extend(["--cache-dir".to_owned(), CACHE.to_owned()]);
+    args.extend(allow(&seen.owner.namespace, callers(seen)));
+    if let Some(operator) = &settings.account {
+        args.extend(["--allow".to_owned(), operator.clone()]);
+    }
+    let (tokens, access) = agent_access();
     json!({
         "name": "agent",
         "image": settings.agent_image,
@@ -157,11 +199,16 @@ fn agent(settings: &Settings, attempt: u32, flags: &[String], secrets: Vec<Value
         "resources": resources(None, 0),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [mount("cache", CACHE, false), mount("tmp", "/tmp", false)],
+        "volumeMounts": [mount("cache", CACHE, false), mount("tmp", "/tmp", false), tokens.1, access.1],
     })
 }
 
-fn external_agent(external: &ExternalEngine, settings: &Settings, attempt: u32) -> Value {
+fn external_agent(
+    seen: &InferencePoolObservation,
+    external: &ExternalEngine,
+    settings: &Settings,
+    attempt: u32,
+) -> Value {
     // The agent adds the paths itself.
     let server = external.url.trim_end_matches('/').trim_end_matches("/v1");
     let kind = match external.weights {
@@ -183,10 +230,20 @@ fn external_agent(external: &ExternalEngine, settings: &Settings, attempt: u32) 
     if let Some(model) = &external.model {
         flags.extend(["--model".to_owned(), model.clone()]);
     }
+    if external.weights == ExternalWeights::Agent && external.api_key_secret_ref.is_none() && is_service(server) {
+        flags.push("--own-token".to_owned());
+    }
     let key = external.api_key_secret_ref.as_ref().map(
         |key| json!({"name": "ENGINE_API_KEY", "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}}),
     );
-    agent(settings, attempt, &flags, key.into_iter().collect())
+    agent(seen, settings, attempt, &flags, key.into_iter().collect())
+}
+
+/// Whether a URL is of a service of this cluster, by a name that says so: the pod's token goes nowhere else.
+fn is_service(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").unwrap_or_default();
+    let host = rest.split([':', '/']).next().unwrap_or_default();
+    host.ends_with(".svc") || host.ends_with(".svc.cluster.local")
 }
 
 fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt: u32) -> (Value, Vec<Value>) {
@@ -271,8 +328,11 @@ fn served_engine(
             "terminationGracePeriodSeconds": 10,
         });
         // Answers when the engine has nothing to do any more.
-        container["lifecycle"] =
-            json!({"preStop": {"httpGet": {"path": "/agent/v1/drain", "port": RunConfig::AGENT_PORT}}});
+        container["lifecycle"] = json!({"preStop": {"httpGet": {
+            "path": "/agent/v1/drain",
+            "port": RunConfig::AGENT_PORT,
+            "httpHeaders": [{"name": "Grpo-Drain-Key", "value": drain_key(seen)}],
+        }}});
     }
     (container, volumes)
 }

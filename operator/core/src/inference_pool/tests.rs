@@ -108,7 +108,11 @@ fn a_new_pool_is_given_its_pods_and_a_service_that_names_them_all() {
     assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-1"]);
     assert_eq!(
         names(&decision.objects),
-        ["Service/demo-engines", "NetworkPolicy/demo-engines"]
+        [
+            "ServiceAccount/demo-engines",
+            "Service/demo-engines",
+            "NetworkPolicy/demo-engines"
+        ]
     );
     let service = find(&decision.objects, "Service", "demo-engines");
     assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
@@ -134,10 +138,66 @@ fn the_engine_listens_on_loopback_and_the_agent_is_its_only_door() {
     assert_eq!(containers[0]["ports"], json!(null));
     assert_eq!(
         containers[1]["args"],
-        json!(["--engine", "http://127.0.0.1:8001", "--cache-dir", "/cache"])
+        json!([
+            "--engine",
+            "http://127.0.0.1:8001",
+            "--cache-dir",
+            "/cache",
+            "--allow",
+            "team/demo-driver"
+        ])
     );
     assert_eq!(containers[1]["readinessProbe"]["httpGet"]["path"], "/readyz");
     assert_eq!(decision.create[0].0.object["spec"]["restartPolicy"], "Always");
+}
+
+#[test]
+fn the_agents_of_a_runs_own_pool_let_in_its_driver_and_the_operator_only() {
+    let pool = InferencePoolObservation {
+        run: Some("mine".to_owned()),
+        ..seen(1)
+    };
+    let settings = Settings {
+        account: Some("grpo-system/grpo-operator".to_owned()),
+        ..Settings::for_tests()
+    };
+    let decision = decide(&pool, &settings);
+    let agent = decision.create[0].0.object["spec"]["containers"][1]["args"].to_string();
+    let allowed = r#""--allow","team/mine-driver","--allow","grpo-system/grpo-operator"]"#;
+    assert!(agent.ends_with(allowed), "{agent}");
+    let policy = &find(&decision.objects, "NetworkPolicy", "demo-engines")["spec"];
+    assert_eq!(
+        policy["ingress"][1]["from"][0]["podSelector"]["matchLabels"],
+        json!({"grpo.dev/role": "driver", "grpo.dev/run": "mine"})
+    );
+}
+
+#[test]
+fn the_agents_of_a_pool_that_no_run_owns_let_in_the_runs_of_its_namespace() {
+    let pool = InferencePoolObservation { run: None, ..seen(1) };
+    let agent = decided(&pool).create[0].0.object["spec"]["containers"][1]["args"].to_string();
+    assert!(
+        agent.ends_with(r#""--allow","team/*-driver","--allow","team/*-engines"]"#),
+        "{agent}"
+    );
+}
+
+#[test]
+fn an_agent_shows_its_token_to_other_agents_of_the_cluster_only() {
+    let shows = |url: &str, more: &str| {
+        let engine = format!("{{external: {{url: '{url}', weights: Agent{more}}}}}");
+        let decision = decided(&with_engine(&engine, 1));
+        let args = decision.create[0].0.object["spec"]["containers"][0]["args"].clone();
+        args.as_array().unwrap().iter().any(|flag| flag == "--own-token")
+    };
+    assert!(shows("http://other-engines.team.svc:8000", ""));
+    assert!(shows("http://other-engines.team.svc.cluster.local:8000/v1", ""));
+    assert!(!shows("http://engines.example.com", ""));
+    assert!(!shows("https://svc.example.com/x.svc", ""));
+    assert!(!shows(
+        "http://other-engines.team.svc:8000",
+        ", apiKeySecretRef: {name: s, key: k}"
+    ));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, Probe, ResourceRequirements, Volume, VolumeMount},
+    api::core::v1::{Container, EnvVar, Probe, ResourceRequirements, Volume, VolumeMount, VolumeProjection},
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
 use serde::Serialize;
@@ -181,7 +181,21 @@ fn volume_in_words(volume: &Volume) -> String {
         let size = scratch.size_limit.as_ref().map(|size| format!(" of {}", size.0));
         return format!("{medium}{}", size.unwrap_or_default());
     }
+    if let Some(projected) = &volume.projected {
+        let sources = projected.sources.iter().flatten();
+        return sources.map(source_in_words).collect::<Vec<_>>().join(", ");
+    }
     format!("volume {} of a kind that is not described", volume.name)
+}
+
+fn source_in_words(source: &VolumeProjection) -> String {
+    if let Some(token) = &source.service_account_token {
+        return format!("token for {}", token.audience.as_deref().unwrap_or("the API server"));
+    }
+    if let Some(config) = &source.config_map {
+        return format!("ConfigMap {}", config.name);
+    }
+    "a source of a kind that is not described".to_owned()
 }
 
 fn probes(container: &Container) -> BTreeMap<&'static str, String> {

@@ -1,5 +1,5 @@
-//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, and the network
-//! policy of the sandboxes.
+//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, the account of its
+//! clients, and the network policies of gateway and sandboxes.
 
 use base64::Engine as _;
 use grpo_contracts::RunConfig;
@@ -16,8 +16,10 @@ use super::observation::SandboxPoolObservation;
 use crate::{
     desired_object::DesiredObject,
     digest::digest,
-    names::{self, Labels, labels, role},
-    pod_parts::{container_security, environment, lay_over, mount, pod_security, resources, scratch_volume},
+    names::{self, Labels, account, labels, role},
+    pod_parts::{
+        allow, container_security, environment, from_metrics, lay_over, mount, pod_security, resources, scratch_volume,
+    },
     settings::Settings,
 };
 
@@ -30,7 +32,9 @@ pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<Desire
     let mut objects = vec![pool_file(seen), key(seen)];
     objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
     objects.extend(gateway_rights(seen));
+    objects.push(client_account(seen));
     objects.push(sandboxes_reach_nothing(seen));
+    objects.push(callers_reach_the_gateway(seen));
     objects.push(gateway_service(seen));
     objects.push(gateway(seen, settings));
     objects
@@ -110,6 +114,48 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     ]
 }
 
+/// A token of this account, for the gateway, lets people and other systems' programs use the pool: to whom the API
+/// server gives one. It has no rights and no pod.
+fn client_account(seen: &SandboxPoolObservation) -> DesiredObject {
+    seen.owner.object::<ServiceAccount>(
+        account::sandbox_client(&seen.owner.name),
+        &pool_labels(seen, role::GATEWAY),
+        json!({"automountServiceAccountToken": false}),
+    )
+}
+
+/// Accounts that may call the gateway. A pool described in a run serves that run; any other, the runs of its namespace.
+fn callers(seen: &SandboxPoolObservation) -> [String; 2] {
+    [
+        account::driver(seen.run.as_deref().unwrap_or("*")),
+        account::sandbox_client(&seen.owner.name),
+    ]
+}
+
+/// The gateway is reached by drivers and by pods that are marked as its clients.
+fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
+    let mut drivers = json!({names::ROLE: role::DRIVER});
+    if let Some(run) = &seen.run {
+        drivers[names::RUN] = json!(run);
+    }
+    seen.owner.object::<NetworkPolicy>(
+        names::gateway(&seen.owner.name),
+        &pool_labels(seen, role::GATEWAY),
+        json!({"spec": {
+            "podSelector": {"matchLabels": selector(seen, role::GATEWAY)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{
+                "from": [
+                    {"podSelector": {"matchLabels": drivers}},
+                    {"podSelector": {"matchLabels": {names::SANDBOX_CLIENT: seen.owner.name}}},
+                    from_metrics(),
+                ],
+                "ports": [{"protocol": "TCP", "port": RunConfig::GATEWAY_PORT}],
+            }],
+        }}),
+    )
+}
+
 /// Sandboxes are reached by their gateway only, and reach nothing; nor do prefetch pods.
 fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
     seen.owner.object::<NetworkPolicy>(
@@ -167,6 +213,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
         arguments.extend(["--ledger".to_owned(), ledger]);
     }
     arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
+    arguments.extend(allow(&owner.namespace, callers(seen)));
     let mut template = json!({
         "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
         "spec": {

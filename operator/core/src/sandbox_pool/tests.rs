@@ -58,7 +58,9 @@ fn a_pool_is_given_a_gateway_with_its_rights_its_key_and_its_ledger() {
             "ServiceAccount/demo-gateway",
             "Role/demo-gateway",
             "RoleBinding/demo-gateway",
+            "ServiceAccount/demo-client",
             "NetworkPolicy/demo-sandboxes",
+            "NetworkPolicy/demo-gateway",
             "Service/demo-gateway",
             "Deployment/demo-gateway",
         ]
@@ -112,8 +114,35 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
             "--ledger",
             "demo-ledger-0",
             "--listen",
-            "0.0.0.0:8080"
+            "0.0.0.0:8080",
+            "--allow",
+            "team/*-driver",
+            "--allow",
+            "team/demo-client"
         ])
+    );
+}
+
+#[test]
+fn the_gateway_of_a_runs_own_pool_lets_in_no_other_run() {
+    let seen = SandboxPoolObservation {
+        run: Some("mine".to_owned()),
+        ..seen("{max: 1}")
+    };
+    let objects = decided(&seen).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let arguments = gateway["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(arguments.contains(r#""--allow","team/mine-driver""#), "{arguments}");
+    assert!(!arguments.contains("*-driver"), "{arguments}");
+    let policy = &find(&objects, "NetworkPolicy", "demo-gateway")["spec"];
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+    assert_eq!(
+        policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"],
+        json!({"grpo.dev/role": "driver", "grpo.dev/run": "mine"})
+    );
+    assert_eq!(
+        policy["ingress"][0]["ports"],
+        json!([{"protocol": "TCP", "port": 8080}])
     );
 }
 

@@ -341,6 +341,7 @@ impl World {
             attempt,
             grader_worker: grader_worker(),
             grader_site: grader_site(),
+            tokens: self.mount.path().join("tokens"),
             changes,
         };
         let store = start::store(&settings)?;

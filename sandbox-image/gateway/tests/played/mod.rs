@@ -50,6 +50,7 @@ pub struct Server {
     pub kept: Arc<AtomicUsize>,
     nodes: Arc<dyn Nodes>,
     pub client: kube::Client,
+    pub url: String,
     ledgers: Vec<String>,
 }
 
@@ -74,6 +75,7 @@ impl Server {
             kept: Arc::default(),
             nodes,
             client: kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap(),
+            url,
             ledgers,
         };
         let router = Router::new()

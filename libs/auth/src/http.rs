@@ -1,0 +1,106 @@
+//! The check in front of an axum router: before anything of a request's body is read.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use crate::verify::{MAX_TOKEN_BYTES, Refusal, Verifier};
+
+/// Carries the token where a proxy takes the header Authorization away, as the API server's does.
+pub const TOKEN_HEADER: &str = "grpo-token";
+/// Paths that say nothing of a run and take no order: the kubelet's probes and metrics.
+pub const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Lets in who has a valid token.
+pub struct Guard {
+    verifier: Verifier,
+    open: Vec<&'static str>,
+}
+
+impl Guard {
+    pub fn new(verifier: Verifier) -> Self {
+        Self {
+            verifier,
+            open: OPEN_PATHS.to_vec(),
+        }
+    }
+
+    /// With another path that needs no token.
+    pub fn open_at(mut self, path: &'static str) -> Self {
+        self.open.push(path);
+        self
+    }
+
+    /// The router behind the check, its fallback included.
+    pub fn before(self, router: Router) -> Router {
+        router.layer(axum::middleware::from_fn_with_state(Arc::new(self), check))
+    }
+}
+
+/// The middleware. The handlers find the caller's [`crate::ServiceAccount`] among the request's extensions.
+async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
+    if guard.open.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    let audience = guard.verifier.service().audience();
+    let verified = token(request.headers())
+        .ok_or(Refusal::NoToken { audience })
+        .and_then(|token| guard.verifier.verify(&token));
+    match verified {
+        Ok(account) => {
+            request.extensions_mut().insert(account);
+            next.run(request).await
+        }
+        Err(refusal) => {
+            tracing::debug!(path = request.uri().path(), %refusal, "refused");
+            refused(&refusal)
+        }
+    }
+}
+
+/// `Authorization: Bearer`, the password of `Authorization: Basic` (all that clients can send which take nothing but a
+/// URL), or [`TOKEN_HEADER`].
+fn token(headers: &HeaderMap) -> Option<String> {
+    if let Some(given) = headers.get(TOKEN_HEADER) {
+        return given.to_str().ok().map(|token| token.trim().to_owned());
+    }
+    let given = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, rest) = given.split_once(' ')?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.to_owned());
+    }
+    if scheme.eq_ignore_ascii_case("basic") && rest.len() <= 2 * MAX_TOKEN_BYTES {
+        let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
+        return decoded.split_once(':').map(|(_, password)| password.to_owned());
+    }
+    None
+}
+
+/// The answer to a caller that is not let in, in the form of all our errors.
+pub fn refused(refusal: &Refusal) -> Response {
+    let (status, code, fault) = match refusal {
+        Refusal::NoKeys => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", "Infrastructure"),
+        Refusal::NotAllowed { .. } => (StatusCode::FORBIDDEN, "Forbidden", "Client"),
+        _ => (StatusCode::UNAUTHORIZED, "Unauthenticated", "Client"),
+    };
+    let body = json!({"code": code, "message": refusal.to_string(), "fault": fault});
+    let mut response = (status, Json(body)).into_response();
+    let (name, value) = match status {
+        StatusCode::SERVICE_UNAVAILABLE => (header::RETRY_AFTER, "1"),
+        StatusCode::UNAUTHORIZED => (header::WWW_AUTHENTICATE, "Bearer"),
+        _ => return response,
+    };
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}
+
+#[cfg(test)]
+mod tests;

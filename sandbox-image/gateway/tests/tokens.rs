@@ -1,0 +1,216 @@
+//! The gateway's own process lets in who has a token for it, and a driver to the leases of its own run only.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use grpo_auth::{LocalIssuer, ServiceAccount};
+use grpo_contracts::access::Service;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::played::sandboxes::Sandboxds;
+use crate::played::{SEED, Server};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Gateway {
+    process: Child,
+    url: String,
+    http: reqwest::Client,
+    issuer: LocalIssuer,
+    folder: tempfile::TempDir,
+    _server: Server,
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    held.local_addr().unwrap().port()
+}
+
+fn kubeconfig(folder: &Path, server: &Server) {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": {"server": server.url}}],
+        "users": [{"name": "it", "user": {}}],
+    });
+    std::fs::write(folder.join("kubeconfig"), config.to_string()).unwrap();
+}
+
+impl Gateway {
+    /// Starts it, for callers of these accounts, and waits until it serves.
+    async fn start(allowed: &[&str]) -> Self {
+        let server = Server::serve(Arc::new(Sandboxds::default()), 2).await;
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let issuer = LocalIssuer::new().unwrap();
+        std::fs::write(at.join("pool.json"), r#"{"max": 2, "allowUnenforced": true}"#).unwrap();
+        std::fs::write(at.join("seed"), SEED).unwrap();
+        std::fs::write(at.join("issuer.json"), issuer.file()).unwrap();
+        kubeconfig(at, &server);
+        let port = free_port();
+        let process = Command::new(env!("CARGO_BIN_EXE_grpo-gateway"))
+            .args([
+                "--pool=p",
+                "--namespace=n",
+                "--pool-uid=u",
+                "--sandboxd-image=s:1",
+                "--ledger=ledger-0",
+            ])
+            .arg("--pool-file")
+            .arg(at.join("pool.json"))
+            .arg("--key-file")
+            .arg(at.join("seed"))
+            .arg("--issuer-file")
+            .arg(at.join("issuer.json"))
+            .arg(format!("--listen=127.0.0.1:{port}"))
+            .args(allowed.iter().map(|account| format!("--allow={account}")))
+            .env("KUBECONFIG", at.join("kubeconfig"))
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let gateway = Self {
+            process,
+            url: format!("http://127.0.0.1:{port}"),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            issuer,
+            folder,
+            _server: server,
+        };
+        let ready = tokio::time::timeout(PATIENCE, async {
+            while gateway.ask(Method::GET, "/readyz", None, &Value::Null).await.0 != 200 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        ready.await.unwrap();
+        gateway
+    }
+
+    fn token(&self, namespace: &str, account: &str) -> String {
+        let account = ServiceAccount::new(namespace, account);
+        self.issuer.token(&account, Service::Gateway).unwrap()
+    }
+
+    /// Status and body; 0 while nothing listens.
+    async fn ask(&self, method: Method, path: &str, token: Option<&str>, body: &Value) -> (u16, Value) {
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        if !body.is_null() {
+            request = request.json(body);
+        }
+        let Ok(answer) = request.send().await else {
+            return (0, Value::Null);
+        };
+        let status = answer.status().as_u16();
+        (
+            status,
+            serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default(),
+        )
+    }
+}
+
+fn lease(id: &str, run: &str) -> Value {
+    json!({"id": id, "run": run, "image": "task:1", "ttlSeconds": 60, "waitSeconds": 20, "priority": "Agent"})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_but_probes_metrics_and_the_description_is_answered_without_a_valid_token() {
+    let gateway = Gateway::start(&["n/demo-driver"]).await;
+    let driver = ServiceAccount::new("n", "demo-driver");
+    let until = |audience: &str, end| gateway.issuer.token_until(&driver, audience, end).unwrap();
+    let (past, later) = (SystemTime::now() - PATIENCE, SystemTime::now() + PATIENCE);
+    let forged = LocalIssuer::new().unwrap().token(&driver, Service::Gateway).unwrap();
+    let cases = [
+        (None, 401, "Unauthenticated"),
+        (Some(forged), 401, "Unauthenticated"),
+        (Some(until("trainer.grpo.dev", later)), 401, "Unauthenticated"),
+        (Some(until("gateway.grpo.dev", past)), 401, "Unauthenticated"),
+        (Some(gateway.token("n", "other-driver")), 403, "Forbidden"),
+        (Some(gateway.token("m", "demo-driver")), 403, "Forbidden"),
+    ];
+    for (token, status, code) in cases {
+        for (method, path, body) in [
+            (Method::POST, "/v1/leases", lease("l", "demo")),
+            (Method::PUT, "/v1/demand", json!({"run": "demo", "images": []})),
+            (Method::GET, "/v1/pool", Value::Null),
+            (
+                Method::POST,
+                "/v1/leases/l/exec",
+                json!({"id": "e", "argv": ["true"], "timeoutSeconds": 1}),
+            ),
+            (Method::POST, "/compat/pool/allocate", json!({"image": "task:1"})),
+            (Method::GET, "/nothing", Value::Null),
+        ] {
+            let (found, answer) = gateway.ask(method, path, token.as_deref(), &body).await;
+            assert_eq!(
+                (found, answer["code"].as_str()),
+                (status, Some(code)),
+                "{path}: {answer}"
+            );
+            assert_eq!(answer["fault"], "Client");
+        }
+    }
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        assert_eq!(
+            gateway.ask(Method::GET, path, None, &Value::Null).await.0,
+            200,
+            "{path}"
+        );
+    }
+    // The issuer is away; what was fetched from it stays.
+    std::fs::remove_file(gateway.folder.path().join("issuer.json")).unwrap();
+    let token = gateway.token("n", "demo-driver");
+    let (status, pool) = gateway.ask(Method::GET, "/v1/pool", Some(&token), &Value::Null).await;
+    assert_eq!((status, &pool["max"]), (200, &json!(2)), "{pool}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_uses_the_leases_of_its_own_run_only() {
+    let gateway = Gateway::start(&["n/*-driver", "n/p-client"]).await;
+    let [demo, other] = ["demo-driver", "other-driver"].map(|account| gateway.token("n", account));
+    let (status, answer) = gateway
+        .ask(Method::POST, "/v1/leases", Some(&demo), &lease("l", "demo"))
+        .await;
+    assert_eq!(status, 200, "{answer}");
+    let command = json!({"id": "e", "argv": ["true"], "timeoutSeconds": 5});
+    let calls = [
+        (Method::GET, "/v1/leases/l", Value::Null),
+        (Method::GET, "/v1/leases/%6c", Value::Null),
+        (Method::POST, "/v1/leases/l/renew", json!({"ttlSeconds": 60})),
+        (Method::POST, "/v1/leases/l/exec", command),
+        (Method::POST, "/v1/leases", lease("m", "demo")),
+        (Method::POST, "/v1/leases", lease("l", "demo")),
+        (Method::PUT, "/v1/demand", json!({"run": "demo", "images": []})),
+        (Method::POST, "/compat/pool/allocate", json!({"image": "task:1"})),
+        (Method::DELETE, "/v1/leases/l", Value::Null),
+    ];
+    for (method, path, body) in calls {
+        let (status, answer) = gateway.ask(method.clone(), path, Some(&other), &body).await;
+        assert_eq!(
+            (status, &answer["code"]),
+            (403, &json!("Forbidden")),
+            "{method} {path}: {answer}"
+        );
+        if path.starts_with("/v1/") && path != "/v1/leases" {
+            let status = gateway.ask(method, path, Some(&demo), &body).await.0;
+            assert!((200..300).contains(&status), "{path}: {status}");
+        }
+    }
+    let client = gateway.token("n", "p-client");
+    let (status, answer) = gateway
+        .ask(Method::POST, "/v1/leases", Some(&client), &lease("c", "any"))
+        .await;
+    assert_eq!(status, 200, "{answer}");
+}
