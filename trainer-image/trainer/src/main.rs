@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_model::weights::{self, Source};
 use grpo_model::{Config, adapter, lora};
@@ -41,6 +42,8 @@ enum Command {
         /// Where the last word goes when a rank hangs.
         #[arg(long, default_value = "/dev/termination-log")]
         termination_log: PathBuf,
+        #[command(flatten)]
+        auth: AuthFlags,
         /// Number of the process that started this one as one of a pod's ranks. Without it, and where LOCAL_WORLD_SIZE
         /// is above 1, this process starts them.
         #[arg(long, hide = true)]
@@ -144,6 +147,7 @@ fn run(command: Command) -> Result<(), TrainError> {
             config,
             listen,
             termination_log,
+            auth,
             launcher: _,
         } => {
             let bytes = std::fs::read(&config).map_err(TrainError::disk("reading", &config))?;
@@ -153,7 +157,7 @@ fn run(command: Command) -> Result<(), TrainError> {
             if !unsupported.is_empty() {
                 return Err(TrainError::Start(grpo_contracts::support::in_words(&unsupported)));
             }
-            let process = process(&config, listen, termination_log)?;
+            let process = process(&config, listen, termination_log, auth)?;
             grpo_trainer::serve::serve(config, &process)
         }
         Command::Finetune {
@@ -292,7 +296,12 @@ fn on_termination(act: impl FnOnce() + Send + 'static) -> Result<(), TrainError>
 /// How long ranks wait for each other where a watchdog, or the operator, decides when it was too long.
 const UNTIL_TERMINATED: Duration = Duration::from_secs(24 * 3600);
 
-fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> Result<Process, TrainError> {
+fn process(
+    config: &RunConfig,
+    listen: SocketAddr,
+    termination_log: PathBuf,
+    auth: AuthFlags,
+) -> Result<Process, TrainError> {
     let deadlines = config.spec.trainer.as_ref().map(|trainer| trainer.deadlines.clone());
     let deadlines = deadlines.unwrap_or_default();
     let local_rank = number("LOCAL_RANK", Some(0))?;
@@ -304,6 +313,7 @@ fn process(config: &RunConfig, listen: SocketAddr, termination_log: PathBuf) -> 
         attempt: number("GRPO_ATTEMPT", Some(1))?,
         local_rank,
         listen: (local_rank == 0).then_some(listen),
+        auth,
         limits: Limits {
             collective: deadlines.collective(),
             step: deadlines.step(),

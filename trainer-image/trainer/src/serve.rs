@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_crds::algorithm::Algorithm;
 use grpo_model::Config;
@@ -87,6 +88,8 @@ pub struct Process {
     pub local_rank: u32,
     /// Where the first rank of a pod listens; none for its others.
     pub listen: Option<SocketAddr>,
+    /// Who else but the run's driver may order steps, and whose signature is believed.
+    pub auth: AuthFlags,
     pub limits: Limits,
 }
 
@@ -95,7 +98,7 @@ pub fn serve(config: RunConfig, process: &Process) -> Result<(), TrainError> {
     let rendezvous = &process.rendezvous;
     let board = Board::new(process.attempt, rendezvous.world);
     let jobs = match (rendezvous.rank, process.listen) {
-        (0, Some(listen)) => Some(http::start(listen, board.clone())?),
+        (0, Some(listen)) => Some(http::start(listen, board.clone(), process.auth.clone(), &config)?),
         (_, Some(listen)) => {
             http::start_without_orders(listen, board.clone())?;
             None

@@ -6,11 +6,14 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
+use grpo_auth::{AuthFlags, ServiceAccount};
+use grpo_contracts::RunConfig;
+use grpo_contracts::access::{Service, account};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
@@ -22,6 +25,10 @@ use crate::error::TrainError;
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longest path of a batch.
 const MAX_PATH: usize = 512;
+/// Of an order's body.
+const MAX_ORDER_BYTES: usize = 16 << 10;
+/// Where batches are in a run's store.
+const BATCHES: &str = "batches";
 
 #[derive(Clone)]
 struct HttpState {
@@ -30,7 +37,16 @@ struct HttpState {
 }
 
 /// Listens, and answers the channel on which orders arrive: one at a time.
-pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
+/// Only the run's driver may call.
+pub fn start(
+    listen: SocketAddr,
+    board: Board,
+    auth: AuthFlags,
+    run: &RunConfig,
+) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
+    let driver = ServiceAccount::new(&run.namespace, account::driver(&run.name));
+    let guarded = auth.guard(Service::Trainer, [driver.into()]);
+    let (guard, keys) = guarded.map_err(|e| TrainError::Start(format!("checking tokens: {e}")))?;
     let (jobs, orders) = sync_channel(1);
     let http = HttpState {
         board: board.clone(),
@@ -40,14 +56,15 @@ pub fn start(listen: SocketAddr, board: Board) -> Result<Receiver<(u32, StepRequ
         .route("/metrics", get(metrics))
         .route("/v1/state", get(state))
         .route("/v1/steps/{step}", put(order).get(watch))
+        .layer(DefaultBodyLimit::max(MAX_ORDER_BYTES))
         .with_state(http);
-    serve(listen, router.merge(health(board)))?;
+    serve(listen, guard.before(router.merge(health(board))), keys)?;
     Ok(orders)
 }
 
 /// Listens where there are no orders to take: the first rank of every other pod.
 pub fn start_without_orders(listen: SocketAddr, board: Board) -> Result<(), TrainError> {
-    serve(listen, health(board))
+    serve(listen, health(board), std::future::pending())
 }
 
 fn health(board: Board) -> Router {
@@ -64,7 +81,12 @@ async fn ready(State(board): State<Board>) -> Response {
     }
 }
 
-fn serve(listen: SocketAddr, router: Router) -> Result<(), TrainError> {
+/// Serves, and does `beside`, on a thread of its own.
+fn serve(
+    listen: SocketAddr,
+    router: Router,
+    beside: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), TrainError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -73,6 +95,7 @@ fn serve(listen: SocketAddr, router: Router) -> Result<(), TrainError> {
     let listener = runtime
         .block_on(tokio::net::TcpListener::bind(listen))
         .map_err(|e| TrainError::Start(format!("listening on {listen}: {e}")))?;
+    runtime.spawn(beside);
     std::thread::spawn(move || {
         if let Err(error) = runtime.block_on(async { axum::serve(listener, router).await }) {
             tracing::error!(%error, "the HTTP server ended");
@@ -125,9 +148,10 @@ fn check(request: &StepRequest) -> Result<(), String> {
         || !path
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)))
+        || !path.starts_with(BATCHES)
     {
         return Err(format!(
-            "batch {:?} is not a path below the run's root of at most {MAX_PATH} bytes",
+            "batch {:?} is not a path below {BATCHES} in the run's store, of at most {MAX_PATH} bytes",
             request.batch
         ));
     }

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use grpo_auth::{LocalIssuer, ServiceAccount};
 use grpo_contracts::RunConfig;
+use grpo_contracts::access::Service;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::GrpoRun;
 use grpo_model::weights;
@@ -26,6 +28,13 @@ pub struct Run {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
     pub store: TrainerStore,
+    /// Signs tokens that the trainer believes.
+    pub issuer: LocalIssuer,
+}
+
+/// The account of the run's driver.
+pub fn driver() -> ServiceAccount {
+    ServiceAccount::new("default", "run-driver")
 }
 
 impl Run {
@@ -83,10 +92,13 @@ impl Run {
         for step in 1..=STEPS {
             fixture::write_batch(&root.join("store"), &mut super::batch(step));
         }
+        let issuer = LocalIssuer::new().unwrap();
+        std::fs::write(root.join("issuer.json"), issuer.file()).unwrap();
         Self {
             _folder: folder,
             root,
             store,
+            issuer,
         }
     }
 
@@ -154,6 +166,8 @@ pub struct Attempt {
     /// Of every pod.
     pub doors: Vec<String>,
     pub last_words: PathBuf,
+    /// The driver's.
+    token: String,
     /// Ranks of one pod.
     each: u32,
     /// Lines of all, once orders were waited for.
@@ -183,6 +197,8 @@ impl Attempt {
             Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
                 .args(["serve", "--listen", door, "--config"])
                 .arg(run.config(pod * each))
+                .arg("--issuer-file")
+                .arg(run.root.join("issuer.json"))
                 .arg("--termination-log")
                 .arg(last_words.join(pod.to_string()))
                 .env("RANK", (pod * each).to_string())
@@ -205,6 +221,7 @@ impl Attempt {
             ranks,
             doors,
             last_words,
+            token: run.issuer.token(&driver(), Service::Trainer).unwrap(),
             each,
             said: Arc::default(),
         }
@@ -264,11 +281,16 @@ impl Attempt {
 
     /// Nothing where the rank does not answer.
     pub fn try_ask(&self, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        self.ask_with(&self.token, rank, method, path, body)
+    }
+
+    /// The same with another token.
+    pub fn ask_with(&self, token: &str, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(&self.doors[rank]).ok()?;
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: trainer\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: trainer\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .ok()?;
         let mut answer = String::new();

@@ -11,3 +11,4 @@ mod engines;
 mod kills;
 mod launch;
 mod serve;
+mod tokens;
