@@ -23,6 +23,7 @@ async fn driver(world: &World, epoch: u32) -> (Arc<Run>, EpisodePlan) {
         task: run.train_tasks[0].clone(),
         seed: 7,
         sampling: run.settings.sampling,
+        weights: run.wanted.subscribe(),
     };
     (run, plan)
 }
