@@ -223,11 +223,11 @@ fn keeping_activations_and_computing_them_again_give_the_same_bits() {
 
 #[test]
 fn waves_of_micro_batches_keep_no_more_inputs_than_their_budget_and_have_the_gradients_of_one_wave() {
-    let rows = turn_rows(3, 8, Some(2));
+    let rows = turn_rows(6, 8, Some(2));
     let gradients = |world: u32, waves: bool| {
         ranks(world, |group| {
             let rank = group.rank() as usize;
-            let packing = pack(&rows, 60, world as usize, &Cost::of(&config()));
+            let packing = pack(&rows, 32, world as usize, &Cost::of(&config()));
             let mine = packing.ranks[rank].iter();
             let batches: Vec<MicroBatch> = mine.map(|pack| MicroBatch::packed(pack, &rows).unwrap()).collect();
             let mut model = model(group);
@@ -257,7 +257,7 @@ fn waves_of_micro_batches_keep_no_more_inputs_than_their_budget_and_have_the_gra
             assert!((one.1 - several.1).abs() < 1e-9, "{} {}", one.1, several.1);
             for (unit, (one, several)) in one.0.iter().zip(&several.0).enumerate() {
                 let apart = distance(several, one);
-                assert!(apart < 1e-6, "unit {unit} at world {world}: {apart:e}");
+                assert!(apart < 1e-5, "unit {unit} at world {world}: {apart:e}");
             }
         }
     }
