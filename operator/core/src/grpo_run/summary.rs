@@ -204,7 +204,7 @@ fn planned(seen: &RunObservation) -> Vec<PlannedPods> {
         plan.push(PlannedPods {
             role: role::SANDBOX.to_owned(),
             pods: format!("0-{}", pool.max),
-            each: each(pool.resources.as_ref(), 0),
+            each: each(Some(&pool.bounded_resources()), 0),
             running: None,
         });
     }
