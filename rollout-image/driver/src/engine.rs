@@ -127,6 +127,11 @@ impl Engines {
         }
     }
 
+    /// A request to sample, with the token: a real one, or the proof that a replica samples at all.
+    fn completion(&self, replica: SocketAddr) -> reqwest::RequestBuilder {
+        self.authorized(self.http.post(format!("http://{replica}/v1/completions")))
+    }
+
     /// Every replica there is now.
     pub async fn replicas(&self) -> Vec<SocketAddr> {
         self.replicas.all().await
@@ -246,7 +251,7 @@ impl Engines {
     /// Has a replica sample one token. One that is full, or has turned to other weights, proves itself by its agent.
     async fn proof(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<(), String> {
         let prompt = ask.prompt.last().copied().into_iter().collect();
-        let request = self.http.post(format!("http://{replica}/v1/completions"));
+        let request = self.completion(replica);
         let sent = request
             .header(WEIGHTS_HEADER, version)
             .json(&CompletionRequest::of_tokens(&self.model, prompt, 1, ask.seed))
@@ -278,7 +283,7 @@ impl Engines {
             routed_experts_from: ask.experts.as_ref().map(|(_, from)| *from),
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
-        let request = self.authorized(self.http.post(format!("http://{replica}/v1/completions")));
+        let request = self.completion(replica);
         let sent = request.header(WEIGHTS_HEADER, version).json(&body).send().await;
         let answer = sent.map_err(|error| self.rest(replica, brief(error)))?;
         if answer.status().is_success() {
