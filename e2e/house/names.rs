@@ -5,7 +5,7 @@ use regex::Regex;
 use crate::tree::{files, hold};
 
 /// Folder, and the identifiers that must not exist below it.
-const GONE: [(&str, &str); 27] = [
+const GONE: [(&str, &str); 28] = [
     (
         "sandbox-image/gateway/src",
         r"\b(Held|promised|Shelf|shelf|Witness|testimon\w*|anew|stray|strays)\b",

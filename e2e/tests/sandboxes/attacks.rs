@@ -142,6 +142,7 @@ impl Range {
         let pool = Pool::new("hostile", spec).await?;
         let selection = Selection {
             file: rows().join("train.jsonl"),
+            format: grpo_crds::grpo_run::RowFormat::Compiled,
             instances: vec![task()?["instance_id"].as_str().unwrap().to_owned()],
             repo: None,
             limit: None,

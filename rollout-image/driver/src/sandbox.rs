@@ -454,9 +454,7 @@ async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
     }
     match serde_json::from_slice::<ErrorBody>(&bytes) {
         // A token may be replaced, and its account allowed, in the next moment.
-        Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => {
-            Err(Refusal::Again(body))
-        }
+        Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => Err(Refusal::Again(body)),
         Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
         Ok(body) => Err(Refusal::Final(body)),
         Err(_) => Err(Refusal::Away(format!("status {status}"))),

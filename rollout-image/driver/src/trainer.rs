@@ -4,8 +4,8 @@
 //! it does gives the whole time back, and a step that runs takes as long as the trainer's own deadlines let it.
 
 use crate::fault::{DriverError, TerminalFault};
-use grpo_auth::TokenFile;
 use crate::retry::{Pauses, Retry};
+use grpo_auth::TokenFile;
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
 use std::time::Duration;

@@ -181,7 +181,9 @@ impl Reaper {
             // A child that is not known yet belongs to the thread that starts it, which waits for one that could not
             // begin.
             let known: Vec<i32> = children.awaited.keys().copied().collect();
-            known.into_iter().for_each(|pid| drop(children.reap(Some(pid))));
+            for pid in known {
+                children.reap(Some(pid));
+            }
             return true;
         }
         (0..AT_A_TIME).any(|_| !children.reap(None))
