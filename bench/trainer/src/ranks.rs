@@ -6,13 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use grpo_memory::{Estimate, Facts, Load, ParallelDims, Schedule};
 use grpo_model::Config;
 use grpo_model::weights;
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
 use grpo_trainer::loss_fn::LossGrad;
-use grpo_trainer::memory::{Estimate, Facts, Load, Schedule};
-use grpo_trainer::mesh::{Mesh, ParallelDims};
+use grpo_trainer::memory;
+use grpo_trainer::mesh::{self, Mesh};
 use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, pack};
@@ -143,7 +144,7 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
         sequence: how.sequence,
         shard: how.node,
     };
-    dims.check(&config, how.world)?;
+    mesh::check(&dims, &config, how.world)?;
     let mut model = Sharded::new(
         config.clone(),
         Mesh::new(group, dims)?,
@@ -202,7 +203,8 @@ fn estimate(model: &Sharded, dims: ParallelDims, rows: &[TrainRow], how: &How) -
     } else {
         Schedule::Kept
     };
-    Ok(Facts::of(&model.config, dims, how.world).estimate(&load, schedule))
+    let geometry = memory::geometry(&model.config);
+    Ok(Facts::of(geometry, dims, how.world).estimate(&load, schedule))
 }
 
 fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Failure> {

@@ -69,6 +69,14 @@ impl Compute {
         self.home(self.offload.optimizer)
     }
 
+    /// What is in the pod's memory instead of the device's: nothing where they are the same.
+    pub(crate) fn kept_aside(&self) -> Offload {
+        match self.device {
+            Device::Cpu => Offload::default(),
+            _ => self.offload.clone(),
+        }
+    }
+
     fn home(&self, aside: bool) -> Device {
         if aside { Device::Cpu } else { self.device }
     }

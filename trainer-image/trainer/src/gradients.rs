@@ -19,6 +19,7 @@ mod summed;
 mod vjp;
 mod waves;
 
+use grpo_memory::Load;
 use grpo_model::model::{self, Block};
 use tch::Tensor;
 
@@ -28,7 +29,6 @@ use self::vjp::{grad_of, vjp};
 use crate::error::TrainError;
 use crate::gathering::{Gathering, Reducing};
 use crate::loss_fn::LossFn;
-use crate::memory::Load;
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
@@ -46,7 +46,7 @@ impl Sharded {
     }
 
     /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see
-    /// [`crate::memory::Facts::kept_bytes`].
+    /// [`grpo_memory::Facts::kept_bytes`].
     pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
         let count = |n: usize| n as u64;
         let load = Load {

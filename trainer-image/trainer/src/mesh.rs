@@ -15,58 +15,33 @@
 
 use std::rc::Rc;
 
-use grpo_crds::grpo_run::{Shard, Trainer};
+use grpo_memory::ParallelDims;
 use grpo_model::{Config, layout};
 use grpo_native::{CollectiveError, Exchange, Group};
 
 use crate::error::TrainError;
 
-/// How many ranks each dimension of parallelism has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParallelDims {
-    /// Ranks that share a sequence.
-    pub sequence: u32,
-    /// Ranks that share the state; none: all of them.
-    pub shard: Option<u32>,
-}
-
-impl ParallelDims {
-    /// Every rank has micro-batches of its own, and the state is sharded over all.
-    pub const DATA_PARALLEL: Self = Self {
-        sequence: 1,
-        shard: None,
-    };
-
-    /// As the run's spec has it, with `per_node` ranks on each node.
-    pub fn of(trainer: Option<&Trainer>, per_node: u32) -> Self {
-        trainer.map_or(Self::DATA_PARALLEL, |trainer| Self {
-            sequence: trainer.sequence_parallel,
-            shard: (trainer.shard == Shard::Node).then_some(per_node),
-        })
+/// Whether so many ranks can train that model so; else what in the spec is at fault.
+pub fn check(dims: &ParallelDims, config: &Config, world: u32) -> Result<(), TrainError> {
+    let refuse = |field, value, message| Err(TrainError::Division { field, value, message });
+    let field = "sequenceParallel";
+    if let Err(message) = layout::check_sharing(
+        dims.sequence as usize,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+    ) {
+        return refuse(field, dims.sequence, message);
     }
-
-    /// Whether so many ranks can train that model so; else what in the spec is at fault.
-    pub fn check(&self, config: &Config, world: u32) -> Result<(), TrainError> {
-        let refuse = |field, value, message| Err(TrainError::Division { field, value, message });
-        let field = "sequenceParallel";
-        if let Err(message) = layout::check_sharing(
-            self.sequence as usize,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-        ) {
-            return refuse(field, self.sequence, message);
+    if !world.is_multiple_of(dims.sequence) {
+        let message = format!("there are {world} ranks: choose a divisor of {world}");
+        return refuse(field, dims.sequence, message);
+    }
+    match dims.shard {
+        Some(ranks) if ranks == 0 || !world.is_multiple_of(ranks) => {
+            let message = format!("there are {world} ranks, not as many on every node: use shard: All");
+            refuse("shard: Node, ranks of a node", ranks, message)
         }
-        if !world.is_multiple_of(self.sequence) {
-            let message = format!("there are {world} ranks: choose a divisor of {world}");
-            return refuse(field, self.sequence, message);
-        }
-        match self.shard {
-            Some(ranks) if ranks == 0 || !world.is_multiple_of(ranks) => {
-                let message = format!("there are {world} ranks, not as many on every node: use shard: All");
-                refuse("shard: Node, ranks of a node", ranks, message)
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 
@@ -114,7 +89,7 @@ impl From<Group> for Mesh {
 }
 
 impl Mesh {
-    /// Connects the groups; every rank calls it with the same dimensions, which [`ParallelDims::check`] has let pass.
+    /// Connects the groups; every rank calls it with the same dimensions, which [`check`] has let pass.
     pub fn new(world: Group, dims: ParallelDims) -> Result<Self, CollectiveError> {
         let (rank, ranks) = (world.rank(), world.world());
         let neighbours = |size: u32| {

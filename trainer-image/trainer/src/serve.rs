@@ -22,6 +22,7 @@ use std::time::Duration;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_crds::algorithm::Algorithm;
+use grpo_memory::{Facts, ParallelDims};
 use grpo_model::Config;
 use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
@@ -37,8 +38,8 @@ use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::flops;
 use crate::grpo;
-use crate::memory::{self, Facts};
-use crate::mesh::{Mesh, ParallelDims};
+use crate::memory;
+use crate::mesh::{self, Mesh};
 use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, TrainerStore, json};
@@ -146,7 +147,7 @@ fn train(
     // A damaged model is refused before anybody waits for this rank.
     let source = Source::open(&model_dir, &model_config)?;
     let dims = ParallelDims::of(config.spec.trainer.as_ref(), process.limits.per_pod);
-    dims.check(&model_config, rendezvous.world)?;
+    mesh::check(&dims, &model_config, rendezvous.world)?;
     let context = model_config.max_position_embeddings as u64;
     let longest = config
         .spec
@@ -163,10 +164,13 @@ fn train(
         Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
         None => model_config.clone(),
     };
-    let mut facts = Facts::of(&trained, dims, rendezvous.world);
-    facts.compute = compute.kind().elt_size_in_bytes() as u64;
-    facts.holds_base = trained.lora.is_none() && config.spec.algorithm.kl.is_some();
-    let estimate = facts.announce(longest, room)?;
+    let facts = Facts::of_run(
+        memory::geometry(&trained),
+        &config.spec,
+        process.limits.per_pod,
+        rendezvous.world,
+    );
+    let estimate = memory::announce(&facts, longest, room)?;
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let peak = flops::peak(&compute)?;

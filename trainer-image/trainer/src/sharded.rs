@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use grpo_memory::{Facts, HEAD_LOGITS, ParallelDims};
 use grpo_model::adapter;
 use grpo_model::lora::Lora;
 use grpo_model::model;
@@ -29,8 +30,8 @@ use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
 use crate::initial::initial_adapter;
 use crate::loss_fn::LossOver;
-use crate::memory::{Facts, HEAD_LOGITS};
-use crate::mesh::{Mesh, ParallelDims, ParallelGroups};
+use crate::memory;
+use crate::mesh::{Mesh, ParallelGroups};
 use crate::micro_batch::MicroBatch;
 use crate::packing::Pack;
 use crate::replay;
@@ -226,10 +227,11 @@ impl Sharded {
             sequence: self.groups.sequence.world() as u32,
             shard: Some(self.shard_group().world()),
         };
-        let mut facts = Facts::of(&self.config, dims, self.group.world());
+        let mut facts = Facts::of(memory::geometry(&self.config), dims, self.group.world());
         facts.holds_base = !self.base.is_empty();
         facts.compute = self.kind().elt_size_in_bytes() as u64;
         facts.head_logits = self.head_logits as u64;
+        facts.offload = self.compute.kept_aside();
         facts
     }
 

@@ -1,68 +1,55 @@
 use super::*;
+use grpo_memory::ParallelDims;
+use grpo_model::lora::Lora;
 
-fn facts(dims: ParallelDims, world: u32) -> Facts {
-    let config = serde_json::json!({
+fn config(fields: serde_json::Value) -> Config {
+    let mut config = serde_json::json!({
         "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "max_position_embeddings": 512, "tie_word_embeddings": true
     });
-    let config = Config::parse(config.to_string().as_bytes(), "config.json");
-    let mut facts = Facts::of(&config.unwrap_or_else(|error| panic!("{error}")), dims, world);
-    facts.head_logits = 10_000;
-    facts
-}
-
-fn load(tokens: u64) -> Load {
-    Load {
-        tokens: vec![tokens; 2],
-        trained: tokens / 2,
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        config[name] = value.clone();
     }
+    Config::parse(config.to_string().as_bytes(), "config.json").unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
-fn more_ranks_hold_less_each_and_copies_of_the_state_hold_more() {
-    let total = |dims, world| facts(dims, world).estimate(&load(100), Schedule::Streamed).state;
-    let node = |shard| ParallelDims {
-        sequence: 1,
-        shard: Some(shard),
+fn the_geometry_of_a_model_is_its_units_its_mlps_and_its_adapters() {
+    let dense = geometry(&config(serde_json::json!({})));
+    assert_eq!(dense.units, [64_064, 30_880, 30_880, 30_880, 30_880]);
+    assert_eq!(dense.mlps, [Mlp::Dense { width: 96 }; 4]);
+    let mixture = config(serde_json::json!({
+        "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0],
+    }));
+    let experts = Mlp::Experts {
+        count: 4,
+        per_token: 2,
+        width: 32,
     };
-    assert!(total(ParallelDims::DATA_PARALLEL, 4) < total(ParallelDims::DATA_PARALLEL, 2));
-    assert_eq!(total(node(2), 4), total(ParallelDims::DATA_PARALLEL, 2));
-}
-
-#[test]
-fn keeping_grows_faster_with_tokens_than_streaming() {
-    let facts = facts(ParallelDims::DATA_PARALLEL, 2);
-    let total = |tokens, schedule| facts.estimate(&load(tokens), schedule).total();
-    let grown = |schedule| total(9000, schedule) - total(1000, schedule);
-    assert!(grown(Schedule::Kept) > 2 * grown(Schedule::Streamed));
-}
-
-#[test]
-fn what_keeping_takes_is_the_largest_micro_batch_beside_whole_units_and_gradients() {
-    let kept = |tokens: &[u64], world| {
-        let load = Load {
-            tokens: tokens.to_vec(),
-            trained: 10,
-        };
-        facts(ParallelDims::DATA_PARALLEL, world).kept_bytes(&load)
-    };
-    // Of a token: what autograd keeps in four layers, and what the last one's backward pass makes beside it.
-    let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));
-    let facts = facts(ParallelDims::DATA_PARALLEL, 2);
-    let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3);
-    assert_eq!(two - one, 1000 * MASTER * token);
-    assert_eq!(kept(&[3000, 3000, 10], 2), kept(&[3000, 10], 2));
-    // Units and gradients are whole however many ranks there are, but a rank alone computes with its own.
-    let whole: u64 = facts.trained.iter().map(|values| MASTER * values).sum();
-    assert_eq!((kept(&[3000], 4), kept(&[3000], 2) - kept(&[3000], 1)), (two, whole));
+    assert_eq!(
+        geometry(&mixture).mlps,
+        [Mlp::Dense { width: 96 }, experts, experts, experts]
+    );
+    let lora = Lora::new(2, 4.0, &["q_proj", "down_proj"]).map(|lora| lora.with_dropout(0.1));
+    let adapted = lora.and_then(|lora| config(serde_json::json!({})).with_lora(lora));
+    let adapted = geometry(&adapted.unwrap_or_else(|error| panic!("{error}"))).adapter;
+    let layer = 2 * (64 + 64) + 2 * (96 + 64);
+    assert_eq!(
+        adapted,
+        Some(AdapterGeometry {
+            units: vec![0, layer, layer, layer, layer],
+            dropped: 64 + 96
+        })
+    );
 }
 
 #[test]
 fn what_cannot_fit_is_refused_with_the_sum_and_what_to_change() {
-    let facts = facts(ParallelDims::DATA_PARALLEL, 2);
-    assert!(facts.announce(512, None).is_ok() && facts.announce(512, Some(1 << 30)).is_ok());
-    let error = facts.announce(512, Some(100_000)).map_err(|error| error.to_string());
+    let mut facts = Facts::of(geometry(&config(serde_json::json!({}))), ParallelDims::DATA_PARALLEL, 2);
+    facts.head_logits = 10_000;
+    assert!(announce(&facts, 512, None).is_ok() && announce(&facts, 512, Some(1 << 30)).is_ok());
+    let error = announce(&facts, 512, Some(100_000)).map_err(|error| error.to_string());
     let error = error.err().unwrap_or_default();
     for words in [
         "parameters, moments and tables",

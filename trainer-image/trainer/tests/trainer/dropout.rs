@@ -3,11 +3,12 @@
 
 use crate::common::{algorithm, alone, batch, flat, model, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_memory::ParallelDims;
 use grpo_model::lora::Lora;
 use grpo_native::Group;
 use grpo_records::trainer::StepMetrics;
 use grpo_trainer::grpo;
-use grpo_trainer::mesh::{Mesh, ParallelDims};
+use grpo_trainer::mesh::Mesh;
 use grpo_trainer::sharded::Sharded;
 
 const ALL: [&str; 7] = [
