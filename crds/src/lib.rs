@@ -11,6 +11,7 @@
 
 pub mod agent;
 pub mod algorithm;
+pub mod attempts;
 mod cel;
 pub mod common;
 pub mod crd;
@@ -21,6 +22,7 @@ pub mod reference;
 pub mod sandbox_pool;
 pub mod sources;
 
+pub use attempts::AttemptStatus;
 pub use grpo_run::{GrpoRun, GrpoRunSpec, GrpoRunStatus};
 pub use inference_pool::{InferencePool, InferencePoolSpec, InferencePoolStatus};
 pub use progress::{Fault, Progress, Stage};

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use lifecycle::{Checkpoint, FailurePolicy, Finetune, Mode, Resume, ResumeFrom};
 pub use reward::{ProcessReward, Reward};
 pub use rollout::{Dynamic, GroupFilter, OnSync, PassRateBand, Rollout, Sampling};
-pub use status::{AttemptStatus, Attempts, GrpoRunStatus, Phase, PlannedPods};
+pub use status::{Attempts, GrpoRunStatus, Phase, PlannedPods};
 pub use store::{AccessMode, ClaimRequests, ClaimResources, ExistingClaim, Store, VolumeClaimTemplate};
 pub use tasks::{Dataset, EvaluationSet, InstanceIds, RowFormat, Select, TaskOrder, TaskSet, Tasks};
 pub use trainer::{Deadlines, Offload, Rdma, Shard, Trainer, TrainerNetwork};

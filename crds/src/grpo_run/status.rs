@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::progress::Progress;
+use crate::{attempts::AttemptStatus, progress::Progress};
 
 /// Where the run is.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, KubeSchema)]
@@ -91,35 +91,4 @@ pub struct Attempts {
     pub driver: AttemptStatus,
     #[serde(default)]
     pub trainer: AttemptStatus,
-}
-
-/// Attempts of one pod group.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AttemptStatus {
-    /// The attempt that runs, counted from 1; 0 before the first.
-    #[serde(default)]
-    pub current: u32,
-    /// Whether its pods have all been made: one that is missing afterwards was lost.
-    #[serde(default)]
-    pub created: bool,
-    /// Attempts that failed since something was last finished.
-    #[serde(default)]
-    pub consecutive_failures: u32,
-    /// What had been finished when an attempt last failed. When it has changed at the next failure, the count begins
-    /// anew.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub progress_mark: Option<String>,
-    /// The next attempt begins then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
-    /// Nodes that later attempts avoid: a rank hung there. The newest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
-    pub avoid_nodes: Vec<String>,
-    /// How the last failed attempt ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
-    pub last_failure: Option<String>,
 }

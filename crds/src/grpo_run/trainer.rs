@@ -134,7 +134,7 @@ pub struct Deadlines {
     /// From the last pod's start until all ranks are there. Waiting for nodes and images does not count. Default: 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Period>,
-    /// One optimizer step. What hangs is named by rank, and its node is avoided by the next attempt. Default: none.
+    /// One optimizer step. A rank that hangs is named, and the next attempt prefers other nodes. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Period>,
     /// One collective operation. Default: 2m.

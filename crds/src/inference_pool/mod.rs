@@ -7,10 +7,7 @@ pub mod owned_flags;
 
 use k8s_openapi::{
     api::core::v1::ResourceRequirements,
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{Condition, Time},
-    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
 };
 use kube::{CustomResource, KubeSchema, core::Rule};
 use schemars::JsonSchema;
@@ -20,6 +17,7 @@ pub use engines::{
     Device, EmbeddedEngine, Engine, ExternalEngine, ExternalProbe, ExternalWeights, SglangEngine, VllmEngine,
 };
 
+use crate::attempts::AttemptStatus;
 use crate::common::{EnvVariable, Period, PodOverlay};
 use crate::sources::ModelSource;
 
@@ -348,10 +346,9 @@ pub struct InferencePoolStatus {
     /// Replicas that serve the newest ordered weights.
     #[serde(default)]
     pub updated_replicas: u32,
-    /// How often replicas failed by themselves since all of them were ready, and when last: new ones wait longer each
-    /// time.
+    /// Attempts of its replicas: how often they failed since all of them were ready, and when the next are made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failures: Option<Failures>,
+    pub attempts: Option<AttemptStatus>,
     /// Selects the pod of each replica that its agent is in, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -359,16 +356,6 @@ pub struct InferencePoolStatus {
     /// The GrpoRun whose weights the pool follows, until that run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claim>,
-}
-
-/// How often replicas failed by themselves.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Failures {
-    /// Since all replicas were ready.
-    pub consecutive: u32,
-    /// The latest of them.
-    pub last: Time,
 }
 
 /// The GrpoRun whose weights a pool follows.

@@ -11,10 +11,7 @@ use grpo_contracts::{
     names::PROGRESS_FIELD_MANAGER,
     names::{ATTEMPT, RANK, ROLE, RUN, role},
 };
-use grpo_crds::{
-    GrpoRun,
-    grpo_run::{AttemptStatus, Phase},
-};
+use grpo_crds::{AttemptStatus, GrpoRun, grpo_run::Phase};
 use grpo_testing::cluster::{ClusterError, api};
 use grpo_testing::control_plane::Part;
 use jiff::Timestamp;

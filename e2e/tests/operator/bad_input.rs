@@ -307,7 +307,7 @@ async fn good_run(client: &Client, namespace: &str) -> Result<Duration> {
     let made = [
         ("v1", "Pod", "run-driver-1-0"),
         ("v1", "Pod", "run-trainer-1-0"),
-        ("v1", "Pod", "run-engine-0"),
+        ("v1", "Pod", "run-engine-0-1-0"),
         ("v1", "PersistentVolumeClaim", "run-store"),
         ("apps/v1", "Deployment", "run-gateway"),
     ];

@@ -9,9 +9,10 @@ pub const INFERENCE_POOL: &str = "grpo.dev/inference-pool";
 pub const SANDBOX_POOL: &str = "grpo.dev/sandbox-pool";
 pub const ROLE: &str = "grpo.dev/role";
 pub const ATTEMPT: &str = "grpo.dev/attempt";
+/// Which of several groups of pods it is in: the replica of an engine.
+pub const GROUP: &str = "grpo.dev/group";
+/// Which of its group's pods it is; an engine's agent is in number 0.
 pub const RANK: &str = "grpo.dev/rank";
-/// Which of the pods of an engine's replica it is; the agent is in number 0.
-pub const NODE: &str = "grpo.dev/node";
 /// Pods that mount the same ReadWriteOnce volume carry its name here, and are put on one node by it.
 pub const STORE: &str = "grpo.dev/store";
 

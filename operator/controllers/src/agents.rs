@@ -45,7 +45,7 @@ impl Agents {
     pub async fn statuses(&self, pods: &[PodFacts]) -> Statuses {
         let mut asked = Vec::new();
         for pod in pods {
-            if let (0, false, PodState::Running { .. }, Some(ip)) = (pod.node, pod.deleting, &pod.state, &pod.ip) {
+            if let (0, false, PodState::Running { .. }, Some(ip)) = (pod.rank, pod.deleting, &pod.state, &pod.ip) {
                 asked.push(self.clone().named(pod.name.clone(), ip.clone()));
             }
         }

@@ -10,7 +10,7 @@ pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
 pub use grpo_contracts::access::account;
 pub use grpo_contracts::names::{
-    ATTEMPT, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, NODE, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL, STORE,
+    ATTEMPT, GROUP, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL, STORE,
     role, store_claim,
 };
 
@@ -31,6 +31,17 @@ pub const FIELD_MANAGER: &str = "grpo-operator";
 pub const STATUS_FIELD_MANAGER: &str = "grpo-operator-status";
 /// Field manager of a run's claim on an InferencePool (`grpo.dev`).
 pub const CLAIM_FIELD_MANAGER: &str = "grpo-operator-claim";
+
+/// Which pod of a role it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodKey {
+    /// Which group: 0 where the role has but one.
+    pub group: u32,
+    /// Which attempt, counted from 1. Pods of two attempts have different names.
+    pub attempt: u32,
+    /// Which of the group's pods.
+    pub rank: u32,
+}
 
 pub type Labels = BTreeMap<String, String>;
 
@@ -59,21 +70,15 @@ pub fn trainer_hosts(run: &str, attempt: u32) -> String {
     format!("{run}-trainer-{attempt}")
 }
 
-/// A pod of a group: `<run>-<role>-<attempt>-<rank>`.
+/// A pod of a role that has one group: `<run>-<role>-<attempt>-<rank>`.
 pub fn group_pod(run: &str, role: &str, attempt: u32, rank: u32) -> String {
     format!("{run}-{role}-{attempt}-{rank}")
 }
 
-pub fn engine(pool: &str, replica: u32) -> String {
-    format!("{pool}-engine-{replica}")
-}
-
-/// A pod of a replica. The first has the replica's own name.
-pub fn engine_node(pool: &str, replica: u32, node: u32) -> String {
-    match node {
-        0 => engine(pool, replica),
-        _ => format!("{pool}-engine-{replica}-{node}"),
-    }
+/// A pod of one of several groups, here the replicas of a pool: `<pool>-engine-<replica>-<attempt>-<rank>`.
+pub fn engine_pod(pool: &str, key: PodKey) -> String {
+    let role = format!("{}-{}", role::ENGINE, key.group);
+    group_pod(pool, &role, key.attempt, key.rank)
 }
 
 pub fn engines(pool: &str) -> String {

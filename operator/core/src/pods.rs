@@ -17,10 +17,11 @@ pub const GATED: &str = "SchedulingGated";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     pub name: String,
+    /// Which group it is in, where its role has several: a replica of an engine.
+    pub group: u32,
     pub attempt: u32,
+    /// Which of its group's pods it is.
     pub rank: u32,
-    /// Which of the pods of its replica it is, where an engine has several.
-    pub node: u32,
     /// It is being deleted.
     pub deleting: bool,
     /// When it is being deleted: by then its processes have ended, unless its node is lost.
@@ -76,9 +77,9 @@ impl PodFacts {
         };
         Self {
             name: pod.name_any(),
+            group: number(names::GROUP),
             attempt: number(names::ATTEMPT),
             rank: number(names::RANK),
-            node: number(names::NODE),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gone_by: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             taken: pod.status.as_ref().and_then(taken),
@@ -99,9 +100,9 @@ impl PodFacts {
                 message: format!("pod {name} has just been made"),
             },
             name,
+            group: 0,
             attempt,
             rank,
-            node: 0,
             deleting: false,
             gone_by: None,
             taken: None,
@@ -110,6 +111,15 @@ impl PodFacts {
             started_at: None,
             has_been_ready: false,
             template: None,
+        }
+    }
+
+    /// A process ran in it.
+    pub fn has_started(&self) -> bool {
+        match &self.state {
+            PodState::Waiting { .. } => self.has_been_ready,
+            PodState::Running { .. } | PodState::Succeeded => true,
+            PodState::Failed(failure) => failure.exit_code.is_some(),
         }
     }
 

@@ -8,8 +8,8 @@ use grpo_operator_core::{
     admission::whole,
     desired_object::Owner,
     grpo_run::observation::{RunObservation, StoreVolume},
-    inference_pool::replica_update::unbound,
     names::{self, role},
+    pod_group::unbound,
     pods::PodFacts,
     quota::Maker,
 };

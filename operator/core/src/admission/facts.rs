@@ -63,8 +63,9 @@ pub struct Member {
     /// Uid of the InferencePool that controls an engine's pod; the run controls the others.
     pub pool: Option<String>,
     pub role: String,
+    /// Which of the groups of its role: an engine's replica.
+    pub group: u32,
     pub attempt: u32,
-    pub rank: u32,
     pub gated: bool,
     pub deleting: bool,
     pub priority: i32,
@@ -73,6 +74,8 @@ pub struct Member {
     pub selector: Arc<BTreeMap<String, String>>,
     /// Required node affinity: any of the terms.
     pub terms: Vec<NodeSelectorTerm>,
+    /// Names of nodes that it would rather not go to.
+    pub avoids: Vec<String>,
     pub tolerations: Arc<Vec<Toleration>>,
     /// All pods of a run for which this is set have to be on one node, that of their volume.
     pub together: bool,
@@ -215,8 +218,8 @@ impl Member {
             run: run.to_owned(),
             pool: None,
             role: labels.get(names::ROLE).cloned().unwrap_or_default(),
+            group: number(names::GROUP),
             attempt: number(names::ATTEMPT),
-            rank: number(names::RANK),
             gated: gates().any(|gate| gate == names::GATE),
             deleting,
             priority: spec.priority.unwrap_or(0),
@@ -228,11 +231,26 @@ impl Member {
                 .and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref())
                 .map(|required| required.node_selector_terms.clone())
                 .unwrap_or_default(),
+            avoids: avoided_nodes(&affinity),
             tolerations: spec.tolerations.clone().unwrap_or_default().into(),
             together: is_with_its_store(&affinity),
             beyond_us: is_beyond_us(spec, &affinity),
         }
     }
+}
+
+/// Nodes that a preferred node affinity excludes by name.
+fn avoided_nodes(affinity: &Affinity) -> Vec<String> {
+    let nodes = affinity.node_affinity.as_ref();
+    let preferred = nodes.and_then(|nodes| nodes.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let fields = preferred
+        .into_iter()
+        .flatten()
+        .flat_map(|term| term.preference.match_fields.iter().flatten());
+    fields
+        .filter(|field| field.key == "metadata.name" && field.operator == "NotIn")
+        .flat_map(|field| field.values.iter().flatten().cloned())
+        .collect()
 }
 
 /// Our own term, by which pods that mount one ReadWriteOnce volume are on one node.

@@ -1,7 +1,8 @@
 //! Whether pods fit onto nodes all at once, and where each would go. Pure.
 //!
 //! A search rather than a guess: pods by falling size, each first where it leaves least, with backtracking, so that
-//! what fits is found also when sizes do not divide each other. Nodes that are alike are tried once. The search is
+//! what fits is found also when sizes do not divide each other. Nodes that are alike are tried once, and nodes that a
+//! pod avoids last. The search is
 //! bounded; what it has not placed by then counts as not fitting, which is safe: the run waits.
 
 use std::{cmp::Reverse, sync::Arc};
@@ -89,15 +90,19 @@ pub fn place(
     budget: &mut Budget,
 ) -> Option<Vec<Arc<str>>> {
     let items = items(pods, store_node);
-    let admitted: Vec<Vec<bool>> = capacity
-        .nodes
-        .iter()
-        .map(|(node, _)| items.iter().map(|item| is_admitted(node, item, pods)).collect())
-        .collect();
+    let of_nodes = |is: &dyn Fn(&NodeFacts, &Item<'_>) -> bool| -> Vec<Vec<bool>> {
+        let nodes = capacity.nodes.iter();
+        nodes
+            .map(|(node, _)| items.iter().map(|item| is(node, item)).collect())
+            .collect()
+    };
+    let admitted = of_nodes(&|node, item| is_admitted(node, item, pods));
+    let avoided = of_nodes(&|node, item| is_avoided(node, item, pods));
     let mut search = Search {
         free: capacity.nodes.iter().map(|(_, free)| free.clone()).collect(),
         items: &items,
         admitted: &admitted,
+        avoided: &avoided,
         chosen: Vec::with_capacity(items.len()),
         tries: TRIES.min(budget.0),
     };
@@ -162,11 +167,20 @@ fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds]) -> bool {
             .all(|pod| pods[*pod].member.as_ref().is_some_and(|member| node.admits(member)))
 }
 
+fn is_avoided(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds]) -> bool {
+    item.pods.iter().any(|pod| {
+        let member = pods[*pod].member.as_ref();
+        member.is_some_and(|member| member.avoids.contains(&node.name))
+    })
+}
+
 struct Search<'a> {
     free: Vec<Amounts>,
     items: &'a [Item<'a>],
     /// By node, whether each item may go there.
     admitted: &'a [Vec<bool>],
+    /// By node, whether each item would rather go elsewhere.
+    avoided: &'a [Vec<bool>],
     chosen: Vec<usize>,
     tries: usize,
 }
@@ -177,11 +191,14 @@ impl Search<'_> {
         let mut nodes: Vec<usize> = (0..self.free.len())
             .filter(|node| self.admitted[*node][n] && fits_into(&self.free[*node], &item.needs))
             .collect();
-        nodes.sort_by_cached_key(|node| size(&self.free[*node]));
+        nodes.sort_by_cached_key(|node| (self.avoided[*node][n], size(&self.free[*node])));
         let mut tried: Vec<usize> = Vec::new();
         for node in nodes {
-            let alike =
-                |other: &usize| self.free[*other] == self.free[node] && self.admitted[*other] == self.admitted[node];
+            let alike = |other: &usize| {
+                self.free[*other] == self.free[node]
+                    && self.admitted[*other] == self.admitted[node]
+                    && self.avoided[*other] == self.avoided[node]
+            };
             if tried.iter().any(alike) {
                 continue;
             }

@@ -29,7 +29,7 @@ impl<'a> Standing<'a> {
                 .map(|(_, member)| member.attempt)
                 .max()
         };
-        // An attempt of an engine counts its failures; of a pod group only the newest is the group.
+        // Each replica of an engine has attempts of its own; of another role only the newest counts.
         let counts = |member: &Member| member.role == role::ENGINE || Some(member.attempt) == newest(&member.role);
         let counted: Vec<_> = members.iter().filter(|(_, member)| counts(member)).collect();
         let incomplete = run
@@ -80,7 +80,7 @@ impl<'a> Standing<'a> {
                 && self.bound.iter().any(|pod| is(pod, role))
                 && !waits().any(|pod| is(pod, role))
         };
-        let replica = |pod: &PodNeeds| pod.member.as_ref().map(|member| member.rank);
+        let replica = |pod: &PodNeeds| pod.member.as_ref().map(|member| member.group);
         let serves = || {
             let mut engines = self.bound.iter().filter(|pod| is(pod, role::ENGINE));
             engines.any(|engine| !waits().any(|pod| is(pod, role::ENGINE) && replica(pod) == replica(engine)))
@@ -98,7 +98,7 @@ impl<'a> Standing<'a> {
                 role::TRAINER if self.incomplete.contains(&role::TRAINER) => continue,
                 role::TRAINER => (0, 0),
                 role::DRIVER => (1, 0),
-                _ => (2, member.rank),
+                _ => (2, member.group),
             };
             sets.entry(key).or_default().push(pod);
         }

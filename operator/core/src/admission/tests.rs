@@ -39,10 +39,17 @@ fn manifest(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value
         "engine" => ("InferencePool", format!("{run}-pool")),
         _ => ("GrpoRun", run.to_owned()),
     };
+    // Engines here are replicas of one pod.
+    let place = if role == "engine" {
+        "grpo.dev/group"
+    } else {
+        "grpo.dev/rank"
+    };
+    let labels = json!({"grpo.dev/role": role, "grpo.dev/attempt": "1", place: rank.to_string()});
     let mut pod = json!({
         "metadata": {
             "name": format!("{run}-{role}-1-{rank}"), "namespace": "team", "uid": format!("{run}-{role}-{rank}"), "resourceVersion": "1",
-            "labels": {"grpo.dev/role": role, "grpo.dev/attempt": "1", "grpo.dev/rank": rank.to_string()},
+            "labels": labels,
             "annotations": {"grpo.dev/admitted-with": run},
             "ownerReferences": [{"apiVersion": "grpo.dev/v1alpha1", "kind": kind, "name": run, "uid": uid, "controller": true}],
         },
@@ -666,6 +673,35 @@ fn taints_selectors_cordons_and_affinities_are_respected() {
     let avoids = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["plain"]}]}]}}}});
     assert_eq!(may(avoids), ["labelled"]);
+}
+
+#[test]
+fn nodes_that_pods_avoid_are_taken_only_where_nothing_else_fits() {
+    let not = |name: &str| {
+        let field = json!({"key": "metadata.name", "operator": "NotIn", "values": [name]});
+        json!({"weight": 100, "preference": {"matchFields": [field]}})
+    };
+    let avoids = json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [not("a"), not("b")]}}});
+    let nodes_of = |names: &[&str]| -> Vec<String> {
+        let mut world = World::new(names.iter().map(|name| node(name, 8)).collect());
+        world.runs.push(candidate("run", 60, 2, 0));
+        world.pods.push(pod("run", "driver", 0, 0));
+        for rank in 0..2 {
+            world.pods.push(pod_from("run", "trainer", rank, 8, avoids.clone()));
+        }
+        world.settle();
+        let trainers = world
+            .of("run")
+            .filter(|pod| pod.member.as_ref().unwrap().role == "trainer");
+        let mut nodes: Vec<_> = trainers
+            .filter_map(|pod| pod.node.as_deref().map(str::to_owned))
+            .collect();
+        nodes.sort();
+        nodes
+    };
+    assert_eq!(nodes_of(&["a", "b", "c", "d"]), ["c", "d"]);
+    assert_eq!(nodes_of(&["a", "b", "c"]).last().map(String::as_str), Some("c"));
+    assert_eq!(nodes_of(&["a", "b"]), ["a", "b"], "a cluster of exactly the run's size");
 }
 
 #[test]

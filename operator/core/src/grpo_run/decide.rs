@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use grpo_contracts::support;
 use grpo_crds::{
-    Fault,
-    grpo_run::{AttemptStatus, Attempts, Phase},
+    AttemptStatus, Fault,
+    grpo_run::{Attempts, Phase},
 };
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::events::Event};
@@ -27,7 +27,7 @@ use crate::{
     desired_object::DesiredObject,
     events::{normal, warning},
     names::{self, role},
-    pod_group::{Group, GroupUpdate, advance},
+    pod_group::{GroupUpdate, PodGroups, UpdatePolicy, advance},
     pods::PodFacts,
     settings::Settings,
 };
@@ -49,7 +49,7 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     }
     let mut blockers = blockers::before_admission(seen);
     let hold = hold(seen, &blockers);
-    let next = |group: &Group, known: &AttemptStatus, pods: &[PodFacts]| {
+    let next = |group: &PodGroups, known: &AttemptStatus, pods: &[PodFacts]| {
         held_back(advance(group, known, pods, seen.now), hold.as_ref(), pods)
     };
     let (driver, mut held) = next(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods);
@@ -74,7 +74,7 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     }
 }
 
-fn driver_group(seen: &RunObservation) -> Group {
+fn driver_group(seen: &RunObservation) -> PodGroups {
     let progress = seen.run.status.as_ref().and_then(|status| status.progress.as_ref());
     let mark = progress.map(|progress| {
         format!(
@@ -84,27 +84,32 @@ fn driver_group(seen: &RunObservation) -> Group {
             progress.weights.as_deref().unwrap_or("base")
         )
     });
-    Group {
+    PodGroups {
+        groups: 1,
         size: 1,
-        limit: seen.run.spec.failure_policy.max_consecutive_failures,
+        update: UpdatePolicy::Recreate,
+        limit: Some(seen.run.spec.failure_policy.max_consecutive_failures),
         fault_code: Some(i32::from(grpo_contracts::exit::FAULT_CODE)),
-        mark: mark.unwrap_or_default(),
+        ranks_report_peers: false,
+        mark: Some(mark.unwrap_or_default()),
         start: None,
     }
 }
 
 /// None for a run that does not train.
-fn trainer_group(seen: &RunObservation) -> Option<Group> {
+fn trainer_group(seen: &RunObservation) -> Option<PodGroups> {
     let spec = &seen.run.spec;
     let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
     let progress = seen.run.status.as_ref().and_then(|status| status.progress.as_ref());
-    Some(Group {
+    let weights = progress.and_then(|progress| progress.weights.clone());
+    Some(PodGroups {
+        groups: 1,
         size: trainer.nodes,
-        limit: spec.failure_policy.max_consecutive_failures,
+        update: UpdatePolicy::Recreate,
+        limit: Some(spec.failure_policy.max_consecutive_failures),
         fault_code: None,
-        mark: progress
-            .and_then(|progress| progress.weights.clone())
-            .unwrap_or_default(),
+        ranks_report_peers: true,
+        mark: Some(weights.unwrap_or_default()),
         start: Some(trainer.deadlines.start()),
     })
 }
@@ -230,9 +235,9 @@ fn pods_to_make(
     }
     if let (Some(update), Some(spec)) = (trainer, &seen.run.spec.trainer) {
         let attempt = attempts.trainer.current;
-        for rank in &update.create {
-            let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, *rank);
-            pods.push((role::TRAINER, pod, attempt, *rank));
+        for key in &update.create {
+            let pod = process_pods::trainer(seen, spec, settings, &attempts.trainer, key.rank);
+            pods.push((role::TRAINER, pod, attempt, key.rank));
         }
     }
     pods.into_iter()

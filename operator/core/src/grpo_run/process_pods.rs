@@ -4,7 +4,7 @@
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
 use grpo_contracts::{RunConfig, access::Service, names::store_claim_of};
-use grpo_crds::grpo_run::{AttemptStatus, Trainer};
+use grpo_crds::{AttemptStatus, grpo_run::Trainer};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -170,26 +170,17 @@ fn give_rdma(container: &mut Value, trainer: &Trainer) {
     }
 }
 
-/// Keeps a pod off nodes, by their names. The terms of a required node affinity are alternatives: each of them has to
-/// say it.
+/// Has a pod prefer other nodes than these. It may use them: a cluster of exactly the run's size has no others.
 fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
     if nodes.is_empty() {
         return;
     }
     // A requirement on a node's name takes exactly one value.
-    let not_these = nodes
-        .iter()
-        .map(|node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]}));
-    let required = &mut spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let terms = &mut required["nodeSelectorTerms"];
-    if terms.as_array().is_none_or(Vec::is_empty) {
-        *terms = json!([{}]);
-    }
-    for term in terms.as_array_mut().into_iter().flatten() {
-        let mut fields = term["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.extend(not_these.clone());
-        term["matchFields"] = Value::Array(fields);
-    }
+    let not_these = nodes.iter().map(|node| {
+        let field = json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+        json!({"weight": 100, "preference": {"matchFields": [field]}})
+    });
+    spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = not_these.collect();
 }
 
 /// Volumes of driver and trainer: configuration, store, model, and somewhere to write.

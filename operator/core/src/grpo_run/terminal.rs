@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use grpo_crds::{
-    Fault,
-    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
+    AttemptStatus, Fault,
+    grpo_run::{Attempts, GrpoRunStatus, Phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::events::Event;
@@ -221,6 +221,7 @@ fn after_suspension(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
         },
         created: false,
         consecutive_failures: 0,
+        disruptions: 0,
         not_before: None,
         ..known.clone()
     }

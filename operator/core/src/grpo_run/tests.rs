@@ -3,8 +3,8 @@ mod screens;
 
 use grpo_contracts::RunConfig;
 use grpo_crds::{
-    GrpoRun, InferencePool, SandboxPool,
-    grpo_run::{AttemptStatus, Attempts, GrpoRunStatus, Phase},
+    AttemptStatus, GrpoRun, InferencePool, SandboxPool,
+    grpo_run::{Attempts, GrpoRunStatus, Phase},
 };
 use serde_json::{Value, json};
 
@@ -383,8 +383,9 @@ fn a_trainer_is_ready_when_it_says_so_and_the_kubelet_is_more_patient_than_the_o
     assert_eq!(seconds, 300 + 600);
 }
 
+/// On a cluster of exactly the run's size a required rule would leave no node for the next attempt, for ever.
 #[test]
-fn pods_keep_off_nodes_on_which_a_rank_hung_and_stay_with_their_store() {
+fn pods_prefer_other_nodes_than_those_on_which_a_rank_hung_but_may_use_them_and_stay_with_their_store() {
     let mut demo = new_demo();
     demo.attempts.trainer = AttemptStatus {
         current: 2,
@@ -395,12 +396,15 @@ fn pods_keep_off_nodes_on_which_a_rank_hung_and_stay_with_their_store() {
     let decision = decided(&demo);
     let pod = created(&decision, "demo-trainer-2-0");
     let affinity = &pod["spec"]["affinity"];
+    let nodes = &affinity["nodeAffinity"];
+    assert_eq!(nodes["requiredDuringSchedulingIgnoredDuringExecution"], Value::Null);
+    let not = |node: &str| {
+        let field = json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+        json!({"weight": 100, "preference": {"matchFields": [field]}})
+    };
     assert_eq!(
-        affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"],
-        json!([{"matchFields": [
-            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-2"]},
-            {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-7"]},
-        ]}])
+        nodes["preferredDuringSchedulingIgnoredDuringExecution"],
+        json!([not("gpu-2"), not("gpu-7")])
     );
     assert!(affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].is_object());
     let driver = created(&decision, "demo-driver-1-0");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use grpo_crds::InferencePoolStatus;
+use grpo_crds::{AttemptStatus, InferencePoolStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::events::Event;
 
@@ -12,13 +12,14 @@ use super::{
     launch::model_refusal,
     objects::{objects, url},
     observation::InferencePoolObservation,
-    replica_pods::{replica, template},
-    replica_update::{ReplicaUpdate, Wanted, counts, update_replicas},
+    replica_pods::{member, template},
 };
 use crate::{
     conditions::{ConditionStatus, Conditions, is_true, shortened},
     desired_object::DesiredObject,
     events::{normal, warning},
+    names::PodKey,
+    pod_group::{GroupState, GroupUpdate, PodGroups, UpdatePolicy, advance, counts, unbound},
     pods::{PodFacts, PodState},
     settings::Settings,
 };
@@ -49,32 +50,24 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     let spec = &seen.pool.spec;
     let refusal = flags::refusal(&spec.engine).or_else(|| model_refusal(spec));
     let previous = seen.pool.status.as_ref();
-    let wanted = Wanted {
-        replicas: spec.replicas,
-        nodes: spec.engine.nodes(),
-        template: &template(seen, settings),
-        update: &spec.update,
-    };
-    let failures = previous.and_then(|status| status.failures.as_ref());
-    // What cannot be made true changes nothing: replicas of the earlier spec go on.
+    let template = template(seen, settings);
+    let attempts = previous.and_then(|status| status.attempts.clone()).unwrap_or_default();
+    // What cannot be made true changes nothing: replicas of the earlier spec stay as they are.
     let idle = deleted || refusal.is_some();
     let update = match idle {
-        true => ReplicaUpdate {
-            failures: failures.cloned(),
-            ..ReplicaUpdate::default()
-        },
-        false => update_replicas(&wanted, &seen.pods, failures, seen.now).held_back(seen.quota.as_ref(), &seen.pods),
+        true => GroupUpdate::nothing(attempts, Vec::new(), GroupState::Running),
+        false => held_back(
+            advance(&replicas(seen, &template), &attempts, &seen.pods, seen.now),
+            seen,
+        ),
     };
     let create = update
         .create
         .iter()
-        .flat_map(|number| made(seen, settings, *number, &update))
+        .map(|key| made(seen, settings, *key, &template))
         .collect();
     let (status, events) = status(seen, &update, refusal.as_deref());
-    let waits = update.again_at.map(|at| {
-        let wait = at.duration_since(seen.now);
-        Duration::try_from(wait).unwrap_or_default() + Duration::from_millis(100)
-    });
+    let waits = update.retry_in.map(|wait| wait + Duration::from_millis(100));
     let looks = is_in_motion(seen, &status).then_some(LOOK);
     Decision {
         objects: if deleted { Vec::new() } else { objects(seen) },
@@ -85,6 +78,40 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
         events,
         again: waits.into_iter().chain(looks).min(),
     }
+}
+
+/// The replicas as groups of pods: each serves without end, and is made again for as long as it fails.
+fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
+    let spec = &seen.pool.spec;
+    PodGroups {
+        groups: spec.replicas,
+        size: spec.engine.nodes(),
+        update: UpdatePolicy::Rolling {
+            template: template.to_owned(),
+            max_surge: spec.update.max_surge,
+            max_unavailable: spec.update.max_unavailable,
+        },
+        limit: None,
+        fault_code: None,
+        ranks_report_peers: false,
+        mark: None,
+        start: None,
+    }
+}
+
+/// The same while a ResourceQuota is short: nothing is made. Who was refused gives back the replicas that are not on
+/// nodes, so that others can use the quota.
+fn held_back(mut update: GroupUpdate, seen: &InferencePoolObservation) -> GroupUpdate {
+    let Some(wait) = &seen.quota else { return update };
+    update.create.clear();
+    let left = Duration::try_from(wait.until.duration_since(seen.now)).unwrap_or_default();
+    update.retry_in = Some(update.retry_in.map_or(left, |known| known.min(left)));
+    if wait.refused {
+        update.delete.extend(unbound(&seen.pods));
+        update.delete.sort_unstable();
+        update.delete.dedup();
+    }
+    update
 }
 
 /// Whether agents may come to say something else although no pod changes.
@@ -100,32 +127,25 @@ fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -
     runs && (claimed || unsettled || spec.engine.external.is_some())
 }
 
-/// The pods of a new replica, and what is known of them before the watch shows them.
+/// A pod of a new replica, and what is known of it before the watch shows it.
 fn made(
     seen: &InferencePoolObservation,
     settings: &Settings,
-    number: u32,
-    update: &ReplicaUpdate,
-) -> Vec<(DesiredObject, PodFacts)> {
-    let attempt = 1 + update.failures.as_ref().map_or(0, |failures| failures.consecutive);
-    let mark = template(seen, settings);
-    let pods = replica(seen, settings, number, attempt);
-    (0..)
-        .zip(pods)
-        .map(|(node, pod)| {
-            let facts = PodFacts {
-                node,
-                template: Some(mark.clone()),
-                ..PodFacts::just_made(pod.name.clone(), attempt, number)
-            };
-            (pod, facts)
-        })
-        .collect()
+    key: PodKey,
+    template: &str,
+) -> (DesiredObject, PodFacts) {
+    let pod = member(seen, settings, key, template);
+    let facts = PodFacts {
+        group: key.group,
+        template: Some(template.to_owned()),
+        ..PodFacts::just_made(pod.name.clone(), key.attempt, key.rank)
+    };
+    (pod, facts)
 }
 
 fn status(
     seen: &InferencePoolObservation,
-    update: &ReplicaUpdate,
+    update: &GroupUpdate,
     refusal: Option<&str>,
 ) -> (InferencePoolStatus, Vec<Event>) {
     let spec = &seen.pool.spec;
@@ -188,7 +208,7 @@ fn status(
         replicas: exist,
         ready_replicas: ready,
         updated_replicas: updated,
-        failures: update.failures.clone(),
+        attempts: Some(update.status.clone()).filter(|attempts| *attempts != AttemptStatus::default()),
         selector: Some(selector.join(",")),
         claimed_by: None,
     };
@@ -197,7 +217,7 @@ fn status(
 
 fn readiness(
     seen: &InferencePoolObservation,
-    update: &ReplicaUpdate,
+    update: &GroupUpdate,
     refusal: Option<&str>,
     ready: u32,
 ) -> (ConditionStatus, &'static str, String) {
@@ -226,16 +246,12 @@ fn readiness(
         let unserved = seen.agents.iter().find(|(_, agent)| agent.serving.is_none());
         unserved.and_then(|(pod, agent)| Some(format!("pod {pod}: {}", agent.message.as_deref()?)))
     };
-    let pause = update
-        .failures
-        .as_ref()
-        .filter(|_| update.again_at.is_some())
-        .map(|failures| {
-            format!(
-                "replicas failed {} times in a row; the next is made after a pause",
-                failures.consecutive
-            )
-        });
+    let pause = matches!(update.state, GroupState::Pausing { .. }).then(|| {
+        format!(
+            "replicas failed {} times in a row; the next is made after a pause",
+            update.status.consecutive_failures + update.status.disruptions
+        )
+    });
     let why = problem.or_else(agents).or(pause);
     let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
     (

@@ -6,7 +6,7 @@ use crate::names::{self, Labels, labels, role};
 /// Labels that the pod with the agent has in every replica: what the service and the scale subresource select.
 pub fn selector(seen: &InferencePoolObservation) -> Labels {
     let mut selector = members(seen);
-    selector.insert(names::NODE.to_owned(), "0".to_owned());
+    selector.insert(names::RANK.to_owned(), "0".to_owned());
     selector
 }
 

@@ -1,7 +1,7 @@
 //! What is to be done about an `InferencePool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
 //!
-//! Which replicas come and go is [`replica_update`]; what they are made of is [`replica_pods`], with the command lines
-//! of [`vllm`] and [`sglang`].
+//! Which replicas come and go is [`crate::pod_group`]'s; what they are made of is [`replica_pods`], with the command
+//! lines of [`vllm`] and [`sglang`].
 
 pub mod decide;
 mod flags;
@@ -10,7 +10,6 @@ mod launch;
 mod objects;
 pub mod observation;
 mod replica_pods;
-pub mod replica_update;
 mod sglang;
 mod vllm;
 

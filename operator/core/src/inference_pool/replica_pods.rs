@@ -25,7 +25,7 @@ use crate::{
     admission::Gate,
     desired_object::DesiredObject,
     digest::digest,
-    names::{self, account},
+    names::{self, PodKey, account},
     pod_parts::{
         allow, api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
         resources, scratch_volume, tokens,
@@ -47,23 +47,26 @@ const LIVENESS_PERIOD: u64 = 10;
 /// An engine that has not answered for two minutes is started again.
 const LIVENESS_FAILURES: u64 = 12;
 
-/// All pods of a replica, the first with the agent, each marked with what replicas are made from now.
-pub fn replica(seen: &InferencePoolObservation, settings: &Settings, replica: u32, attempt: u32) -> Vec<DesiredObject> {
-    let mark = template(seen, settings);
-    (0..seen.pool.spec.engine.nodes())
-        .map(|node| pod(seen, settings, replica, node, attempt).annotated(names::TEMPLATE, &mark))
-        .collect()
+/// A pod of a replica, the first with the agent, marked with the template that replicas are made from now.
+pub fn member(seen: &InferencePoolObservation, settings: &Settings, key: PodKey, template: &str) -> DesiredObject {
+    pod(seen, settings, key).annotated(names::TEMPLATE, template)
 }
 
 /// What replicas are made from now: two that are made from the same differ in nothing but number and attempt.
 pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String {
-    let pods = (0..seen.pool.spec.engine.nodes()).map(|node| pod(seen, settings, 0, node, 1).object);
+    let key = |rank| PodKey {
+        group: 0,
+        attempt: 1,
+        rank,
+    };
+    let pods = (0..seen.pool.spec.engine.nodes()).map(|rank| pod(seen, settings, key(rank)).object);
     digest(&Value::Array(pods.collect()))
 }
 
-fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node: u32, attempt: u32) -> DesiredObject {
+fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> DesiredObject {
     let engine = &seen.pool.spec.engine;
-    let name = names::engine_node(&seen.owner.name, replica, node);
+    let name = names::engine_pod(&seen.owner.name, key);
+    let attempt = key.attempt;
     let mut spec = json!({
         "restartPolicy": if engine.nodes() > 1 { "Never" } else { "Always" },
         "enableServiceLinks": false,
@@ -88,16 +91,16 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
         (None, None) => {
             let leader = format!(
                 "{}.{}",
-                names::engine(&seen.owner.name, replica),
+                names::engine_pod(&seen.owner.name, PodKey { rank: 0, ..key }),
                 names::engines(&seen.owner.name)
             );
-            let launch = Launch::of(&seen.pool.spec, node, leader);
+            let launch = Launch::of(&seen.pool.spec, key.rank, leader);
             let (container, volumes) = served_engine(seen, settings, &launch, attempt);
             spec["volumes"] = json!(volumes);
             spec["containers"] = json!([container]);
-            if node == 0 {
-                let key = json!({"name": DRAIN_KEY, "value": drain_key(seen)});
-                let mut agent = agent(seen, settings, attempt, &flags_of_served(seen), vec![key]);
+            if key.rank == 0 {
+                let drain = json!({"name": DRAIN_KEY, "value": drain_key(seen)});
+                let mut agent = agent(seen, settings, attempt, &flags_of_served(seen), vec![drain]);
                 // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while
                 // it drains.
                 agent["restartPolicy"] = json!("Always");
@@ -105,14 +108,18 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, replica: u32, node:
             }
         }
     }
-    if node == 0 {
+    if key.rank == 0 {
         let (tokens, access) = agent_access();
         if let Some(volumes) = spec["volumes"].as_array_mut() {
             volumes.extend([tokens.0, access.0]);
         }
     }
     let mut labels = pool_labels(seen);
-    for (label, number) in [(names::RANK, replica), (names::NODE, node), (names::ATTEMPT, attempt)] {
+    for (label, number) in [
+        (names::GROUP, key.group),
+        (names::ATTEMPT, attempt),
+        (names::RANK, key.rank),
+    ] {
         labels.insert(label.to_owned(), number.to_string());
     }
     let mut pod = seen.owner.object::<Pod>(name, &labels, json!({"spec": spec}));

@@ -66,7 +66,8 @@ fn decided(seen: &InferencePoolObservation) -> Decision {
 fn current(seen: &InferencePoolObservation, replica: u32, state: PodState) -> PodFacts {
     PodFacts {
         template: Some(template(seen, &Settings::for_tests())),
-        ..pod(&format!("demo-engine-{replica}"), 1, replica, state)
+        group: replica,
+        ..pod(&format!("demo-engine-{replica}-1-0"), 1, 0, state)
     }
 }
 
@@ -105,7 +106,7 @@ fn condition<'a>(decision: &'a Decision, type_: &str) -> (&'a str, &'a str) {
 #[test]
 fn a_new_pool_is_given_its_pods_and_a_service_that_names_them_all() {
     let decision = decided(&seen(2));
-    assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-1"]);
+    assert_eq!(made(&decision), ["demo-engine-0-1-0", "demo-engine-1-1-0"]);
     assert_eq!(
         names(&decision.objects),
         [
@@ -226,7 +227,10 @@ fn surplus_finished_and_outdated_replicas_go() {
     pool.pool.spec.replicas = 2;
     let mut decision = decided(&pool);
     decision.delete.sort();
-    assert_eq!(decision.delete, ["demo-engine-1", "demo-engine-2", "demo-engine-4"]);
+    assert_eq!(
+        decision.delete,
+        ["demo-engine-1-1-0", "demo-engine-2-1-0", "demo-engine-4-1-0"]
+    );
     assert!(decision.create.is_empty(), "what still ends still holds what it had");
 }
 
@@ -234,7 +238,7 @@ fn surplus_finished_and_outdated_replicas_go() {
 fn a_replica_of_several_pods_is_one_replica_with_one_door() {
     let mut pool = with_engine("{vllm: {tensorParallel: 8, pipelineParallel: 2, nodes: 2}}", 1);
     let decision = decided(&pool);
-    assert_eq!(made(&decision), ["demo-engine-0", "demo-engine-0-1"]);
+    assert_eq!(made(&decision), ["demo-engine-0-1-0", "demo-engine-0-1-1"]);
     let pods: Vec<&Value> = decision.create.iter().map(|(pod, _)| &pod.object).collect();
     let selector = find(&decision.objects, "Service", "demo-engines")["spec"]["selector"].clone();
     let selected = |pod: &Value| {
@@ -254,9 +258,9 @@ fn a_replica_of_several_pods_is_one_replica_with_one_door() {
             "8"
         );
     }
-    let member = |node: u32, state: PodState| PodFacts {
-        node,
-        name: format!("demo-engine-0{}", if node > 0 { "-1" } else { "" }),
+    let member = |rank: u32, state: PodState| PodFacts {
+        rank,
+        name: format!("demo-engine-0-1-{rank}"),
         ..current(&pool, 0, state)
     };
     pool.pods = vec![member(0, running()), member(1, PodState::Running { ready: true })];
@@ -314,9 +318,9 @@ fn what_agents_say_is_shown_as_weights_and_updated() {
     let mut pool = seen(2);
     pool.pods = vec![current(&pool, 0, running()), current(&pool, 1, running())];
     pool.agents = [
-        ("demo-engine-0".to_owned(), agent(Some("a-v2"), Some("a-v2"), None)),
+        ("demo-engine-0-1-0".to_owned(), agent(Some("a-v2"), Some("a-v2"), None)),
         (
-            "demo-engine-1".to_owned(),
+            "demo-engine-1-1-0".to_owned(),
             agent(Some("a-v1"), Some("a-v2"), Some("pulling a-v2")),
         ),
     ]
@@ -327,7 +331,7 @@ fn what_agents_say_is_shown_as_weights_and_updated() {
     let (status, message) = condition(&decision, "Updated");
     assert_eq!(status, "False");
     assert!(
-        message.contains("pod demo-engine-1 is to serve a-v2: pulling a-v2"),
+        message.contains("pod demo-engine-1-1-0 is to serve a-v2: pulling a-v2"),
         "{message}"
     );
     assert_eq!(condition(&decision, "Ready").0, "True", "a sync empties no service");
@@ -338,7 +342,7 @@ fn an_external_engine_is_ready_when_its_probe_was_passed_and_says_what_failed() 
     let mut pool = with_engine("{external: {url: 'https://example.com/v1'}}", 1);
     pool.pods = vec![current(&pool, 0, PodState::Running { ready: false })];
     pool.agents = [(
-        "demo-engine-0".to_owned(),
+        "demo-engine-0-1-0".to_owned(),
         agent(None, None, Some("no logprobs came back")),
     )]
     .into();
@@ -350,7 +354,7 @@ fn an_external_engine_is_ready_when_its_probe_was_passed_and_says_what_failed() 
         "the server may become fit without a pod's doing"
     );
     pool.pods = vec![current(&pool, 0, running())];
-    pool.agents = [("demo-engine-0".to_owned(), agent(Some("base"), None, None))].into();
+    pool.agents = [("demo-engine-0-1-0".to_owned(), agent(Some("base"), None, None))].into();
     let decision = decided(&pool);
     assert_eq!(condition(&decision, "Probed").0, "True");
     assert_eq!(condition(&decision, "Ready").0, "True");
@@ -360,7 +364,7 @@ fn an_external_engine_is_ready_when_its_probe_was_passed_and_says_what_failed() 
 fn a_pool_at_rest_is_not_looked_at_again() {
     let mut pool = seen(1);
     pool.pods = vec![current(&pool, 0, running())];
-    pool.agents = [("demo-engine-0".to_owned(), agent(Some("base"), None, None))].into();
+    pool.agents = [("demo-engine-0-1-0".to_owned(), agent(Some("base"), None, None))].into();
     assert_eq!(decided(&pool).again, None);
 }
 
@@ -369,7 +373,7 @@ fn what_a_replica_waits_for_is_in_the_message() {
     let mut pool = seen(1);
     let waiting = PodState::Waiting {
         reason: "ImagePullBackOff".into(),
-        message: "pod demo-engine-0 cannot get an image".into(),
+        message: "pod demo-engine-0-1-0 cannot get an image".into(),
     };
     pool.pods = vec![current(&pool, 0, waiting)];
     let decision = decided(&pool);

@@ -156,12 +156,16 @@ fn add(
 }
 
 /// Names in the order of the numbers they end with.
-fn in_order(name: &str) -> (String, u64) {
-    let (stem, number) = name.rsplit_once('-').unwrap_or((name, ""));
-    match number.parse() {
-        Ok(number) => (stem.to_owned(), number),
-        Err(_) => (name.to_owned(), 0),
+fn in_order(name: &str) -> (String, Vec<u64>) {
+    let mut stem = name;
+    let mut numbers = Vec::new();
+    while let Some((before, number)) = stem.rsplit_once('-')
+        && let Ok(number) = number.parse()
+    {
+        numbers.insert(0, number);
+        stem = before;
     }
+    (stem.to_owned(), numbers)
 }
 
 impl PodPlan {

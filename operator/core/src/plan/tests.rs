@@ -21,7 +21,7 @@ fn owned(kind: &str, name: &str, body: Value) -> Value {
 fn engine(number: u32) -> Value {
     owned(
         "Pod",
-        &format!("judge-engine-{number}"),
+        &format!("judge-engine-{number}-1-0"),
         json!({"containers": [{
             "name": "engine", "image": "example.com/engine:1",
             "args": ["--pool-uid", "uid-judge", "--url", format!("http://judge.{NAMESPACE}.svc")],

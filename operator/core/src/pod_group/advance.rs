@@ -1,223 +1,264 @@
-//! The next steps of a group.
+//! The next steps of pod groups.
 
 use std::time::Duration;
 
-use grpo_crds::grpo_run::AttemptStatus;
+use grpo_crds::AttemptStatus;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
+    attempts::{adopted, avoid, count_end, forget_avoided, forget_failures, pause_left, used_up},
     ending::{Ending, ending, who},
-    group::{Group, GroupState, GroupUpdate, missing},
+    group::{GroupState, GroupUpdate, PodGroups, UpdatePolicy},
+    rolling::{Limits, RollingUpdate, rolling},
+    unit::{Unit, units},
 };
 use crate::{
-    backoff::FAILED_PODS,
-    conditions::shortened,
+    names::PodKey,
     pods::{Failure, PodFacts, PodState},
 };
 
-/// So many nodes are avoided at most, the last ones.
-const AVOIDED: usize = 8;
-
-/// The next steps of a group.
-pub fn advance(group: &Group, known: &AttemptStatus, pods: &[PodFacts], now: Timestamp) -> GroupUpdate {
+/// The next steps of pod groups.
+pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now: Timestamp) -> GroupUpdate {
     let mut status = adopted(known, pods);
-    let (live, old): (Vec<&PodFacts>, Vec<&PodFacts>) = pods.iter().partition(|pod| pod.attempt == status.current);
-    let mut delete = undeleted(&old);
+    let all = units(pods);
+    let (mut live, old) = live(wanted, status.current, &all);
+    let mut delete: Vec<String> = old.iter().flat_map(|unit| unit.undeleted()).collect();
 
-    if let Some(fault) = fault(group, &live) {
+    if let Some(fault) = fault(wanted, &live) {
         return GroupUpdate::nothing(status, delete, GroupState::Fault(fault));
     }
-    if all_succeeded(group, &live) {
+    if all_succeeded(wanted, &live) {
         return GroupUpdate::nothing(status, delete, GroupState::Succeeded);
     }
 
-    forget_avoided(group, &mut status);
+    forget_avoided(wanted, &mut status);
+    let ends = Ends::of(wanted, &status, &live, now);
+    let mut retry_in = ends.not_yet;
     let mut ended = None;
-    let mut remaining = live;
-    let mut retry_in = None;
-    let ending = ending(group, status.created, &remaining, now);
-    if let Ending::NotYet(left) = ending {
-        retry_in = Some(left);
-    }
-    if let Ending::Over { failure, hung_on } = ending {
-        let attempt = status.current;
-        count(group, &mut status, &failure, now);
-        avoid(&mut status, hung_on);
-        if let Some(message) = used_up(group, &status, &failure) {
+    if let Some(First {
+        attempt,
+        failure,
+        started,
+    }) = ends.first
+    {
+        count_end(wanted, &mut status, &failure, started, now);
+        avoid(&mut status, ends.hung_on);
+        if let Some(message) = used_up(wanted, &status, &failure) {
             return GroupUpdate {
                 ended: Some((attempt, failure.message)),
                 ..GroupUpdate::nothing(status, delete, GroupState::Exhausted { message })
             };
         }
-        delete.extend(undeleted(&remaining));
-        status.current = attempt.saturating_add(1);
+        let (over, staying): (Vec<_>, Vec<_>) = match wanted.update {
+            UpdatePolicy::Recreate => (live, Vec::new()),
+            UpdatePolicy::Rolling { .. } => live.into_iter().partition(|unit| ends.over.contains(&unit.group)),
+        };
+        delete.extend(over.iter().flat_map(|unit| unit.undeleted()));
+        live = staying;
+        status.current = status.current.saturating_add(1);
         status.created = false;
-        remaining = Vec::new();
         ended = Some((attempt, failure.message));
     }
 
-    if let Some(left) = pause_left(&status, now) {
-        let message = format!(
-            "attempt {} begins in {} s, after {} failures in a row; the last: {}",
-            status.current,
-            left.as_secs() + 1,
-            status.consecutive_failures,
-            status.last_failure.as_deref().unwrap_or("unknown")
-        );
+    let change = change(wanted, &all, &mut live, &status, now);
+    delete.extend(change.delete);
+    if change.all_ready && ended.is_none() {
+        forget_failures(&mut status);
+    }
+    if let Some(left) = pause_left(&status, now).filter(|_| change.lacks) {
+        let message = pausing(&status, left);
         return GroupUpdate {
             retry_in: Some(left),
             ended,
+            outdated: change.outdated,
             ..GroupUpdate::nothing(status, delete, GroupState::Pausing { message })
         };
     }
 
-    let create = missing(group, &remaining);
+    let newest = change.create.iter().map(|key| key.attempt).max();
+    status.current = status.current.max(newest.unwrap_or(0));
     status.created = true;
     status.not_before = None;
-    let state = if create.is_empty() {
-        waiting(group, &status, &remaining).map_or(GroupState::Running, |message| GroupState::Starting { message })
-    } else {
-        GroupState::Starting {
+    retry_in = retry_in.into_iter().chain(change.retry_in).min();
+    let state = match change.create.len() {
+        0 => waiting(wanted, &live).map_or(GroupState::Running, |message| GroupState::Starting { message }),
+        made => GroupState::Starting {
             message: format!(
-                "attempt {}: making {} of {} pods",
+                "attempt {}: making {made} of {} pods",
                 status.current,
-                create.len(),
-                group.size
+                wanted.groups * wanted.size
             ),
-        }
+        },
     };
     GroupUpdate {
         status,
-        create,
+        create: change.create,
         delete,
         state,
         retry_in,
         ended,
+        outdated: change.outdated,
     }
 }
 
-/// What is known, corrected by pods of a later attempt that was begun but not written down.
-fn adopted(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
-    let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or(0);
-    let mut status = known.clone();
-    if newest > status.current {
-        status.created = false;
-        status.not_before = None;
+/// Groups that count, and those that are on their way out.
+fn live<'a>(wanted: &PodGroups, attempt: u32, all: &[Unit<'a>]) -> (Vec<Unit<'a>>, Vec<Unit<'a>>) {
+    match wanted.update {
+        UpdatePolicy::Recreate => {
+            let (current, old): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|unit| unit.attempt == attempt);
+            (whole(wanted, attempt, current), old)
+        }
+        // The others of a group whose pod is being deleted go too.
+        UpdatePolicy::Rolling { .. } => all.iter().cloned().partition(|unit| !unit.is_ending()),
     }
-    status.current = status.current.max(newest).max(1);
-    status
 }
 
-fn undeleted(pods: &[&PodFacts]) -> Vec<String> {
-    pods.iter()
-        .filter(|pod| !pod.deleting)
-        .map(|pod| pod.name.clone())
+/// Every group of an attempt, also one that has no pod.
+fn whole<'a>(wanted: &PodGroups, attempt: u32, there: Vec<Unit<'a>>) -> Vec<Unit<'a>> {
+    let none = |group| Unit {
+        group,
+        attempt,
+        pods: Vec::new(),
+    };
+    let of = |group| there.iter().find(|unit| unit.group == group).cloned();
+    (0..wanted.groups)
+        .map(|group| of(group).unwrap_or_else(|| none(group)))
         .collect()
 }
 
-fn fault(group: &Group, live: &[&PodFacts]) -> Option<Failure> {
-    live.iter().find_map(|pod| match &pod.state {
-        PodState::Failed(failure) if failure.exit_code.is_some() && failure.exit_code == group.fault_code => {
+/// What has to come and to go so that there are the groups that are wanted.
+fn change<'a>(
+    wanted: &PodGroups,
+    all: &[Unit<'a>],
+    live: &mut Vec<Unit<'a>>,
+    status: &AttemptStatus,
+    now: Timestamp,
+) -> RollingUpdate {
+    match &wanted.update {
+        UpdatePolicy::Recreate => {
+            *live = whole(wanted, status.current, std::mem::take(live));
+            let create: Vec<PodKey> = live.iter().flat_map(|unit| unit.missing(wanted.size)).collect();
+            RollingUpdate {
+                lacks: !create.is_empty(),
+                create,
+                ..RollingUpdate::default()
+            }
+        }
+        UpdatePolicy::Rolling {
+            template,
+            max_surge,
+            max_unavailable,
+        } => {
+            let limits = Limits {
+                template,
+                max_surge: *max_surge,
+                max_unavailable: *max_unavailable,
+            };
+            rolling(wanted, &limits, all, live, status.current, now)
+        }
+    }
+}
+
+fn fault(wanted: &PodGroups, live: &[Unit<'_>]) -> Option<Failure> {
+    let mut pods = live.iter().flat_map(|unit| &unit.pods);
+    pods.find_map(|pod| match &pod.state {
+        PodState::Failed(failure) if failure.exit_code.is_some() && failure.exit_code == wanted.fault_code => {
             Some(failure.clone())
         }
         _ => None,
     })
 }
 
-fn all_succeeded(group: &Group, live: &[&PodFacts]) -> bool {
-    (0..group.size).all(|rank| {
-        live.iter()
-            .any(|pod| pod.rank == rank && pod.state == PodState::Succeeded)
-    })
+fn all_succeeded(wanted: &PodGroups, live: &[Unit<'_>]) -> bool {
+    let succeeded = |unit: &Unit<'_>| {
+        (0..wanted.size).all(|rank| {
+            let mut pods = unit.pods.iter();
+            pods.any(|pod| pod.rank == rank && pod.state == PodState::Succeeded)
+        })
+    };
+    wanted.update == UpdatePolicy::Recreate && live.iter().all(succeeded)
 }
 
-fn count(group: &Group, status: &mut AttemptStatus, failure: &Failure, now: Timestamp) {
-    if status.progress_mark.as_deref() != Some(&group.mark) {
-        status.consecutive_failures = 0;
-    }
-    status.progress_mark = Some(group.mark.clone());
-    status.last_failure = Some(shortened(&failure.message));
-    status.not_before = None;
-    if failure.disrupted {
-        return;
-    }
-    status.consecutive_failures = status.consecutive_failures.saturating_add(1);
-    if status.consecutive_failures >= 2 {
-        let pause = pause(status.consecutive_failures);
-        status.not_before = now.checked_add(pause).ok().map(Time);
-    }
+/// What ended an attempt of a group.
+struct First {
+    attempt: u32,
+    failure: Failure,
+    /// All of its pods had started.
+    started: bool,
 }
 
-/// Why no further attempt is made, if none is.
-fn used_up(group: &Group, status: &AttemptStatus, failure: &Failure) -> Option<String> {
-    if status.consecutive_failures >= group.limit {
-        return Some(format!(
-            "{} failures in a row without anything finished in between; the last: {}",
-            status.consecutive_failures, failure.message
-        ));
-    }
-    // Nobody gets there by failing: somebody wrote this number. Pods of an attempt that has no number of its own would
-    // have the names of the last.
-    (status.current == u32::MAX).then(|| {
-        format!(
-            "attempt {} is the last that can be counted (status.attempts), and it ended: {}",
-            status.current, failure.message
-        )
-    })
+/// Which groups are over, and why.
+#[derive(Default)]
+struct Ends {
+    /// Numbers of the groups.
+    over: Vec<u32>,
+    /// Of those, the first that failed by itself, or the first.
+    first: Option<First>,
+    hung_on: Vec<String>,
+    not_yet: Option<Duration>,
 }
 
-/// The newest last, as often as they are named.
-fn avoid(status: &mut AttemptStatus, hung_on: Vec<String>) {
-    status.avoid_nodes.retain(|node| !hung_on.contains(node));
-    status.avoid_nodes.extend(hung_on);
-    let surplus = status.avoid_nodes.len().saturating_sub(AVOIDED);
-    status.avoid_nodes.drain(..surplus);
-}
-
-/// Once something more is finished than when a rank hung, its node may have been innocent.
-fn forget_avoided(group: &Group, status: &mut AttemptStatus) {
-    if status.progress_mark.as_deref() != Some(&group.mark) {
-        status.avoid_nodes.clear();
+impl Ends {
+    fn of(wanted: &PodGroups, status: &AttemptStatus, live: &[Unit<'_>], now: Timestamp) -> Self {
+        let mut ends = Self::default();
+        for unit in live {
+            let made = status.created || unit.attempt < status.current;
+            match ending(wanted, made, &unit.pods, now) {
+                Ending::None => {}
+                Ending::NotYet(left) => ends.not_yet = ends.not_yet.into_iter().chain([left]).min(),
+                Ending::Over { failure, hung_on } => {
+                    ends.over.push(unit.group);
+                    ends.hung_on.extend(hung_on);
+                    let explains = |known: &First| known.failure.disrupted && !failure.disrupted;
+                    if ends.first.as_ref().is_none_or(explains) {
+                        ends.first = Some(First {
+                            attempt: unit.attempt,
+                            started: unit.pods.iter().all(|pod| pod.has_started()),
+                            failure,
+                        });
+                    }
+                }
+            }
+        }
+        ends
     }
 }
 
-/// 5 s after the second failure in a row, doubled with every further one.
-fn pause(failures: u32) -> Duration {
-    FAILED_PODS.pause(failures.saturating_sub(2))
+fn pausing(status: &AttemptStatus, left: Duration) -> String {
+    let (failures, disruptions) = (status.consecutive_failures, status.disruptions);
+    let in_a_row = match (failures, disruptions) {
+        (failures, 0) => format!("{failures} failures"),
+        (0, disruptions) => format!("{disruptions} disruptions"),
+        both => format!("{} failures and {} disruptions", both.0, both.1),
+    };
+    format!(
+        "attempt {} begins in {} s, after {in_a_row} in a row; the last: {}",
+        status.current,
+        left.as_secs() + 1,
+        status.last_failure.as_deref().unwrap_or("unknown")
+    )
 }
 
-fn pause_left(status: &AttemptStatus, now: Timestamp) -> Option<Duration> {
-    let until = status.not_before.as_ref().filter(|_| !status.created)?.0;
-    Duration::try_from(until.duration_since(now))
-        .ok()
-        .filter(|left| !left.is_zero())
-}
-
-/// What the group waits for: the pod with most to say comes first.
-fn waiting(group: &Group, status: &AttemptStatus, live: &[&PodFacts]) -> Option<String> {
+/// What the groups wait for: the pod with most to say comes first.
+fn waiting(wanted: &PodGroups, live: &[Unit<'_>]) -> Option<String> {
     let dull = |reason: &str| matches!(reason, "Created" | "Starting" | "ContainerCreating" | "PodInitializing");
+    let pods = || live.iter().flat_map(|unit| &unit.pods);
     let waits = || {
-        live.iter().filter_map(|pod| match &pod.state {
+        pods().filter_map(|pod| match &pod.state {
             PodState::Waiting { reason, message } => Some((reason, message)),
             _ => None,
         })
     };
-    let told = waits()
+    waits()
         .find(|(reason, _)| !dull(reason))
         .or_else(|| waits().next())
         .map(|(_, message)| message.clone())
-        .or_else(|| unready(group, live))?;
-    if status.avoid_nodes.is_empty() {
-        return Some(told);
-    }
-    let avoided = status.avoid_nodes.join(", ");
-    Some(format!("{told}; nodes on which a rank hung are avoided: {avoided}"))
+        .or_else(|| unready(wanted, &pods().copied().collect::<Vec<_>>()))
 }
 
 /// Pods that run and are not ready, where that says something.
-fn unready(group: &Group, live: &[&PodFacts]) -> Option<String> {
-    group.start?;
+fn unready(wanted: &PodGroups, live: &[&PodFacts]) -> Option<String> {
+    wanted.start?;
     let gone: Vec<&&PodFacts> = live.iter().filter(|pod| pod.is_out_of_reach()).collect();
     if !gone.is_empty() {
         return Some(format!("{} is out of reach: its node does not answer", who(&gone)));

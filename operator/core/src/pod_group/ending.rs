@@ -9,7 +9,7 @@ use std::time::Duration;
 use grpo_contracts::exit::{Hang, PEER_LOST_CODE};
 use jiff::Timestamp;
 
-use super::group::{Group, missing};
+use super::group::{PodGroups, UpdatePolicy, missing};
 use crate::pods::{Failure, PodFacts, PodState};
 
 /// How long the cause of a lost peer is waited for.
@@ -38,8 +38,8 @@ impl Ending {
     }
 }
 
-/// Looks at the pods of the current attempt. `created`: whether all of them had been made.
-pub(super) fn ending(group: &Group, created: bool, live: &[&PodFacts], now: Timestamp) -> Ending {
+/// Looks at the pods of one group's attempt. `created`: whether all of them had been made.
+pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now: Timestamp) -> Ending {
     let failures: Vec<&Failure> = live
         .iter()
         .filter_map(|pod| match &pod.state {
@@ -50,22 +50,27 @@ pub(super) fn ending(group: &Group, created: bool, live: &[&PodFacts], now: Time
     if let Some(taken) = taken_away(live, &failures) {
         return Ending::over(taken);
     }
-    if let Some((hang, at)) = failures.iter().find_map(|failure| Some((failure.hang()?, failure.at))) {
+    let mut reports = failures.iter().filter(|_| wanted.ranks_report_peers);
+    if let Some((hang, at)) = reports.find_map(|failure| Some((failure.hang()?, failure.at))) {
         return hung(&hang, at, live);
     }
-    let lost_peer = |failure: &&&Failure| failure.exit_code == Some(PEER_LOST_CODE);
+    let lost_peer = |failure: &&&Failure| wanted.ranks_report_peers && failure.exit_code == Some(PEER_LOST_CODE);
     let by_themselves = failures.iter().filter(|failure| !lost_peer(failure));
     if let Some(first) = by_themselves.min_by_key(|failure| failure.at.unwrap_or(now)) {
         return Ending::over((*first).clone());
     }
-    let lost = missing(group, live);
+    let ended = live.iter().find(|pod| pod.state == PodState::Succeeded);
+    if let Some(pod) = ended.filter(|_| wanted.update != UpdatePolicy::Recreate) {
+        return Ending::over(taken(format!("pod {} ended, though it is to serve", pod.name)));
+    }
+    let lost = missing(wanted.size, live);
     if let Some(rank) = lost.first().filter(|_| created) {
         return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
     }
     if let Some(first) = failures.first() {
         return cause_to_come(first, live, now).map_or_else(|| Ending::over((*first).clone()), Ending::NotYet);
     }
-    start(group, live, now)
+    start(wanted, live, now)
 }
 
 fn taken(message: String) -> Failure {
@@ -127,12 +132,12 @@ fn cause_to_come(first: &Failure, live: &[&PodFacts], now: Timestamp) -> Option<
 }
 
 /// Pods that all run have to be ready within the group's deadline. Waiting for nodes and images does not count.
-fn start(group: &Group, live: &[&PodFacts], now: Timestamp) -> Ending {
-    let Some(deadline) = group.start else {
+fn start(wanted: &PodGroups, live: &[&PodFacts], now: Timestamp) -> Ending {
+    let Some(deadline) = wanted.start else {
         return Ending::None;
     };
     let started: Option<Vec<Timestamp>> = live.iter().map(|pod| pod.started_at).collect();
-    let last = started.filter(|_| missing(group, live).is_empty());
+    let last = started.filter(|_| missing(wanted.size, live).is_empty());
     let Some(last) = last.and_then(|all| all.into_iter().max()) else {
         return Ending::None;
     };
@@ -148,7 +153,7 @@ fn start(group: &Group, live: &[&PodFacts], now: Timestamp) -> Ending {
         message: format!(
             "{} of {} pods were not ready {} s after the last had started (spec.trainer.deadlines.start): {}",
             late.len(),
-            group.size,
+            wanted.size,
             deadline.as_secs(),
             who(&late)
         ),

@@ -1,27 +1,51 @@
-//! A group as it is wanted, how it is, and what is to be done about it.
+//! Groups as they are wanted, how they are, and what is to be done about them.
 
 use std::time::Duration;
 
-use grpo_crds::grpo_run::AttemptStatus;
+use grpo_crds::AttemptStatus;
 
-use crate::pods::{Failure, PodFacts};
+use crate::{
+    names::PodKey,
+    pods::{Failure, PodFacts},
+};
 
 /// What is wanted.
 #[derive(Clone, Debug)]
-pub struct Group {
-    /// Number of pods.
+pub struct PodGroups {
+    /// Number of groups.
+    pub groups: u32,
+    /// Pods of each.
     pub size: u32,
-    /// So many failures in a row end the run.
-    pub limit: u32,
+    pub update: UpdatePolicy,
+    /// So many failures in a row end the run; none: failures end nothing.
+    pub limit: Option<u32>,
     /// The exit code by which a pod says that another attempt is of no use.
     pub fault_code: Option<i32>,
-    /// What is finished now, in any form that changes when more is.
-    pub mark: String,
+    /// Exit codes by which ranks say that another one hangs or is lost have their meaning.
+    pub ranks_report_peers: bool,
+    /// What is finished now, in any form that changes when more is; none: failures are forgotten once all groups serve.
+    pub mark: Option<String>,
     /// Pods that all run have to be ready by then; none where they are as soon as they run.
     pub start: Option<Duration>,
 }
 
-/// How the group is.
+/// How groups follow a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpdatePolicy {
+    /// All groups have one attempt, until all their pods have succeeded: what ends one group ends them all. Changes
+    /// wait for the next attempt.
+    Recreate,
+    /// Each group has attempts of its own and serves without end. Groups made from an earlier template are replaced a
+    /// few at a time.
+    Rolling {
+        /// What groups are to be made from.
+        template: String,
+        max_surge: u32,
+        max_unavailable: u32,
+    },
+}
+
+/// How the groups are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupState {
     /// Pods are being made, scheduled, started.
@@ -42,8 +66,8 @@ pub enum GroupState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupUpdate {
     pub status: AttemptStatus,
-    /// Ranks of the current attempt whose pods are to be made.
-    pub create: Vec<u32>,
+    /// Pods to make.
+    pub create: Vec<PodKey>,
     /// Names of pods to be deleted.
     pub delete: Vec<String>,
     pub state: GroupState,
@@ -51,10 +75,12 @@ pub struct GroupUpdate {
     pub retry_in: Option<Duration>,
     /// An attempt that has just ended: which, and how.
     pub ended: Option<(u32, String)>,
+    /// Groups made from an earlier template.
+    pub outdated: u32,
 }
 
 impl GroupUpdate {
-    pub(super) fn nothing(status: AttemptStatus, delete: Vec<String>, state: GroupState) -> Self {
+    pub fn nothing(status: AttemptStatus, delete: Vec<String>, state: GroupState) -> Self {
         Self {
             status,
             create: Vec::new(),
@@ -62,13 +88,14 @@ impl GroupUpdate {
             state,
             retry_in: None,
             ended: None,
+            outdated: 0,
         }
     }
 }
 
-/// Ranks that have no pod.
-pub(super) fn missing(group: &Group, live: &[&PodFacts]) -> Vec<u32> {
-    (0..group.size)
+/// Ranks of a group of so many that have no pod.
+pub(super) fn missing(size: u32, live: &[&PodFacts]) -> Vec<u32> {
+    (0..size)
         .filter(|rank| !live.iter().any(|pod| pod.rank == *rank))
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Which pods and containers belong to a run, and what their lines are called.
 
 use crate::arguments::LogPart;
-use grpo_contracts::names::{ATTEMPT, INFERENCE_POOL, NODE, RANK, ROLE, RUN, SANDBOX_POOL, role};
+use grpo_contracts::names::{ATTEMPT, GROUP, INFERENCE_POOL, RANK, ROLE, RUN, SANDBOX_POOL, role};
 use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -102,15 +102,15 @@ fn name(pod: &Pod, container: &str) -> Option<(LogPart, String)> {
         role::TRAINER => Some((LogPart::Trainer, format!("trainer-{}{attempt}", number(RANK)))),
         role::GATEWAY => Some((LogPart::Gateway, "gateway".to_owned())),
         role::ENGINE => {
-            let replica = number(RANK);
-            let node = match number(NODE) {
+            let node = match number(RANK) {
                 0 => String::new(),
                 node => format!(".{node}"),
             };
+            let replica = format!("{}{node}{attempt}", number(GROUP));
             match container {
-                "agent" => Some((LogPart::Agent, format!("agent-{replica}{node}"))),
-                "engine" => Some((LogPart::Engine, format!("engine-{replica}{node}"))),
-                other => Some((LogPart::Engine, format!("engine-{replica}{node}/{other}"))),
+                "agent" => Some((LogPart::Agent, format!("agent-{replica}"))),
+                "engine" => Some((LogPart::Engine, format!("engine-{replica}"))),
+                other => Some((LogPart::Engine, format!("engine-{replica}/{other}"))),
             }
         }
         _ => None,

@@ -1,9 +1,10 @@
 use super::*;
 use crate::{
     fixtures::{pod, running},
+    names::PodKey,
     pods::PodState,
 };
-use grpo_crds::grpo_run::AttemptStatus;
+use grpo_crds::AttemptStatus;
 
 fn hold_with(give_back: bool) -> Hold {
     Hold {
@@ -19,11 +20,20 @@ fn update(create: &[u32]) -> GroupUpdate {
             created: true,
             ..AttemptStatus::default()
         },
-        create: create.to_vec(),
+        create: create.iter().map(|rank| key(*rank)).collect(),
         delete: Vec::new(),
         state: GroupState::Running,
         retry_in: None,
         ended: None,
+        outdated: 0,
+    }
+}
+
+fn key(rank: u32) -> PodKey {
+    PodKey {
+        group: 0,
+        attempt: 2,
+        rank,
     }
 }
 

@@ -1,4 +1,5 @@
 mod faults;
+mod replicas;
 
 use super::*;
 use proptest::prelude::*;
@@ -7,14 +8,25 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-fn group(size: u32) -> Group {
-    Group {
+fn group(size: u32) -> PodGroups {
+    PodGroups {
+        groups: 1,
         size,
-        limit: 4,
+        update: UpdatePolicy::Recreate,
+        limit: Some(4),
         fault_code: Some(42),
-        mark: "0/0".into(),
+        ranks_report_peers: false,
+        mark: Some("0/0".into()),
         start: None,
     }
+}
+
+/// Ranks of the pods that are to be made, all of them of the current attempt.
+fn ranks(update: &GroupUpdate) -> Vec<u32> {
+    let keys = update.create.iter();
+    keys.inspect(|key| assert_eq!((key.group, key.attempt), (0, update.status.current)))
+        .map(|key| key.rank)
+        .collect()
 }
 
 fn pod(attempt: u32, rank: u32, state: PodState) -> PodFacts {
@@ -63,7 +75,7 @@ fn attempt(current: u32) -> AttemptStatus {
 #[test]
 fn a_new_group_makes_all_pods_of_attempt_one() {
     let update = advance(&group(2), &AttemptStatus::default(), &[], now());
-    assert_eq!((update.status.current, update.create), (1, vec![0, 1]));
+    assert_eq!((update.status.current, ranks(&update)), (1, vec![0, 1]));
     assert!(update.status.created);
 }
 
@@ -80,7 +92,11 @@ fn one_failed_rank_ends_the_attempt_and_the_next_begins_at_once() {
     let update = advance(&group(2), &attempt(1), &pods, now());
     assert_eq!(update.delete, ["demo-trainer-1-0", "demo-trainer-1-1"]);
     assert_eq!(
-        (update.status.current, update.create, update.status.consecutive_failures),
+        (
+            update.status.current,
+            ranks(&update),
+            update.status.consecutive_failures
+        ),
         (2, vec![0, 1], 1)
     );
     assert_eq!(update.ended, Some((1, "exit code 1".into())));
@@ -100,7 +116,7 @@ fn the_second_failure_in_a_row_is_followed_by_a_pause_and_then_by_an_attempt() {
 
     let later = now().checked_add(Duration::from_secs(5)).unwrap();
     let resumed = advance(&group(1), &paused.status, &[], later);
-    assert_eq!((resumed.status.current, resumed.create), (3, vec![0]));
+    assert_eq!((resumed.status.current, ranks(&resumed)), (3, vec![0]));
 }
 
 #[test]
@@ -111,7 +127,7 @@ fn something_finished_in_between_resets_the_count() {
         ..attempt(4)
     };
     let update = advance(&group(1), &known, &[pod(4, 0, crashed(1))], now());
-    assert_eq!((update.status.consecutive_failures, update.create), (1, vec![0]));
+    assert_eq!((update.status.consecutive_failures, ranks(&update)), (1, vec![0]));
 }
 
 #[test]
@@ -168,10 +184,53 @@ fn what_the_cluster_took_away_is_replaced_at_once_and_does_not_count() {
         };
         let update = advance(&group(2), &known, &pods, now());
         assert_eq!(
-            (update.status.current, update.create, update.status.consecutive_failures),
+            (
+                update.status.current,
+                ranks(&update),
+                update.status.consecutive_failures
+            ),
             (4, vec![0, 1], 3)
         );
     }
+}
+
+/// A kubelet that rejects a pod (`NodeAffinity`) may do so again at once.
+#[test]
+fn pods_that_are_taken_away_before_they_start_have_growing_pauses_and_end_nothing() {
+    let rejected = || {
+        PodState::Failed(Failure {
+            disrupted: true,
+            message: "rejected".into(),
+            ..Failure::default()
+        })
+    };
+    let mut known = attempt(1);
+    let mut pauses = Vec::new();
+    for n in 1..=20 {
+        let update = advance(&group(1), &known, &[pod(n, 0, rejected())], now());
+        assert_eq!((update.status.consecutive_failures, update.status.disruptions), (0, n));
+        pauses.push(update.retry_in.map_or(0, |pause| pause.as_secs()));
+        if let GroupState::Pausing { message } = &update.state {
+            assert!(
+                message.contains(&format!("{n} disruptions in a row; the last: rejected")),
+                "{message}"
+            );
+        }
+        known = AttemptStatus {
+            created: true,
+            ..update.status
+        };
+    }
+    assert_eq!(pauses[..4], [0, 5, 10, 20]);
+    assert_eq!(pauses[19], 300);
+    let ran = advance(&group(1), &known, &[pod(21, 0, preempted())], now());
+    assert_eq!((ran.status.disruptions, ranks(&ran)), (0, vec![0]), "it had started");
+    let further = PodGroups {
+        mark: Some("0/1".into()),
+        ..group(1)
+    };
+    let update = advance(&further, &known, &[pod(21, 0, rejected())], now());
+    assert_eq!((update.status.disruptions, ranks(&update)), (1, vec![0]));
 }
 
 #[test]
@@ -212,13 +271,13 @@ fn pods_that_never_finish_terminating_do_not_hold_up_the_next_attempt() {
         &[stuck],
         now(),
     );
-    assert_eq!((update.create, update.delete.len()), (vec![0], 0));
+    assert_eq!((ranks(&update), update.delete.len()), (vec![0], 0));
 }
 
 #[test]
 fn pods_of_a_later_attempt_than_the_one_written_down_are_adopted() {
     let update = advance(&group(2), &attempt(1), &[pod(2, 0, running())], now());
-    assert_eq!((update.status.current, update.create), (2, vec![1]));
+    assert_eq!((update.status.current, ranks(&update)), (2, vec![1]));
     assert_eq!(update.ended, None);
 }
 
@@ -258,12 +317,12 @@ proptest! {
         for change in history {
             let update = advance(&group, &status, &pods, at);
             prop_assert!(update.status.current >= status.current);
-            prop_assert!(update.status.consecutive_failures <= group.limit);
+            prop_assert!(Some(update.status.consecutive_failures) <= group.limit);
             status = update.status.clone();
             pods.retain(|pod| !update.delete.contains(&pod.name));
-            for rank in &update.create {
-                prop_assert!(!pods.iter().any(|pod| pod.attempt == status.current && pod.rank == *rank));
-                pods.push(PodFacts::just_made(format!("p-{}-{rank}", status.current), status.current, *rank));
+            for rank in ranks(&update) {
+                prop_assert!(!pods.iter().any(|pod| pod.attempt == status.current && pod.rank == rank));
+                pods.push(PodFacts::just_made(format!("p-{}-{rank}", status.current), status.current, rank));
             }
             prop_assert!(pods.iter().filter(|pod| !pod.deleting).all(|pod| pod.attempt == status.current));
             if matches!(update.state, GroupState::Exhausted { .. } | GroupState::Fault(_) | GroupState::Succeeded) {

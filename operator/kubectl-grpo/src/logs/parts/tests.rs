@@ -55,10 +55,15 @@ fn parts_are_called_by_role_rank_and_later_attempts() {
         ["gateway"]
     );
     let engine = pod(
-        json!({INFERENCE_POOL: "shared", ROLE: "engine", RANK: "2"}),
+        json!({INFERENCE_POOL: "shared", ROLE: "engine", GROUP: "2", ATTEMPT: "1", RANK: "0"}),
         &[("engine", running()), ("agent", running())],
     );
     assert_eq!(named(&run, &engine), ["engine-2", "agent-2"]);
+    let second = pod(
+        json!({INFERENCE_POOL: "shared", ROLE: "engine", GROUP: "2", ATTEMPT: "3", RANK: "1"}),
+        &[("engine", running())],
+    );
+    assert_eq!(named(&run, &second), ["engine-2.1@3"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::*;
+use super::{super::*, ranks};
 
 const START: Duration = Duration::from_secs(1800);
 
@@ -15,12 +15,15 @@ fn now() -> Timestamp {
     at("2026-01-01T00:10:00Z")
 }
 
-fn group() -> Group {
-    Group {
+fn group() -> PodGroups {
+    PodGroups {
+        groups: 1,
         size: 4,
-        limit: 3,
+        update: UpdatePolicy::Recreate,
+        limit: Some(3),
         fault_code: None,
-        mark: "l1-v3".into(),
+        ranks_report_peers: true,
+        mark: Some("l1-v3".into()),
         start: Some(START),
     }
 }
@@ -116,8 +119,8 @@ fn told(update: &GroupUpdate) -> &str {
 /// The next attempt is made at once, and the failure is not counted.
 fn begins_again_uncounted(update: &GroupUpdate) {
     assert_eq!(
-        (update.status.current, &update.create),
-        (4, &vec![0, 1, 2, 3]),
+        (update.status.current, ranks(update)),
+        (4, vec![0, 1, 2, 3]),
         "{update:?}"
     );
     assert_eq!(update.status.consecutive_failures, 2, "{update:?}");
@@ -254,27 +257,12 @@ fn avoided_nodes_are_bounded_newest_last_and_forgotten_when_something_is_finishe
     assert_eq!(update.status.avoid_nodes[7], "gpu-2");
     assert_eq!(update.status.avoid_nodes[0], "gpu-11");
 
-    let further = Group {
-        mark: "l1-v4".into(),
+    let further = PodGroups {
+        mark: Some("l1-v4".into()),
         ..group()
     };
     let update = advance(&further, &others, &pods([runs(), runs(), runs(), runs()]), now());
     assert_eq!(update.status.avoid_nodes, [] as [&str; 0]);
-}
-
-#[test]
-fn pods_that_wait_say_which_nodes_they_avoid() {
-    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes are available"});
-    let pending = json!({"phase": "Pending", "conditions": [condition]});
-    let avoiding = AttemptStatus {
-        avoid_nodes: vec!["gpu-2".into()],
-        ..known()
-    };
-    let update = advance(&group(), &avoiding, &pods([runs(), runs(), runs(), pending]), now());
-    assert!(
-        matches!(&update.state, GroupState::Starting { message } if message.contains("0/4 nodes") && message.contains("avoided: gpu-2")),
-        "{update:?}"
-    );
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Which groups come and which go where groups serve and are replaced a few at a time.
+//!
+//! Groups of an earlier template, and those that are too many, go so that at least `groups - max_unavailable` ready
+//! ones stay; new ones come so that at most `groups + max_surge` exist, those that still end included, because they
+//! still hold their devices. A pod that should have ended long ago is on a lost node and holds nothing.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{
+    group::PodGroups,
+    unit::{LOST_AFTER, Unit, count},
+};
+use crate::names::PodKey;
+
+/// What changes.
+#[derive(Debug, Default)]
+pub(super) struct RollingUpdate {
+    pub(super) create: Vec<PodKey>,
+    pub(super) delete: Vec<String>,
+    /// Groups of an earlier template.
+    pub(super) outdated: u32,
+    /// All groups that are wanted are of this template and serve.
+    pub(super) all_ready: bool,
+    /// Some are missing, whether or not there is capacity for them now.
+    pub(super) lacks: bool,
+    /// A pod that never ends counts as lost then.
+    pub(super) retry_in: Option<Duration>,
+}
+
+/// What a rolling update allows.
+pub(super) struct Limits<'a> {
+    pub(super) template: &'a str,
+    pub(super) max_surge: u32,
+    pub(super) max_unavailable: u32,
+}
+
+/// `all`: of every attempt that has pods. `live`: those of them that are not over. `attempt`: the newest.
+pub(super) fn rolling(
+    wanted: &PodGroups,
+    limits: &Limits<'_>,
+    all: &[Unit<'_>],
+    live: &[Unit<'_>],
+    attempt: u32,
+    now: Timestamp,
+) -> RollingUpdate {
+    let (current, outdated): (Vec<_>, Vec<_>) = live.iter().partition(|unit| unit.is_made_from(limits.template));
+    let ready = count(live.iter().filter(|unit| unit.is_ready()).count());
+    let mut update = RollingUpdate {
+        outdated: count(outdated.len()),
+        all_ready: count(current.iter().filter(|unit| unit.is_ready()).count()) >= wanted.groups,
+        ..RollingUpdate::default()
+    };
+
+    let mut spare = ready.saturating_sub(wanted.groups.saturating_sub(limits.max_unavailable));
+    for unit in outdated.iter().filter(|unit| !unit.is_ready()) {
+        update.delete.extend(unit.undeleted());
+    }
+    for unit in outdated.iter().filter(|unit| unit.is_ready()) {
+        if spare > 0 {
+            spare -= 1;
+            update.delete.extend(unit.undeleted());
+        }
+    }
+    // Of those that are too many, the ones that do not serve go first, then those that came last.
+    let mut surplus: Vec<_> = current.iter().collect();
+    surplus.sort_by_key(|unit| (unit.is_ready(), std::cmp::Reverse(unit.group)));
+    let too_many = current.len().saturating_sub(wanted.groups as usize);
+    let (going, staying) = surplus.split_at(too_many);
+    update.delete.extend(going.iter().flat_map(|unit| unit.undeleted()));
+    // Pods of an attempt that has not been made whole yet.
+    update
+        .create
+        .extend(staying.iter().flat_map(|unit| unit.missing(wanted.size)));
+
+    let missing = wanted.groups.saturating_sub(count(current.len()));
+    update.lacks = missing > 0;
+    let exist = count(all.iter().filter(|unit| !unit.is_lost(now)).count());
+    let capacity = wanted.groups.saturating_add(limits.max_surge).saturating_sub(exist);
+    let taken: BTreeSet<u32> = live.iter().map(|unit| unit.group).collect();
+    let free = (0..).filter(|group| !taken.contains(group));
+    for group in free.take(missing.min(capacity) as usize) {
+        // Pods of earlier attempts may still have their names.
+        let earlier = all.iter().filter(|unit| unit.group == group);
+        let next = earlier.map(|unit| unit.attempt.saturating_add(1)).max().unwrap_or(0);
+        let attempt = next.max(attempt);
+        update
+            .create
+            .extend((0..wanted.size).map(|rank| PodKey { group, attempt, rank }));
+    }
+    if missing > capacity {
+        update.retry_in = all
+            .iter()
+            .filter(|unit| unit.is_ending())
+            .flat_map(|unit| unit.pods.iter().filter_map(|pod| pod.gone_by))
+            .filter_map(|by| Duration::try_from((by + LOST_AFTER).duration_since(now)).ok())
+            .filter(|left| !left.is_zero())
+            .min();
+    }
+    update
+}

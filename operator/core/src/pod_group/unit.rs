@@ -1,0 +1,85 @@
+//! The pods of one attempt of one group.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::group::missing;
+use crate::{names::PodKey, pods::PodFacts};
+
+/// A pod that is still there so long after it should have been gone is on a lost node.
+pub(super) const LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+/// The pods of one attempt of one group.
+#[derive(Clone, Debug)]
+pub(super) struct Unit<'a> {
+    pub(super) group: u32,
+    pub(super) attempt: u32,
+    pub(super) pods: Vec<&'a PodFacts>,
+}
+
+impl Unit<'_> {
+    pub(super) fn is_ending(&self) -> bool {
+        self.pods.iter().any(|pod| pod.deleting)
+    }
+
+    /// It holds nothing any more: all of its pods are on lost nodes.
+    pub(super) fn is_lost(&self, now: Timestamp) -> bool {
+        let lost = |pod: &&PodFacts| pod.deleting && pod.gone_by.is_some_and(|by| now >= by + LOST_AFTER);
+        self.pods.iter().all(lost)
+    }
+
+    pub(super) fn is_made_from(&self, template: &str) -> bool {
+        self.pods.iter().all(|pod| pod.template.as_deref() == Some(template))
+    }
+
+    /// The first pod speaks for its group: a replica's agent is in it.
+    pub(super) fn is_ready(&self) -> bool {
+        self.pods.iter().any(|pod| pod.rank == 0 && pod.is_ready())
+    }
+
+    /// Pods that are not being deleted yet.
+    pub(super) fn undeleted(&self) -> impl Iterator<Item = String> {
+        self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.name.clone())
+    }
+
+    pub(super) fn missing(&self, size: u32) -> impl Iterator<Item = PodKey> {
+        let (group, attempt) = (self.group, self.attempt);
+        missing(size, &self.pods)
+            .into_iter()
+            .map(move |rank| PodKey { group, attempt, rank })
+    }
+}
+
+/// By group and attempt.
+pub(super) fn units(pods: &[PodFacts]) -> Vec<Unit<'_>> {
+    let mut units: BTreeMap<(u32, u32), Vec<&PodFacts>> = BTreeMap::new();
+    for pod in pods {
+        units.entry((pod.group, pod.attempt)).or_default().push(pod);
+    }
+    units
+        .into_iter()
+        .map(|((group, attempt), pods)| Unit { group, attempt, pods })
+        .collect()
+}
+
+/// Groups of so many pods that exist, and those of them that serve.
+pub fn counts(pods: &[PodFacts], size: u32) -> (u32, u32) {
+    let units = units(pods);
+    let staying = || units.iter().filter(|unit| !unit.is_ending());
+    let is_whole =
+        |unit: &Unit<'_>| missing(size, &unit.pods).is_empty() && !unit.pods.iter().any(|pod| pod.is_finished());
+    let ready = staying().filter(|unit| is_whole(unit) && unit.is_ready());
+    (count(staying().count()), count(ready.count()))
+}
+
+/// Names of the pods of groups of which no pod is on a node.
+pub fn unbound(pods: &[PodFacts]) -> Vec<String> {
+    let mut units = units(pods);
+    units.retain(|unit| unit.pods.iter().all(|pod| pod.node_name.is_none()));
+    units.iter().flat_map(Unit::undeleted).collect()
+}
+
+pub(super) fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
