@@ -28,7 +28,7 @@ pub struct TrainerClient {
 }
 
 /// What is seen of a trainer's progress: attempt, phase and step.
-type Seen = (u32, TrainerPhase, u32);
+type TrainerProgress = (u32, TrainerPhase, u32);
 
 /// What came of asking for a step.
 enum Asked {
@@ -139,7 +139,13 @@ impl TrainerClient {
         }
     }
 
-    async fn ask(&self, k: u32, request: &StepRequest, last_seen: &mut Option<Seen>, retry: &mut Retry) -> Asked {
+    async fn ask(
+        &self,
+        k: u32,
+        request: &StepRequest,
+        last_seen: &mut Option<TrainerProgress>,
+        retry: &mut Retry,
+    ) -> Asked {
         let state = match self.state().await {
             Ok(state) => state,
             Err(error) => return Asked::NotYet(format!("the trainer does not answer: {error}")),
@@ -213,7 +219,7 @@ impl TrainerClient {
 }
 
 /// Another attempt, phase or step than last time is progress.
-fn see(state: &TrainerState, last_seen: &mut Option<Seen>, retry: &mut Retry) {
+fn see(state: &TrainerState, last_seen: &mut Option<TrainerProgress>, retry: &mut Retry) {
     let now = (state.attempt, state.phase, state.step);
     if *last_seen != Some(now) {
         tracing::info!(attempt = state.attempt, step = state.step, phase = ?state.phase, "trainer");

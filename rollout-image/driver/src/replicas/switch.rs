@@ -71,7 +71,13 @@ pub async fn follow(
     loop {
         let wanted = target.borrow_and_update().clone();
         let pause = match &wanted {
-            None => LOOK_EVERY,
+            // Before anything is wanted it is learned what the replicas serve: only then are they eligible.
+            None => {
+                let replicas = engines.replicas().await;
+                let asked = replicas.iter().map(|replica| engines.status(*replica));
+                futures::future::join_all(asked).await;
+                LOOK_WHILE_BEHIND
+            }
             Some(wanted) => {
                 let now = look(&engines, wanted, &mut told).await;
                 metrics.replicas.set(now.known as i64);
