@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections at one time. The gateway holds at most 136 for relays (8 ports, 16 connections and one that is waited for
-/// each), which the workload can use up, and pools a few for its other calls.
+/// Connections at one time. The gateway holds at most 136 for relays (8 ports, 16 connections and one that is
+/// waited for each), which the workload can use up, and pools a few for its other calls.
 const ALL: usize = 256;
 /// Those of one address without any signed call. The kubelet's and the gateway's probes are such.
 const UNPROVEN_OF_ONE: usize = 16;
