@@ -140,7 +140,13 @@ pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints
         .create(&PostParams::default(), &node)
         .await
         .map_err(api("creating node", name))?;
-    let capacity = json!({"cpu": "1k", "memory": "16Ti", "pods": "100k", "nvidia.com/gpu": gpus.to_string()});
+    let capacity = json!({
+        "cpu": "1k",
+        "memory": "16Ti",
+        "ephemeral-storage": "100Ti",
+        "pods": "100k",
+        "nvidia.com/gpu": gpus.to_string(),
+    });
     nodes
         .patch_status(
             name,

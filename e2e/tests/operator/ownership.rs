@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 const TEAM: &str = "team";
 const SOON: Duration = Duration::from_secs(30);
+/// The garbage collector learns of our kinds in rounds of half a minute, and begins again after each.
+const COLLECTED: Duration = Duration::from_secs(150);
 /// What a run waits for is noticed within half a minute.
 const NOTICED: Duration = Duration::from_secs(35);
 
@@ -109,7 +111,7 @@ async fn objects_of_other_people_under_a_runs_names_are_never_touched() -> Resul
         ask(&client, Verb::Delete, &run_called(run, TEAM), false).await?;
         let config = object("v1", "ConfigMap", &format!("{run}-config"));
         if manifest["kind"] != "ConfigMap" {
-            until(SOON, "the run's own objects to be collected", async || {
+            until(COLLECTED, "the run's own objects to be collected", async || {
                 get(&client, &config)
                     .await
                     .map_or(Ok(()), |there| Err(there.to_string()))

@@ -23,6 +23,9 @@ const LEASE_WAIT: Duration = Duration::from_secs(60);
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
 /// Between two attempts at an image that cannot be pulled: the registry is asked by the gateway, not by this.
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
+/// How long one attempt at an episode waits for such an image. The attempts that follow wait again: an outage of a
+/// minute ends no run, and a name that is wrong ends it within minutes.
+const IMAGE_WAIT: Duration = Duration::from_secs(30);
 /// Added to the time a command may take: the way there and back, and killing it.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
 /// Of calls that are soon made again anyway.
@@ -282,12 +285,19 @@ impl Gateway {
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<Bytes, SandboxError> {
         let mut away = Retry::new(call.budget.total, PAUSES);
-        let mut image = Retry::new(call.budget.total, IMAGE_PAUSES);
+        let mut image = Retry::new(call.budget.total.min(IMAGE_WAIT), IMAGE_PAUSES);
         loop {
             let (last, retry) = match once(self.authorized(request()).timeout(call.budget.request)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Refusal::Final(error)) => return Err(call.error(error)),
-                Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => (refusal, &mut image),
+                Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => {
+                    tracing::warn!(
+                        image = call.object,
+                        why = refusal.text(),
+                        "the image cannot be pulled; trying again"
+                    );
+                    (refusal, &mut image)
+                }
                 Err(refusal) => (refusal, &mut away),
             };
             tracing::debug!(doing = %call.doing, last = last.text(), "asking the gateway again");

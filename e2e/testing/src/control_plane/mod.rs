@@ -47,7 +47,7 @@ const PORTS: Range<u16> = 11_000..30_000;
 /// The controllers that what we make depends on.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
      namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller,\
-     resourcequota-controller";
+     resourcequota-controller,persistentvolumeclaim-protection-controller";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
