@@ -167,7 +167,10 @@ async fn episodes_that_run_when_new_weights_come_end_under_the_old_ones() {
             sampled_by.extend(meta.weights);
         }
     }
-    assert_eq!(sampled_by.into_iter().collect::<Vec<_>>(), ["a-v0", "a-v1"]);
+    // How many of them begin after the switch is a matter of time.
+    assert!(sampled_by.remove("a-v0"), "the first began before step 1 ended");
+    sampled_by.remove("a-v1");
+    assert!(sampled_by.is_empty(), "{sampled_by:?}");
     assert_eq!(
         world.engine.prefetched.lock().unwrap().first().map(String::as_str),
         Some("a-v1")

@@ -80,6 +80,8 @@ async fn put_step(
         let awaited = trainer.waits_for.lock().unwrap().get(&k).cloned();
         while let Some(path) = &awaited
             && !trainer.store.exists(path).await.unwrap()
+            // Files of turns go when their episode ends.
+            && !trainer.store.exists(&ended(path)).await.unwrap()
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -105,4 +107,10 @@ async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Js
         metrics: None,
         error: None,
     })
+}
+
+/// The rows of the episode that a file of its turns belongs to; any other path stays as it is.
+fn ended(path: &str) -> String {
+    path.split_once("/turns/")
+        .map_or_else(|| path.to_owned(), |(episode, _)| grpo_records::paths::rows(episode))
 }
