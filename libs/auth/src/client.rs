@@ -65,6 +65,14 @@ impl TokenFile {
         read.header.clone()
     }
 
+    /// Puts a token on a request, where the caller has one.
+    pub fn authorize(token: Option<&Self>, request: RequestBuilder) -> RequestBuilder {
+        match token {
+            Some(token) => token.put_on(request),
+            None => request,
+        }
+    }
+
     /// Puts the token on a request.
     pub fn put_on(&self, request: RequestBuilder) -> RequestBuilder {
         match self.header() {

@@ -121,10 +121,7 @@ impl Engines {
     }
 
     fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
-        match &self.token {
-            Some(token) => token.put_on(request),
-            None => request,
-        }
+        TokenFile::authorize(self.token.as_ref(), request)
     }
 
     /// A request to sample, with the token: a real one, or the proof that a replica samples at all.

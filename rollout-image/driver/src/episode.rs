@@ -11,7 +11,7 @@ mod records;
 
 use self::abort::Abort;
 pub use self::live::EpisodePlan;
-use self::live::LiveEpisode;
+use self::live::{LiveEpisode, millis, now};
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;
@@ -361,12 +361,4 @@ impl Episodes {
         let name = format!("{uid} {dir} {} {epoch}", *plan.weights.borrow());
         format!("a-{}", &sha256_hex(name.as_bytes())[..24])
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
 }

@@ -399,11 +399,7 @@ fn not_applied(result: ExecResult) -> Tried {
 }
 
 fn lost(error: &SandboxError) -> Tried {
-    let reason = match error {
-        SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
-        SandboxError::ImageUnavailable { .. } => VoidReason::ImageUnavailable,
-        _ => VoidReason::SandboxUnavailable,
-    };
+    let reason = error.void_reason();
     without_log(Attempt::Lost { reason }, error)
 }
 

@@ -62,10 +62,7 @@ impl TrainerClient {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
-        let request = match &self.token {
-            Some(token) => token.put_on(request),
-            None => request,
-        };
+        let request = TokenFile::authorize(self.token.as_ref(), request);
         request.send().await.map_err(|e| e.to_string())
     }
 

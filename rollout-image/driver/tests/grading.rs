@@ -93,7 +93,7 @@ async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
          \x20   print(json.dumps({'id': json.loads(line)['id'], 'ok': True, 'evalScript': 'x'}), flush=True)\n",
     )
     .unwrap();
-    let worker = GraderWorker::new(&hangs_once, dir.path()).with_patience(Duration::from_millis(500));
+    let worker = GraderWorker::new(&hangs_once, dir.path()).with_patience(Duration::from_secs(3));
     let first = worker.eval_script("a", &json!({})).await;
     assert!(matches!(first, Err(WorkerError::NoAnswer { .. })), "{first:?}");
     assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");
@@ -136,7 +136,7 @@ async fn a_patch_that_hangs_its_evaluation_is_unresolved_and_never_a_void() {
         "#!/bin/bash\nset -uxo pipefail\ncd /testbed\nif [ -f hang ]; then sleep 60; fi\necho '>>>>> Start Test Output'\necho FAILED t.py::add\nfalse\necho '>>>>> End Test Output'\n"
     );
     std::fs::write(&world.tasks, row.to_string()).unwrap();
-    let (grader, task) = grader(&world, Duration::from_secs(1)).await;
+    let (grader, task) = grader(&world, Duration::from_secs(3)).await;
     let patch = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
     let graded = grader
         .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
@@ -158,7 +158,7 @@ async fn a_task_whose_empty_patch_cannot_be_judged_is_the_graders_failure() {
     let mut row = world.rows["task-0"].clone();
     row["eval_script"] = json!("#!/bin/bash\nset -uxo pipefail\necho nothing to see\n");
     std::fs::write(&world.tasks, row.to_string()).unwrap();
-    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let patch =
         "diff --git a/x b/x\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n";
     let graded = grader
@@ -172,7 +172,7 @@ async fn a_task_whose_empty_patch_cannot_be_judged_is_the_graders_failure() {
 #[tokio::test]
 async fn a_patch_that_does_not_apply_is_unresolved() {
     let world = World::new(1).await;
-    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let patch = "diff --git a/none b/none\n--- a/none\n+++ b/none\n@@ -1,2 +1,2 @@\n-was\n+is\n context\n";
     let graded = grader
         .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
@@ -209,7 +209,7 @@ async fn a_control_whose_graders_were_lost_is_asked_again_and_not_remembered_as_
         "#!/bin/bash\nset -uxo pipefail\ncd /testbed\nif [ -f hang ]; then sleep 60; fi\necho '>>>>> Start Test Output'\necho FAILED t.py::add\nfalse\necho '>>>>> End Test Output'\n"
     );
     std::fs::write(&world.tasks, row.to_string()).unwrap();
-    let (grader, task) = grader(&world, Duration::from_secs(1)).await;
+    let (grader, task) = grader(&world, Duration::from_secs(3)).await;
     let lost = lose(&world, false, SandboxCause::NodeLost);
     let grade = async || {
         let graded = grader
@@ -225,7 +225,7 @@ async fn a_control_whose_graders_were_lost_is_asked_again_and_not_remembered_as_
 #[tokio::test]
 async fn a_patch_that_silences_its_graders_is_unresolved_and_never_a_void() {
     let world = World::new(1).await;
-    let (grader, task) = grader(&world, Duration::from_secs(5)).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let _lost = lose(&world, true, SandboxCause::Unknown);
     let graded = grader
         .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))

@@ -221,7 +221,7 @@ async fn a_driver_that_is_told_to_stop_stops_at_once() {
     }
     let pid = nix::unistd::Pid::from_raw(driver.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(5), driver.ended()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(30), driver.ended()).await;
     assert_eq!(ended.unwrap(), Some(143));
 }
 

@@ -66,10 +66,7 @@ impl Server {
     }
 
     fn authorized(&self, call: RequestBuilder) -> RequestBuilder {
-        match &self.token {
-            Some(token) => token.put_on(call),
-            None => call,
-        }
+        TokenFile::authorize(self.token.as_ref(), call)
     }
 
     /// A short question, with an answer in JSON.

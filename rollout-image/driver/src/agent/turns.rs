@@ -7,7 +7,7 @@ use super::Agent;
 use super::limits::AgentLimits;
 use crate::engine::Answered;
 use crate::episode::abort::Abort;
-use crate::episode::live::{Acted, LiveEpisode, Ran};
+use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
 use crate::seeds;
 use crate::tasks::Task;
@@ -16,7 +16,6 @@ use futures::future::BoxFuture;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
-use std::time::Duration;
 
 /// What the policy is told after an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,8 +226,4 @@ fn finish_word(finish: FinishReason) -> &'static str {
         FinishReason::Length => "length",
         FinishReason::Abort => "abort",
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

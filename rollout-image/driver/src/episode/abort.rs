@@ -63,13 +63,8 @@ impl From<EngineError> for Abort {
 
 impl From<SandboxError> for Abort {
     fn from(error: SandboxError) -> Self {
-        let reason = match &error {
-            SandboxError::Lost { .. } | SandboxError::NoSuchLease { .. } => VoidReason::SandboxLost,
-            SandboxError::ImageUnavailable { .. } => VoidReason::ImageUnavailable,
-            _ => VoidReason::SandboxUnavailable,
-        };
         Self::Void {
-            reason,
+            reason: error.void_reason(),
             message: error.to_string(),
         }
     }

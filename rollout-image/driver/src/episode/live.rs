@@ -214,10 +214,12 @@ fn not_run(message: String) -> ExecResult {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+/// Milliseconds, as records hold them.
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn now() -> i64 {
+/// Seconds since 1970, as records hold them.
+pub(super) fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }

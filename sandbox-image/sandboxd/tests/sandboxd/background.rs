@@ -115,7 +115,7 @@ async fn a_signal_reaches_the_command_and_what_an_ended_one_left_running_can_be_
     let _: ExecState = sandbox.call("/exec/kill", &kill("b1", None)).await;
     let began = Instant::now();
     while is_alive(&pid) {
-        assert!(began.elapsed().as_secs() < 10);
+        assert!(began.elapsed().as_secs() < 30);
     }
 }
 

@@ -49,7 +49,7 @@ async fn a_program_that_does_not_begin_holds_neither_sandboxd_nor_its_command_be
     let program = held_program(&sandbox).await;
     let mut request = shell("held", "");
     request.argv = vec![program];
-    request.timeout_seconds = 3;
+    request.timeout_seconds = 8;
     let held = sandbox.exec(&request);
     let others = async {
         let began = Instant::now();
@@ -59,14 +59,14 @@ async fn a_program_that_does_not_begin_holds_neither_sandboxd_nor_its_command_be
         began.elapsed()
     };
     let (held, took) = tokio::join!(held, others);
-    assert!(took < Duration::from_secs(3), "other commands took {took:?}");
+    assert!(took < Duration::from_secs(8), "other commands took {took:?}");
     assert_eq!(
         (held.exit_code, held.killed),
         (Some(126), Some(Killed::Timeout)),
         "{held:?}"
     );
     assert!(held.output.contains("held it up"), "{held:?}");
-    assert!(held.duration_millis < 10_000, "{held:?}");
+    assert!(held.duration_millis < 20_000, "{held:?}");
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn many_programs_that_do_not_begin_do_not_hold_sandboxd() {
     let held = (0..12).map(|n| {
         let mut request = shell(&format!("held{n}"), "");
         request.argv = vec![program.clone()];
-        request.timeout_seconds = 2;
+        request.timeout_seconds = 6;
         let sandbox = &sandbox;
         async move { sandbox.exec(&request).await }
     });
@@ -132,7 +132,7 @@ async fn many_programs_that_do_not_begin_do_not_hold_sandboxd() {
         for _ in 0..100 {
             let began = Instant::now();
             assert_eq!(sandbox.http.get(&healthz).send().await.unwrap().status(), 200);
-            assert!(began.elapsed() < Duration::from_secs(1));
+            assert!(began.elapsed() < Duration::from_secs(4));
         }
     };
     let (held, ()) = tokio::join!(futures::future::join_all(held), health);

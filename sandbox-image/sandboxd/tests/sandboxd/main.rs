@@ -89,7 +89,7 @@ async fn a_background_process_that_holds_the_output_does_not_hold_the_command() 
     let began = Instant::now();
     let result = sandbox.shell("e1", "sleep 1000 & echo $!").await;
     assert_eq!(result.exit_code, Some(0));
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(30));
     assert!(is_alive(&result.output));
     // One that goes on printing neither holds it nor dies of nobody listening.
     let result = sandbox

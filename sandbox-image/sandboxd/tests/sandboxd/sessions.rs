@@ -158,7 +158,7 @@ async fn closing_a_session_kills_what_it_started() {
     }
     let began = Instant::now();
     while is_alive(&pid) {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(30));
     }
     let body = serde_json::to_vec(&input("i2", "x\n", None)).unwrap();
     let gone = sandbox.send(Method::POST, "/sessions/input", body).await;
