@@ -2,6 +2,8 @@
 //!
 //! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
 
+mod random;
+
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
 use grpo_crds::{GrpoRun, Stage};
 use grpo_demo::follow;
@@ -48,7 +50,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
     at(&scene, 2, Stage::Rollout).await?;
     scene.kill("gateway", scene.pods(), of("gateway"), None).await?;
     at(&scene, 3, Stage::Rollout).await?;
-    let leased = leased_sandbox(&scene).await?;
+    let leased = leased_sandbox(&scene, RUN).await?;
     scene
         .kill("leased sandbox", scene.pods(), wait::named(&leased), None)
         .await?;
@@ -101,7 +103,7 @@ async fn at(scene: &Scene, iteration: u32, stage: Stage) -> Result<()> {
 }
 
 /// The name of a sandbox that the ledger says is leased.
-async fn leased_sandbox(scene: &Scene) -> Result<String> {
+async fn leased_sandbox(scene: &Scene, run: &str) -> Result<String> {
     use k8s_openapi::api::core::v1::ConfigMap;
     let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), &scene.namespace);
     let leased = |there: &wait::Objects<ConfigMap>| {
@@ -113,7 +115,7 @@ async fn leased_sandbox(scene: &Scene) -> Result<String> {
     };
     Ok(wait::until(
         maps,
-        wait::named(&format!("{RUN}-ledger-0")),
+        wait::named(&format!("{run}-ledger-0")),
         SOON,
         "a lease in the ledger",
         leased,

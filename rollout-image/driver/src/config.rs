@@ -28,6 +28,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long nothing may happen at the trainer before the run is given up.
 const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
+/// Registries come back after minutes; a name that is wrong holds a run up no longer than this.
+const IMAGE_PATIENCE: Duration = Duration::from_secs(900);
 /// Between attempts at an episode, or at grading one, that were lost to the infrastructure.
 const PAUSES: Pauses = Pauses {
     first: Duration::from_secs(5),
@@ -106,6 +108,8 @@ pub struct Reward {
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub gateway: Duration,
+    /// For an image that cannot be pulled, from its first failure.
+    pub images: Duration,
     pub engines: Budget,
     pub grading: Duration,
     pub trainer: Duration,
@@ -120,6 +124,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             gateway: PATIENCE,
+            images: IMAGE_PATIENCE,
             engines: Budget {
                 request: SILENCE,
                 total: PATIENCE,

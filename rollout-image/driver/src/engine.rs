@@ -148,6 +148,11 @@ impl Engines {
         answer.error_for_status().map_err(brief)?.json().await.map_err(brief)
     }
 
+    /// What is wrong with a replica, as far as requests to it showed.
+    pub fn trouble(&self, replica: SocketAddr) -> Option<String> {
+        self.replicas.trouble(replica)
+    }
+
     /// Tells a replica's agent which weights to serve.
     pub async fn order(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
         self.put(replica, "weights", order).await
@@ -342,7 +347,7 @@ impl Engines {
     }
 
     fn rest(&self, replica: SocketAddr, why: String) -> Refused {
-        self.replicas.rest(replica);
+        self.replicas.rest(replica, &why);
         Refused::Again(why)
     }
 }

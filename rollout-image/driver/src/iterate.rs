@@ -17,7 +17,7 @@ use crate::episode::EpisodePlan;
 use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::{IterationRecord, Metrics};
-use crate::progress::Board;
+use crate::progress::{Board, Topic};
 use crate::replicas::switch::{Target, View};
 use crate::rollout::{Rollouts, Tally};
 use crate::shared_journal::SharedJournal;
@@ -30,6 +30,7 @@ use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{CheckpointOrder, StepRequest};
 use grpo_records::{Created, EpisodeKey, EpisodeMeta, EpisodeScope, Event, Outcome, RunStore, Writer, paths};
+use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::{Mutex, watch};
 
@@ -71,13 +72,10 @@ pub struct Run {
 impl Run {
     /// Everything from here to the end of the run.
     pub async fn go(&self) -> Result<(), DriverError> {
-        match self.settings.mode {
-            Mode::Train => self.train().await?,
-            Mode::Evaluate => self.evaluate_only().await?,
-            // Refused where the settings are read.
-            mode @ (Mode::Validate | Mode::Finetune) => {
-                return Err(TerminalFault::new(support::REASON, format!("this driver has no mode {mode:?}")).into());
-            }
+        tokio::select! {
+            done = self.in_its_mode() => done?,
+            never = self.show_images() => match never {},
+            never = self.show_engines() => match never {},
         }
         self.journal
             .record_if(|state| {
@@ -90,6 +88,35 @@ impl Run {
             })
             .await?;
         Ok(())
+    }
+
+    async fn in_its_mode(&self) -> Result<(), DriverError> {
+        match self.settings.mode {
+            Mode::Train => self.train().await,
+            Mode::Evaluate => self.evaluate_only().await,
+            // Refused where the settings are read.
+            mode @ (Mode::Validate | Mode::Finetune) => {
+                Err(TerminalFault::new(support::REASON, format!("this driver has no mode {mode:?}")).into())
+            }
+        }
+    }
+
+    /// Says on the board which images cannot be pulled.
+    async fn show_images(&self) -> Infallible {
+        let images = self.rollouts.episodes.gateway.images();
+        images.follow(|message| self.board.say(Topic::Images, message)).await
+    }
+
+    /// Says on the board what is wrong with engines, whether or not they are waited for.
+    async fn show_engines(&self) -> Infallible {
+        let mut view = self.view.clone();
+        loop {
+            let message = view.borrow_and_update().message.clone();
+            self.board.say(Topic::Engines, message);
+            if view.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     async fn train(&self) -> Result<(), DriverError> {

@@ -9,17 +9,35 @@ use grpo_crds::progress::{Evaluation, Progress, Stage};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 /// How many finished evaluations are shown.
 const EVALUATIONS_SHOWN: usize = 64;
+/// As long a message as the API takes, in characters.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// What a message is about. Several are said in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// Settings that cannot be taken over.
+    Settings,
+    /// What the trainer is waited for.
+    Trainer,
+    /// What is wrong with engines.
+    Engines,
+    /// Images that cannot be pulled.
+    Images,
+}
 
 /// The value in memory. Cloning is cheap and shares it.
 #[derive(Clone)]
 pub struct Board {
     sender: watch::Sender<Progress>,
+    said: Arc<Mutex<BTreeMap<Topic, String>>>,
 }
 
 impl Board {
@@ -32,7 +50,10 @@ impl Board {
             stages: vec![Stage::Starting],
             ..Progress::default()
         });
-        Self { sender }
+        Self {
+            sender,
+            said: Arc::default(),
+        }
     }
 
     pub fn now(&self) -> Progress {
@@ -45,6 +66,22 @@ impl Board {
 
     pub fn change(&self, change: impl FnOnce(&mut Progress)) {
         self.sender.send_modify(change);
+    }
+
+    /// Says something about a topic instead of what was said about it before.
+    pub fn say(&self, topic: Topic, text: Option<String>) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match text {
+            Some(text) => said.insert(topic, text),
+            None => said.remove(&topic),
+        };
+        let all = said.values().map(String::as_str).collect::<Vec<_>>().join("; ");
+        let message = (!all.is_empty()).then(|| all.chars().take(LONGEST_MESSAGE).collect());
+        self.sender.send_if_modified(|progress| {
+            let is_new = progress.message != message;
+            progress.message = message;
+            is_new
+        });
     }
 
     /// Says that a stage began; stages under way stay beside it.

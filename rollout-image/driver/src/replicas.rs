@@ -40,6 +40,8 @@ struct Replica {
     rest_until: Option<Instant>,
     /// In a row.
     failures: u32,
+    /// The last of them.
+    why: String,
 }
 
 impl Replica {
@@ -98,11 +100,12 @@ impl Replicas {
     }
 
     /// Leaves a replica that failed alone for a moment.
-    pub fn rest(&self, replica: SocketAddr) {
+    pub fn rest(&self, replica: SocketAddr, why: &str) {
         self.with(replica, |r| {
             let pause = COOL_DOWN * (1 << r.failures.min(8));
             r.rest_until = Some(Instant::now() + pause.min(LONGEST_COOL_DOWN));
             r.failures = r.failures.saturating_add(1);
+            why.clone_into(&mut r.why);
         });
     }
 
@@ -112,6 +115,16 @@ impl Replicas {
             r.rest_until = None;
             r.failures = 0;
         });
+    }
+
+    /// What is wrong with a replica, as far as requests to it showed.
+    pub fn trouble(&self, replica: SocketAddr) -> Option<String> {
+        let known = self.known();
+        let state = known.get(&replica).filter(|r| r.failures > 0)?;
+        Some(format!(
+            "engine {replica} has failed {} requests in a row; last: {}",
+            state.failures, state.why
+        ))
     }
 
     async fn look_up(&self) -> std::io::Result<Vec<SocketAddr>> {

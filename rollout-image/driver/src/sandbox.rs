@@ -6,8 +6,10 @@
 //! leaves it to its time to live, which is what a restarted driver relies on.
 
 mod error;
+mod images;
 
 pub use self::error::{Blame, SandboxError};
+use self::images::Images;
 use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
@@ -20,15 +22,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How long the gateway holds a request for a lease before it says that there is none.
 const LEASE_WAIT: Duration = Duration::from_secs(60);
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
 /// Between two attempts at an image that cannot be pulled: the registry is asked by the gateway, not by this.
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
-/// How long one attempt at an episode waits for such an image. The attempts that follow wait again: an outage of a
-/// minute ends no run, and a name that is wrong ends it within minutes.
-const IMAGE_WAIT: Duration = Duration::from_secs(30);
 /// Added to the time a command may take: the way there and back, and killing it.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
 /// Of calls that are soon made again anyway.
@@ -46,6 +46,7 @@ pub struct Gateway {
     patience: Duration,
     ttl: Duration,
     token: Option<TokenFile>,
+    images: Images,
 }
 
 /// A lease that is kept alive for as long as this exists.
@@ -75,7 +76,19 @@ impl Gateway {
             patience,
             ttl,
             token: None,
+            images: Images::new(patience),
         })
+    }
+
+    /// With a time of its own for which an image that cannot be pulled is waited for.
+    pub fn with_image_patience(mut self, patience: Duration) -> Self {
+        self.images = Images::new(patience);
+        self
+    }
+
+    /// The images that cannot be pulled.
+    pub fn images(&self) -> &Images {
+        &self.images
     }
 
     /// With the token that the gateway asks for.
@@ -116,6 +129,7 @@ impl Gateway {
         let lease: Lease = self
             .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
             .await?;
+        self.images.pulled(image);
         Ok(self.hold(lease))
     }
 
@@ -218,7 +232,8 @@ impl Gateway {
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<Bytes, SandboxError> {
         let mut away = Retry::new(call.budget.total, PAUSES);
-        let mut image = Retry::new(call.budget.total.min(IMAGE_WAIT), IMAGE_PAUSES);
+        let mut image = Retry::new(Duration::MAX, IMAGE_PAUSES);
+        let began = Instant::now();
         loop {
             let (last, retry) = match once(self.authorized(request()).timeout(call.budget.request)).await {
                 Ok(bytes) => return Ok(bytes),
@@ -229,6 +244,11 @@ impl Gateway {
                         why = refusal.text(),
                         "the image cannot be pulled; trying again"
                     );
+                    if !self.images.failed(call.object, refusal.text(), began) {
+                        return Err(call.unavailable(refusal));
+                    }
+                    // The gateway is there.
+                    away.progress();
                     (refusal, &mut image)
                 }
                 Err(refusal) => (refusal, &mut away),

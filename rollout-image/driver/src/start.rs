@@ -78,7 +78,9 @@ pub async fn run(
     let patience = settings.patience;
     let gateway =
         Gateway::new(&settings.gateway, &settings.name, patience.gateway, patience.lease_ttl).map_err(http)?;
-    let gateway = gateway.with_token(TokenFile::in_folder(&process.tokens, Service::Gateway));
+    let gateway = gateway
+        .with_image_patience(patience.images)
+        .with_token(TokenFile::in_folder(&process.tokens, Service::Gateway));
     let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
     let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;

@@ -10,7 +10,7 @@ use grpo_driver::config::Settings;
 use grpo_driver::fault::DriverError;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::trainer::TrainerClient;
-use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, TrainerPhase, TrainerState, paths};
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, TrainerPhase, TrainerState, VoidReason, paths};
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,6 +33,32 @@ async fn an_image_that_cannot_be_pulled_for_a_while_costs_time_and_no_episode() 
     assert_eq!(world.gateway.state.lock().unwrap().no_image_for, 0);
     assert!(world.state().await.voids.is_empty());
     assert!(world.metas().await.iter().all(|meta| meta.outcome.is_verdict()));
+}
+
+#[tokio::test]
+async fn an_image_that_can_never_be_pulled_ends_the_run_after_its_patience_and_is_named_meanwhile() {
+    let world = World::new(1).await;
+    world.gateway.state.lock().unwrap().no_image_for = u32::MAX;
+    let mut settings = one_iteration(&world);
+    settings.patience.images = Duration::from_millis(300);
+    settings.patience.void_retries = 1;
+    let run = world.start(settings, 1).await.unwrap();
+    let mut seen = run.board.watch();
+    let (ended, named) = tokio::join!(run.go(), async {
+        let names = |said: &String| said.contains("image img/task-0:1 cannot be pulled");
+        seen.wait_for(|progress| progress.message.as_ref().is_some_and(names))
+            .await
+            .is_ok()
+    });
+    assert!(named);
+    let ended = ended.unwrap_err();
+    assert!(
+        matches!(&ended, DriverError::Terminal(fault) if fault.reason == "NoValidEpisodes"),
+        "{ended}"
+    );
+    let voids = world.metas().await;
+    let reason = VoidReason::ImageUnavailable;
+    assert!(voids.iter().all(|meta| meta.outcome == Outcome::void(reason)));
 }
 
 #[tokio::test]

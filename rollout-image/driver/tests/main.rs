@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attempts;
+mod capacity;
 mod changes;
 mod faults;
 mod grading;

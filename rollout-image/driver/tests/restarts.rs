@@ -1,4 +1,5 @@
-//! A driver that ends between two entries of its journal, and one that continues: the same run as if none had ended.
+//! A driver that ends between two entries of its journal, alone or with the trainer, and one that continues: the same
+//! run as if none had ended.
 
 use crate::world::World;
 use futures::StreamExt;
@@ -12,6 +13,8 @@ const ITERATIONS: u32 = 2;
 struct Shape {
     max_staleness: u32,
     evaluates: bool,
+    /// The trainer is killed with the driver.
+    kills_trainer: bool,
 }
 
 /// What must not depend on where drivers ended.
@@ -78,6 +81,9 @@ impl Shape {
             );
             drop(run);
             std::fs::remove_file(&file).unwrap();
+        }
+        if self.kills_trainer {
+            world.trainer.dies().await;
         }
         world.go(settings, 2).await.unwrap();
         self.told(&world).await
@@ -162,6 +168,17 @@ async fn a_driver_may_end_at_any_entry() {
     let shape = Shape {
         max_staleness: 0,
         evaluates: false,
+        kills_trainer: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_and_trainer_may_end_at_any_entry() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: false,
+        kills_trainer: true,
     };
     ends_anywhere(shape).await;
 }
@@ -171,6 +188,17 @@ async fn a_driver_may_end_at_any_entry_and_a_due_evaluation_is_measured() {
     let shape = Shape {
         max_staleness: 0,
         evaluates: true,
+        kills_trainer: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_and_trainer_may_end_at_any_entry_and_a_due_evaluation_is_measured() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: true,
+        kills_trainer: true,
     };
     ends_anywhere(shape).await;
 }
@@ -180,6 +208,17 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step() {
     let shape = Shape {
         max_staleness: 1,
         evaluates: false,
+        kills_trainer: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step() {
+    let shape = Shape {
+        max_staleness: 1,
+        evaluates: false,
+        kills_trainer: true,
     };
     ends_anywhere(shape).await;
 }
@@ -189,6 +228,17 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step_and_a_due
     let shape = Shape {
         max_staleness: 1,
         evaluates: true,
+        kills_trainer: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step_and_a_due_evaluation_is_measured() {
+    let shape = Shape {
+        max_staleness: 1,
+        evaluates: true,
+        kills_trainer: true,
     };
     ends_anywhere(shape).await;
 }

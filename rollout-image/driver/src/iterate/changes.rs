@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::fault::DriverError;
+use crate::progress::Topic;
 use grpo_records::Event;
 
 impl Run {
@@ -24,7 +25,7 @@ impl Run {
 
     /// Nothing is waited for: what is left to be said is what is wrong with the file.
     pub(super) fn quiet(&self) {
-        let complaint = self.live.complaint();
-        self.board.change(|progress| progress.message = complaint);
+        self.board.say(Topic::Trainer, None);
+        self.board.say(Topic::Settings, self.live.complaint());
     }
 }

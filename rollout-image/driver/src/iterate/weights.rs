@@ -2,7 +2,8 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::{self, Target, View};
+use crate::progress::Topic;
+use crate::replicas::switch::{self, Target};
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::WeightsOrder;
 use grpo_records::store::sha256_hex;
@@ -114,14 +115,14 @@ impl Run {
             }
         });
         let prefetched = switch::until_prefetched(self.view.clone(), weights);
-        if let Ok(prefetched) = tokio::time::timeout(PREFETCH_PATIENCE, self.show_engines(prefetched)).await {
-            prefetched?;
+        if let Ok(prefetched) = tokio::time::timeout(PREFETCH_PATIENCE, prefetched).await {
+            prefetched.map_err(DriverError::Other)?;
         }
         let _closed = gate.close().await;
         self.set_target(target);
         let target = self.target.subscribe();
         let switched = switch::until_one_updated(self.view.clone(), &target);
-        self.show_engines(switched).await.map(|_| ())
+        switched.await.map(|_| ()).map_err(DriverError::Other)
     }
 
     pub(super) fn set_target(&self, target: Target) {
@@ -140,7 +141,7 @@ impl Run {
         self.board.begin(Stage::Syncing);
         let target = self.target.subscribe();
         let updated = switch::until_updated(self.view.clone(), &target);
-        let updated = self.show_engines(updated).await?;
+        let updated = updated.await.map_err(DriverError::Other)?;
         tracing::info!(
             version = %updated.version,
             replicas = updated.updated,
@@ -150,23 +151,6 @@ impl Run {
         );
         self.board.end(Stage::Syncing);
         Ok(())
-    }
-
-    /// Shows what the engines are waited for while `wait` waits for them.
-    async fn show_engines(&self, wait: impl Future<Output = Result<View, String>>) -> Result<View, DriverError> {
-        let mut view = self.view.clone();
-        let seen = tokio::select! {
-            seen = wait => seen,
-            () = async {
-                while view.changed().await.is_ok() {
-                    let message = view.borrow_and_update().message.clone();
-                    self.board.change(|progress| progress.message = message);
-                }
-                std::future::pending::<()>().await;
-            } => Err("the engines are looked at no more".to_owned()),
-        };
-        self.quiet();
-        seen.map_err(DriverError::Other)
     }
 
     /// Looks whether a restarted trainer stands at the promoted step with other weights, and promotes those.
@@ -204,7 +188,7 @@ impl Run {
             () = async {
                 while seen.changed().await.is_ok() {
                     let message = seen.borrow_and_update().clone();
-                    self.board.change(|progress| progress.message = message);
+                    self.board.say(Topic::Trainer, message);
                 }
                 std::future::pending::<()>().await;
             } => Err(DriverError::Other("nobody waits for the trainer".into())),

@@ -21,6 +21,22 @@ fn a_change_of_stage_is_written_at_once_and_a_count_waits() {
 }
 
 #[test]
+fn what_is_said_about_one_topic_does_not_silence_another_and_fits_into_the_api() {
+    let board = Board::new("u", 3);
+    let message = || board.now().message;
+    board.say(Topic::Images, Some("no image".into()));
+    board.say(Topic::Trainer, Some("no trainer".into()));
+    assert_eq!(message().as_deref(), Some("no trainer; no image"));
+    board.say(Topic::Trainer, None);
+    assert_eq!(message().as_deref(), Some("no image"));
+    board.say(Topic::Trainer, Some("ä".repeat(2000)));
+    assert_eq!(message().unwrap().chars().count(), 1024);
+    board.say(Topic::Trainer, None);
+    board.say(Topic::Images, None);
+    assert_eq!(message(), None);
+}
+
+#[test]
 fn stages_overlap_and_the_one_people_wait_for_is_in_front() {
     let board = Board::new("u", 3);
     board.begin(Stage::Training);

@@ -2,12 +2,13 @@
 //! again; before that, it is told to bring them to its disk.
 //!
 //! Level-triggered: this looks at every replica there is, all the time. A replica that restarts is simply behind. Each
-//! one switches by itself, and none holds the others up for longer than a grace.
+//! one switches by itself. One that served the weights before is awaited for a grace, and no longer. One that did not,
+//! because it boots, hangs or crashes again and again, is not awaited at all: each switch would cost that grace.
 
 use crate::engine::Engines;
 use crate::metrics::Metrics;
 use grpo_engine_protocol::{AgentState, WeightsOrder};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const LOOK_WHILE_BEHIND: Duration = Duration::from_millis(250);
 const ORDER_EVERY: Duration = Duration::from_secs(5);
 /// How long the replicas that are ready wait for the others, counted from when the last one became ready.
 const GRACE: Duration = Duration::from_secs(120);
+/// How many replicas a message names.
+const NAMED: usize = 3;
 
 /// What every replica should serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct View {
     pub behind: usize,
     /// Replicas that do not answer.
     pub absent: usize,
+    /// Those of both that are expected soon, because they served the weights before.
+    pub awaited: usize,
     /// The version that comes next, and the replicas that have it on disk.
     pub next: Option<String>,
     pub prefetched: usize,
@@ -56,7 +61,11 @@ impl View {
     }
 
     fn lacks_prefetch(&self) -> bool {
-        self.next.is_some() && self.prefetched < self.known
+        self.next.is_some() && self.prefetched < self.updated
+    }
+
+    fn has_all_awaited(&self) -> bool {
+        self.updated > 0 && self.awaited == 0
     }
 }
 
@@ -67,7 +76,7 @@ pub async fn follow(
     view: watch::Sender<View>,
     metrics: Arc<Metrics>,
 ) {
-    let mut told = Told::default();
+    let (mut told, mut served) = (Told::default(), Served::default());
     loop {
         let wanted = target.borrow_and_update().clone();
         let pause = match &wanted {
@@ -79,7 +88,7 @@ pub async fn follow(
                 LOOK_WHILE_BEHIND
             }
             Some(wanted) => {
-                let now = look(&engines, wanted, &mut told).await;
+                let now = look(&engines, wanted, &mut told, &mut served).await;
                 metrics.replicas.set(now.known as i64);
                 metrics.replicas_updated.set(now.updated as i64);
                 let pause = if now.is_complete() && !now.lacks_prefetch() {
@@ -118,8 +127,37 @@ impl Told {
     }
 }
 
+/// Which replicas served the target, and which served the one before it.
+#[derive(Default)]
+struct Served {
+    version: String,
+    now: HashSet<SocketAddr>,
+    /// Nothing for the first target: it is not known who served before.
+    before: Option<HashSet<SocketAddr>>,
+}
+
+impl Served {
+    fn turn_to(&mut self, version: &str) {
+        if self.version != version {
+            let now = std::mem::take(&mut self.now);
+            self.before = (!self.version.is_empty()).then_some(now);
+            version.clone_into(&mut self.version);
+        }
+    }
+
+    /// Whether a replica that serves other weights, or none, should serve the target soon.
+    fn awaits(&self, replica: SocketAddr, serves_others: bool) -> bool {
+        match &self.before {
+            Some(before) => before.contains(&replica),
+            None => serves_others,
+        }
+    }
+}
+
 /// One look at every replica, with an order for each that is behind.
-async fn look(engines: &Engines, target: &Target, told: &mut Told) -> View {
+async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut Served) -> View {
+    served.turn_to(&target.version);
+    let mut said = Vec::new();
     let replicas = engines.replicas().await;
     told.0.retain(|replica, _| replicas.contains(replica));
     let mut view = View {
@@ -136,7 +174,8 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told) -> View {
             Ok(status) => status,
             Err(why) => {
                 view.absent += 1;
-                view.message = Some(format!("engine {replica} does not answer: {why}"));
+                view.awaited += usize::from(served.awaits(replica, false));
+                said.push(format!("engine {replica} does not answer: {why}"));
                 continue;
             }
         };
@@ -145,19 +184,22 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told) -> View {
         let wrong = serves && matches!((held, &target.tensors_sha256), (Some(held), Some(wanted)) if held != wanted);
         if serves && !wrong {
             view.updated += 1;
+            served.now.insert(replica);
+            said.extend(engines.trouble(replica));
             if let Some(order) = &target.prefetch {
                 if status.pulled.as_ref() == Some(&order.version) {
                     view.prefetched += 1;
                 } else if told.is_due(replica, format!("{} prefetch {}", status.instance, order.version))
                     && let Err(error) = engines.prefetch(replica, order).await
                 {
-                    view.message = Some(format!("engine {replica} does not take an order to prefetch: {error}"));
+                    said.push(format!("engine {replica} does not take an order to prefetch: {error}"));
                 }
             }
             continue;
         }
         view.behind += 1;
-        view.message = Some(match (wrong, &status.message) {
+        view.awaited += usize::from(served.awaits(replica, status.serving.is_some()));
+        said.push(match (wrong, &status.message) {
             (true, _) => format!(
                 "engine {replica} says {} but holds other tensors than its manifest",
                 target.version
@@ -173,20 +215,30 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told) -> View {
         {
             tracing::info!(%replica, version = %target.version, serving = ?status.serving, "ordering weights");
             if let Err(error) = engines.order(replica, order).await {
-                view.message = Some(format!("engine {replica} does not take an order: {error}"));
+                said.push(format!("engine {replica} does not take an order: {error}"));
             }
         }
     }
+    view.message = in_words(said);
     view
 }
 
-/// Waits until every replica serves the target as it is now, or at least one does and the others have had their time.
+/// What is wrong with the first few replicas, and how many others.
+fn in_words(mut said: Vec<String>) -> Option<String> {
+    let more = said.len().saturating_sub(NAMED);
+    said.truncate(NAMED);
+    said.extend((more > 0).then(|| format!("{more} more engines are not as they should be")));
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Waits until every awaited replica serves the target as it is now, or at least one does and the others have had their
+/// time.
 /// Ends with an error text only if nothing looks at the replicas any more.
 pub async fn until_updated(
     view: watch::Receiver<View>,
     target: &watch::Receiver<Option<Target>>,
 ) -> Result<View, String> {
-    until(view, |view| updated(view, target), View::is_complete, GRACE).await
+    until(view, |view| updated(view, target), View::has_all_awaited, GRACE).await
 }
 
 /// Waits until one replica serves the target as it is now.
@@ -204,7 +256,7 @@ fn updated(view: &View, target: &watch::Receiver<Option<Target>>) -> usize {
     if current { view.updated } else { 0 }
 }
 
-/// Waits until every replica has `version` on disk, or the others have had their time.
+/// Waits until every replica that serves has `version` on disk, or the others have had their time.
 pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Result<View, String> {
     let ready = |view: &View| {
         if view.next.as_deref() == Some(version) {
@@ -213,7 +265,7 @@ pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Res
             0
         }
     };
-    until(view, ready, |view| view.prefetched == view.known, GRACE).await
+    until(view, ready, |view| view.prefetched >= view.updated, GRACE).await
 }
 
 /// Waits until `ready` replicas, of which there must be one, are all of them, or no other has become ready for a grace.

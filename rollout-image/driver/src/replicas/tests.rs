@@ -41,14 +41,19 @@ async fn a_replica_that_fails_rests_longer_each_time_until_it_answers() {
     let replicas = of(&[1]).await;
     replicas.serves(replica(1), Some("a-v1"));
     let rest = |replicas: &Replicas| {
-        replicas.rest(replica(1));
+        replicas.rest(replica(1), "it hangs");
         let until = replicas.known()[&replica(1)].rest_until.unwrap();
         until.duration_since(Instant::now()).as_secs_f64().round() as u64
     };
     assert_eq!([rest(&replicas), rest(&replicas), rest(&replicas)], [1, 2, 4]);
     assert_eq!([rest(&replicas), rest(&replicas)], [8, 8]);
     assert_eq!(taken(&replicas, "a-v1"), None);
+    assert_eq!(
+        replicas.trouble(replica(1)).unwrap(),
+        "engine 127.0.0.1:1 has failed 5 requests in a row; last: it hangs"
+    );
     replicas.answered(replica(1));
+    assert_eq!(replicas.trouble(replica(1)), None);
     assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
     assert_eq!(rest(&replicas), 1);
 }

@@ -63,6 +63,16 @@ async fn complete(
     match silence {
         Some(Silence::Hangs) => std::future::pending::<()>().await,
         // A probe is answered: what takes so long is the answer.
+        Some(Silence::Crashes) => {
+            *engine.booting.lock().unwrap() = true;
+            let again = engine.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                *again.booting.lock().unwrap() = false;
+            });
+            let body = engine::ErrorBody::new(engine::ErrorCode::EngineUnavailable, "the engine has ended");
+            return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+        }
         Some(Silence::SamplesLong) if request.max_tokens > 1 => std::future::pending::<()>().await,
         _ => {}
     }
@@ -72,6 +82,13 @@ async fn complete(
     if request.routed_experts_from.is_some() && !*engine.reports_experts.lock().unwrap() {
         let body = engine::ErrorBody::new(engine::ErrorCode::ExpertsNotReported, "it was started without the flag");
         return (StatusCode::BAD_REQUEST, Json(body)).into_response();
+    }
+    let pace = engine.pace.lock().unwrap().clone();
+    if let Some(pace) = pace {
+        let _slot = pace.slots.acquire().await.unwrap();
+        let began = Instant::now();
+        tokio::time::sleep(pace.answer).await;
+        pace.sampled.lock().unwrap().push((began, Instant::now()));
     }
     let seed = request.seed.unwrap();
     let text = engine.tokenizer.decode(&prompt, false).unwrap();

@@ -2,7 +2,24 @@
 
 use super::*;
 
+/// One process of the trainer.
+#[derive(Clone, Copy, Default)]
+pub struct Life {
+    /// How often it was killed.
+    ended: u32,
+    /// Steps that it has replayed since; all that are published once it is through.
+    replayed: Option<u32>,
+}
+
 impl Trainer {
+    /// It is killed with what it was doing, and comes back from its first checkpoint: it replays the published steps,
+    /// one between two questions.
+    pub async fn dies(&self) {
+        let mut life = self.life.lock().await;
+        life.ended += 1;
+        life.replayed = Some(0);
+    }
+
     pub async fn publish(&self, step: u32) {
         let lineage = self.lineage.lock().unwrap().clone();
         let version = paths::weights_version(&lineage, step);
@@ -22,19 +39,27 @@ impl Trainer {
     }
 
     async fn state(&self) -> TrainerState {
-        let step = *self.step.lock().unwrap();
+        let mut life = self.life.lock().await;
+        let published = *self.step.lock().unwrap();
+        let (step, phase) = match life.replayed {
+            Some(replayed) if replayed < published => {
+                life.replayed = Some(replayed + 1);
+                (replayed, TrainerPhase::Starting)
+            }
+            _ => (published, *self.phase.lock().unwrap()),
+        };
         let lineage = self.lineage.lock().unwrap().clone();
         let weights = paths::weights_version(&lineage, step);
         let manifest = self.store.bytes(&paths::weights_manifest(&weights)).await.unwrap();
         TrainerState {
-            attempt: 1,
+            attempt: 1 + life.ended,
             world_size: 1,
             lineage,
             step,
             manifest_sha256: sha256_hex(&manifest),
             weights,
             checkpoint_step: step,
-            phase: *self.phase.lock().unwrap(),
+            phase,
             error: None,
         }
     }
@@ -77,16 +102,23 @@ async fn put_step(
         if state.step + 1 != k {
             return (StatusCode::CONFLICT, Json(state)).into_response();
         }
+        let ended = trainer.life.lock().await.ended;
         let awaited = trainer.waits_for.lock().unwrap().get(&k).cloned();
         while let Some(path) = &awaited
             && !trainer.store.exists(path).await.unwrap()
             // Files of turns go when their episode ends.
-            && !trainer.store.exists(&ended(path)).await.unwrap()
+            && !trainer.store.exists(&rows_of(path)).await.unwrap()
+            && trainer.life.lock().await.ended == ended
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let bytes = trainer.store.bytes(&request.batch).await.unwrap();
         assert_eq!(sha256_hex(&bytes), request.sha256);
+        let mut life = trainer.life.lock().await;
+        if life.ended != ended {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        life.replayed = None;
         trainer.steps_run.lock().unwrap().push(k);
         trainer.kept.lock().unwrap().push(request.checkpoint);
         trainer.publish(k).await;
@@ -110,7 +142,7 @@ async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Js
 }
 
 /// The rows of the episode that a file of its turns belongs to; any other path stays as it is.
-fn ended(path: &str) -> String {
+fn rows_of(path: &str) -> String {
     path.split_once("/turns/")
         .map_or_else(|| path.to_owned(), |(episode, _)| grpo_records::paths::rows(episode))
 }

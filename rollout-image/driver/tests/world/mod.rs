@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokenizers::Tokenizer;
 
 pub const STOP: u32 = 2;
@@ -103,6 +103,15 @@ pub struct Engine {
     pub reports_experts: Mutex<bool>,
     /// From where experts were asked for, answer by answer.
     pub experts_asked: Mutex<Vec<Option<usize>>>,
+    /// How many answers it samples at a time, and how long each takes.
+    pub pace: Mutex<Option<Arc<Pace>>>,
+}
+
+/// An engine that takes its time. Each answer is noted with its beginning and its end.
+pub struct Pace {
+    pub slots: tokio::sync::Semaphore,
+    pub answer: Duration,
+    pub sampled: Mutex<Vec<(Instant, Instant)>>,
 }
 
 /// Why an engine does not answer.
@@ -110,6 +119,8 @@ pub struct Engine {
 pub enum Silence {
     Hangs,
     SamplesLong,
+    /// The engine ends at each request, and its agent starts it again.
+    Crashes,
 }
 
 pub struct Trainer {
@@ -124,6 +135,7 @@ pub struct Trainer {
     pub away_for: Mutex<u32>,
     /// What has to lie in the store before a step is done.
     pub waits_for: Mutex<HashMap<u32, String>>,
+    life: tokio::sync::Mutex<fake_trainer::Life>,
 }
 
 pub struct World {
@@ -233,6 +245,7 @@ impl World {
             phase: Mutex::new(TrainerPhase::Idle),
             away_for: Mutex::new(0),
             waits_for: Mutex::default(),
+            life: Default::default(),
         });
         trainer.publish(0).await;
         let gateway_address = serve(fake_gateway::router(gateway.clone())).await;
@@ -313,6 +326,7 @@ impl World {
             driver: "http://driver".into(),
             patience: Patience {
                 gateway: Duration::from_secs(20),
+                images: Duration::from_secs(60),
                 engines: Budget {
                     request: Duration::from_secs(10),
                     total: Duration::from_secs(20),
@@ -441,6 +455,7 @@ impl Engine {
             stuck: Mutex::new(false),
             reports_experts: Mutex::new(false),
             experts_asked: Mutex::default(),
+            pace: Mutex::default(),
         });
         let address = serve(fake_engine::router(engine.clone())).await;
         (engine, address)

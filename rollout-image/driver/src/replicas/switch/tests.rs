@@ -8,6 +8,7 @@ fn view(version: &str, updated: usize, behind: usize) -> View {
         known: updated + behind,
         updated,
         behind,
+        awaited: behind,
         ..View::default()
     }
 }
@@ -25,14 +26,42 @@ fn target(version: &str) -> Option<Target> {
 async fn a_replica_that_never_gets_there_holds_the_others_up_for_a_grace_and_no_longer() {
     let (_sender, seen) = watch::channel(view("a-v1", 1, 1));
     let ready = |view: &View| view.updated;
-    let ended = until(seen, ready, View::is_complete, SHORT).await.unwrap();
+    let ended = until(seen, ready, View::has_all_awaited, SHORT).await.unwrap();
     assert_eq!((ended.updated, ended.behind), (1, 1));
     let (_sender, seen) = watch::channel(view("a-v1", 0, 2));
-    let waits = until(seen, ready, View::is_complete, SHORT);
+    let waits = until(seen, ready, View::has_all_awaited, SHORT);
     assert!(
         tokio::time::timeout(3 * SHORT, waits).await.is_err(),
         "one has to serve"
     );
+}
+
+#[test]
+fn a_replica_is_awaited_if_it_served_the_weights_before() {
+    let [works, boots] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let mut served = Served::default();
+    served.turn_to("a-v0");
+    assert!(
+        served.awaits(works, true) && !served.awaits(boots, false),
+        "by what they serve"
+    );
+    served.now.insert(works);
+    served.turn_to("a-v0");
+    served.turn_to("a-v1");
+    assert!(served.awaits(works, false) && !served.awaits(boots, false));
+    // It comes up, and is a replica like the others from then on; the other one is lost.
+    served.now.insert(boots);
+    served.turn_to("a-v2");
+    assert!(!served.awaits(works, true) && served.awaits(boots, true));
+}
+
+#[tokio::test]
+async fn a_replica_that_is_not_awaited_holds_no_switch_up() {
+    let mut now = view("a-v1", 1, 2);
+    now.awaited = 0;
+    let (_sender, seen) = watch::channel(now);
+    let (_targets, target) = watch::channel(target("a-v1"));
+    assert_eq!(until_updated(seen, &target).await.unwrap().updated, 1);
 }
 
 #[tokio::test]

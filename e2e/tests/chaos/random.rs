@@ -1,0 +1,189 @@
+//! A campaign: which process is killed, and when, comes from a seed; the run succeeds all the same.
+//!
+//! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. Each campaign appends
+//! its figures to `out/chaos/campaigns.jsonl`; one whose seed and commit are there is not done again, so that
+//! `make test-chaos-long` may be stopped and continued.
+
+use super::{leased_sandbox, no_sandbox_is_leased, repeated_tries};
+use crate::support::{Result, SOON, Scene, repository, small_run, verified};
+use grpo_crds::GrpoRun;
+use grpo_demo::follow;
+use grpo_records::Event;
+use grpo_testing::cluster::manifest::delete_run;
+use grpo_testing::cluster::wait;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::Api;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const RUN: &str = "random";
+/// More than a campaign gets to; the last kill lowers it.
+const WITHOUT_END: u32 = 10_000;
+/// Without a word of the driver for so long, the next process is killed all the same.
+const SILENCE: Duration = Duration::from_secs(60);
+/// From the last kill to the end of the run.
+const LAST_ITERATIONS: Duration = Duration::from_secs(15 * 60);
+const SANDBOXES: u32 = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Process {
+    Operator,
+    Gateway,
+    Sandbox,
+    Driver,
+    TrainerRank0,
+    TrainerRank1,
+    Engine,
+    EngineAgent,
+}
+
+const PROCESSES: [Process; 8] = [
+    Process::Operator,
+    Process::Gateway,
+    Process::Sandbox,
+    Process::Driver,
+    Process::TrainerRank0,
+    Process::TrainerRank1,
+    Process::Engine,
+    Process::EngineAgent,
+];
+
+impl Process {
+    async fn kill(self, scene: &Scene) -> Result<()> {
+        let name = format!("{self:?}");
+        let role = |role: &str| wait::labelled(&format!("grpo.dev/role={role}"));
+        let (which, container) = match self {
+            Self::Operator => {
+                let system: Api<Pod> = Api::namespaced(scene.client.clone(), "grpo-system");
+                let which = wait::labelled("app.kubernetes.io/name=grpo-operator");
+                return scene.kill(&name, system, which, None).await.map(drop);
+            }
+            Self::Gateway => (role("gateway"), None),
+            Self::Sandbox => (wait::named(&leased_sandbox(scene, RUN).await?), None),
+            Self::Driver => (role("driver"), None),
+            Self::TrainerRank0 => (wait::labelled("grpo.dev/role=trainer,grpo.dev/rank=0"), None),
+            Self::TrainerRank1 => (wait::labelled("grpo.dev/role=trainer,grpo.dev/rank=1"), None),
+            Self::Engine => (role("engine"), Some("engine")),
+            Self::EngineAgent => (role("engine"), Some("agent")),
+        };
+        scene.kill(&name, scene.pods(), which, container).await.map(drop)
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
+}
+
+fn commit() -> Result<String> {
+    let out = Command::new("git")
+        .args(["rev-parse", "HEAD"])
+        .current_dir(repository())
+        .output()?;
+    Ok(String::from_utf8(out.stdout)?.trim().to_owned())
+}
+
+#[tokio::test]
+#[ignore = "takes a cluster apart: make test-chaos"]
+async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
+    let (kills, seed, commit) = (number("GRPO_CHAOS_KILLS", 20), number("GRPO_CHAOS_SEED", 1), commit()?);
+    let rows = repository().join("out/chaos/campaigns.jsonl");
+    let before = std::fs::read_to_string(&rows).unwrap_or_default();
+    let is_this = |row: &serde_json::Value| row["seed"] == seed && row["kills"] == kills && row["commit"] == commit;
+    if before
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .any(|row| is_this(&row))
+    {
+        println!("the campaign of seed {seed} with {kills} kills was done at this commit");
+        return Ok(());
+    }
+
+    let (scene, began) = (Scene::new("chaos-random").await?, Instant::now());
+    let manifest = small_run(RUN)?
+        .with("/rollout/iterations", json!(WITHOUT_END))
+        .with("/checkpoint/every", json!(3))
+        .with("/sandboxes/pool/max", json!(SANDBOXES));
+    scene.apply(&manifest).await?;
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut killed, mut missed): (BTreeMap<Process, u32>, u32) = Default::default();
+    let mut heard = None;
+    while u64::from(killed.values().sum::<u32>()) < kills {
+        for _ in 0..random.random_range(1..=3) {
+            heard = next_word(&scene, heard).await?;
+        }
+        let Some(process) = PROCESSES.choose(&mut random) else {
+            break;
+        };
+        match process.kill(&scene).await {
+            Ok(()) => *killed.entry(*process).or_default() += 1,
+            // It was being started, or no sandbox was leased.
+            Err(error) => {
+                missed += 1;
+                scene.say(&format!("{process:?} was not killed: {error}"));
+            }
+        }
+    }
+    let iteration = scene.until_run(RUN, SOON, "an iteration", iteration_of).await?;
+    scene
+        .apply(&manifest.with("/rollout/iterations", json!(iteration + 2)))
+        .await?;
+    let ended = follow::follow(&scene.runs(), RUN, LAST_ITERATIONS).await?;
+
+    let folder = scene.store_of(&ended.run).await?;
+    let checks = verified(&folder)?;
+    let mut once = BTreeSet::new();
+    let verdicts = folder.journal.iter().filter_map(|entry| match &entry.event {
+        Event::Verdict { episode, .. } => Some(episode.split("__").take(3).collect::<Vec<_>>().join("__")),
+        _ => None,
+    });
+    for episode in verdicts {
+        assert!(once.insert(episode.clone()), "{episode} has two verdicts");
+    }
+    let iterations = folder.state.finished_iterations();
+    assert!(iterations > 0);
+    no_sandbox_is_leased(&scene).await?;
+    delete_run(&scene.client, &ended.run, SOON).await?;
+    let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
+    scene
+        .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
+        .await?;
+
+    let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
+    let row = json!({
+        "seed": seed, "kills": kills, "commit": commit, "killed": by_process, "missed": missed,
+        "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
+        "repeatedTries": repeated_tries(&folder)?, "checks": checks.len(),
+        "seconds": began.elapsed().as_secs(),
+    });
+    scene.say(&row.to_string());
+    std::fs::create_dir_all(repository().join("out/chaos"))?;
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&rows)?;
+    writeln!(file, "{row}")?;
+    scene.clear().await
+}
+
+/// Waits until the driver says something new, but not for ever: it may be the one that was killed.
+async fn next_word(scene: &Scene, heard: Option<Time>) -> Result<Option<Time>> {
+    let said = |run: &GrpoRun| {
+        if follow::has_ended(run) {
+            return Some(Err(format!("the run ended: {}", follow::line(run))));
+        }
+        let at = run.status.as_ref()?.progress.as_ref()?.updated_at.clone()?;
+        (Some(&at) != heard.as_ref()).then_some(Ok(at))
+    };
+    match tokio::time::timeout(SILENCE, scene.until_run(RUN, 2 * SILENCE, "a word of the driver", said)).await {
+        Ok(word) => Ok(Some(word??)),
+        Err(_) => Ok(heard),
+    }
+}
+
+fn iteration_of(run: &GrpoRun) -> Option<u32> {
+    run.status.as_ref()?.progress.as_ref()?.iteration
+}
