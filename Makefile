@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -170,6 +170,10 @@ check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a G
 	e2e/setup/cuda-headers.sh
 	$(ENV)
 	GRPO_CUDA="$$GRPO_CACHE/cuda-headers/include" e2e/setup/check-cuda.sh
+
+crds: ## write the CRDs and the API's reference anew, from the Rust types
+	@$(ENV)
+	cargo run --bin grpo-crdgen
 
 golden: ## write docs/examples/golden anew: what the operator makes of every example
 	@$(ENV)
