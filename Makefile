@@ -89,7 +89,7 @@ test-chaos-long: ## 10 campaigns of 100 random kills; done ones are in out/chaos
 	  GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 	done
 
-test-sandboxes: ## 51 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
+test-sandboxes: ## 85 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture sandboxes::

@@ -77,6 +77,10 @@ impl Run {
             never = self.show_images() => match never {},
             never = self.show_engines() => match never {},
         }
+        // What a finished run does not wait for any more.
+        for topic in [Topic::Trainer, Topic::Engines, Topic::Images] {
+            self.board.say(topic, None);
+        }
         self.journal
             .record_if(|state| {
                 let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
