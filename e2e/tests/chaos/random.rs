@@ -28,6 +28,8 @@ const RUN: &str = "random";
 const WITHOUT_END: u32 = 10_000;
 /// Without a word of the driver for so long, the next process is killed all the same.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long a process is looked for, and waited for to be gone.
+const MOMENT: Duration = Duration::from_secs(30);
 /// From the last kill to the end of the run.
 const LAST_ITERATIONS: Duration = Duration::from_secs(15 * 60);
 const SANDBOXES: u32 = 6;
@@ -121,12 +123,13 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         let Some(process) = PROCESSES.choose(&mut random) else {
             break;
         };
-        match process.kill(&scene).await {
-            Ok(()) => *killed.entry(*process).or_default() += 1,
-            // It was being started, or no sandbox was leased.
-            Err(error) => {
+        match tokio::time::timeout(MOMENT, process.kill(&scene)).await {
+            Ok(Ok(())) => *killed.entry(*process).or_default() += 1,
+            // It was being started, or the leased sandbox was given back.
+            missing => {
                 missed += 1;
-                scene.say(&format!("{process:?} was not killed: {error}"));
+                let why = missing.map_or_else(|_| "it is not there".to_owned(), |ended| format!("{:?}", ended.err()));
+                scene.say(&format!("{process:?} was not killed: {why}"));
             }
         }
     }
@@ -140,7 +143,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     let checks = verified(&folder)?;
     let mut once = BTreeSet::new();
     let verdicts = folder.journal.iter().filter_map(|entry| match &entry.event {
-        Event::Verdict { episode, .. } => Some(episode.split("__").take(3).collect::<Vec<_>>().join("__")),
+        Event::Verdict { episode, .. } => Some(without_attempt(episode).to_owned()),
         _ => None,
     });
     for episode in verdicts {
@@ -186,4 +189,13 @@ async fn next_word(scene: &Scene, heard: Option<Time>) -> Result<Option<Time>> {
 
 fn iteration_of(run: &GrpoRun) -> Option<u32> {
     run.status.as_ref()?.progress.as_ref()?.iteration
+}
+
+/// The folder of an episode's first attempt, from that of any.
+fn without_attempt(folder: &str) -> &str {
+    let is_number = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
+    match folder.rsplit_once("__t") {
+        Some((episode, attempt)) if is_number(attempt) => episode,
+        _ => folder,
+    }
 }
