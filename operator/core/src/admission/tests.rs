@@ -463,8 +463,10 @@ fn a_run_that_works_keeps_its_pods_and_keeps_nobody_waiting_while_replicas_wait(
 
 #[test]
 fn a_run_works_when_driver_trainer_and_one_whole_engine_are_on_nodes() {
-    // Pods (role, rank, on a node), and whether the run works without those that are not.
-    let cases: [(&[(&str, u32, bool)], bool); 6] = [
+    /// Role, rank, and whether it is on a node.
+    type PodThere = (&'static str, u32, bool);
+    // Pods, and whether the run works without those that are not on nodes.
+    let cases: [(&[PodThere], bool); 6] = [
         (
             &[
                 ("driver", 0, true),

@@ -54,8 +54,9 @@ fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
         state: PodState::Succeeded,
         ..unbound(0, 2)
     };
-    // Ranks to create, pods there, whether it gives back; then whether it holds and what is deleted.
-    let cases: [(&[u32], Vec<PodFacts>, bool, bool, &[&str]); 8] = [
+    /// Ranks to create, pods there, whether it gives back; then whether it holds and what is deleted.
+    type Case = (&'static [u32], Vec<PodFacts>, bool, bool, &'static [&'static str]);
+    let cases: [Case; 8] = [
         (&[0, 1], vec![], false, true, &[]),
         (&[], vec![bound(0), bound(1)], true, false, &[]),
         (&[], vec![unbound(0, 2), unbound(1, 2)], false, false, &[]),
