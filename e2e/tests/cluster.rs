@@ -218,15 +218,23 @@ async fn an_unreadable_row_is_named_by_file_line_and_field() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]
-async fn a_task_image_that_cannot_be_pulled_is_named() -> Result<()> {
+async fn a_task_image_that_cannot_be_pulled_is_named_while_its_episodes_wait() -> Result<()> {
     let scene = Scene::new("bad-image").await?;
     let rows = changed_rows(2, |_, row| {
         row["image"] = json!("127.0.0.1:1/demo/task/there-is-none:1")
     })?;
     scene.volume_with_files("rows", &[("rows.jsonl", &rows)]).await?;
     scene.apply(&run_on_rows("bad-image", "rows")?).await?;
-    let words = scene.failure_of("bad-image", FAILS_WITHIN).await?;
-    assert!(words.contains("127.0.0.1:1/demo/task/there-is-none:1"), "{words}");
+    let says = |run: &GrpoRun| {
+        let message = run.status.as_ref()?.progress.as_ref()?.message.clone()?;
+        message
+            .contains("127.0.0.1:1/demo/task/there-is-none:1 cannot be pulled")
+            .then_some(message)
+    };
+    let words = scene
+        .until_run("bad-image", FAILS_WITHIN, "progress that names the task's image", says)
+        .await?;
+    scene.say(&format!("it says: {words}"));
     scene.clear().await
 }
 

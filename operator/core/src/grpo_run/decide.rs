@@ -144,7 +144,7 @@ fn going_on(
             Phase::Running,
             ConditionStatus::True,
             "Running",
-            drivers_words(seen).unwrap_or("all pods and pools are ready").to_owned(),
+            "all pods and pools are ready".to_owned(),
         ),
         Some((reason, _)) => {
             let messages: Vec<&str> = blockers.iter().map(|(_, message)| message.as_str()).collect();
@@ -196,13 +196,6 @@ fn going_on(
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
-}
-
-/// What the driver of this run waits for, or what else a person should know.
-fn drivers_words(seen: &RunObservation) -> Option<&str> {
-    let progress = seen.run.status.as_ref()?.progress.as_ref()?;
-    let own = progress.run_uid.as_deref() == Some(seen.owner.uid.as_str());
-    progress.message.as_deref().filter(|_| own)
 }
 
 /// The end of a run that asks for what no process of this version executes, before a pod is made.

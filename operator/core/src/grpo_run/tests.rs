@@ -578,22 +578,6 @@ fn a_fault_without_a_termination_message_is_taken_from_the_runs_own_progress() {
 }
 
 #[test]
-fn what_the_driver_waits_for_is_in_the_conditions_of_a_running_run() {
-    let words = |uid: &str| {
-        let mut demo = running_demo();
-        let progress = json!({"runUid": uid, "message": "image a:1 cannot be pulled"});
-        demo.run.status = Some(serde_json::from_value(json!({"progress": progress})).unwrap());
-        let decision = decided(&demo);
-        assert_eq!(decision.status.phase, Some(Phase::Running));
-        (condition(&decision, "Provisioned").2, decision.status.message)
-    };
-    let said = "image a:1 cannot be pulled".to_owned();
-    assert_eq!(words("uid-1"), (said.clone(), Some(said)));
-    let ready = "all pods and pools are ready".to_owned();
-    assert_eq!(words("uid-of-a-namesake"), (ready.clone(), Some(ready)));
-}
-
-#[test]
 fn an_end_once_written_is_never_taken_back() {
     let mut over = running_demo();
     let end = decided(&RunObservation {
