@@ -3,7 +3,7 @@
 
 use super::{Result, Scene};
 use futures::TryStreamExt;
-use grpo_crds::GrpoRun;
+use grpo_crds::{GrpoRun, Stage};
 use grpo_records::{Event, JournalEntry};
 use grpo_testing::cluster::wait;
 use k8s_openapi::jiff::Timestamp;
@@ -69,10 +69,17 @@ fn milestone(run: &GrpoRun) -> Value {
     ])
 }
 
-/// The shortest time between two writes of which the second only counted on; nothing when there were none.
+/// The shortest time between two writes of the driver of which the second only counted on; nothing when there were
+/// none. The operator writes in between when it has something to say, and the last word may be written twice.
 pub fn shortest_pause(seen: &[(f64, GrpoRun)]) -> Option<f64> {
-    let counted_on = |pair: &&[(f64, GrpoRun)]| milestone(&pair[0].1) == milestone(&pair[1].1);
-    seen.windows(2)
+    let progress = |run: &GrpoRun| run.status.as_ref().and_then(|status| status.progress.clone());
+    let mut drivers = seen.to_vec();
+    drivers.dedup_by(|next, last| progress(&next.1) == progress(&last.1));
+    let has_ended = |run: &GrpoRun| progress(run).and_then(|progress| progress.stage) == Some(Stage::Finished);
+    let counted_on =
+        |pair: &&[(f64, GrpoRun)]| milestone(&pair[0].1) == milestone(&pair[1].1) && !has_ended(&pair[1].1);
+    drivers
+        .windows(2)
         .filter(counted_on)
         .map(|pair| pair[1].0 - pair[0].0)
         .reduce(f64::min)
