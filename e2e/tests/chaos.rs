@@ -76,12 +76,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
     ));
     assert!(repeated <= KILLS * SANDBOXES, "{repeated} tries were repeated");
 
-    no_sandbox_is_leased(&scene).await?;
-    delete_run(&scene.client, &ended.run, SOON).await?;
-    let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
-    scene
-        .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
-        .await?;
+    no_sandbox_outlives(&scene, &ended.run).await?;
     scene.clear().await
 }
 
@@ -139,6 +134,16 @@ fn repeated_tries(folder: &RunFolder) -> Result<u32> {
         repeated += attempts.iter().filter(|path| !verdicts.contains(path.as_str())).count() as u32;
     }
     Ok(repeated)
+}
+
+/// A finished run holds no lease, and once it is deleted there is no sandbox of it.
+async fn no_sandbox_outlives(scene: &Scene, run: &GrpoRun) -> Result<()> {
+    no_sandbox_is_leased(scene).await?;
+    delete_run(&scene.client, run, SOON).await?;
+    let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
+    scene
+        .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
+        .await
 }
 
 /// A finished run holds no lease.

@@ -4,12 +4,11 @@
 //! its figures to `out/chaos/campaigns.jsonl`; one whose seed and commit are there is not done again, so that
 //! `make test-chaos-long` may be stopped and continued.
 
-use super::{leased_sandbox, no_sandbox_is_leased, repeated_tries};
+use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
 use crate::support::{Result, SOON, Scene, repository, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
 use grpo_records::Event;
-use grpo_testing::cluster::manifest::delete_run;
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -151,12 +150,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     }
     let iterations = folder.state.finished_iterations();
     assert!(iterations > 0);
-    no_sandbox_is_leased(&scene).await?;
-    delete_run(&scene.client, &ended.run, SOON).await?;
-    let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
-    scene
-        .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
-        .await?;
+    no_sandbox_outlives(&scene, &ended.run).await?;
 
     let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
     let row = json!({

@@ -129,8 +129,9 @@ async fn a_run_of_which_three_of_four_replicas_do_not_work_continues_without_a_v
                 .unwrap();
         }
     };
-    let (ended, ()) = tokio::join!(run.go(), named);
+    let (ended, named) = tokio::join!(run.go(), tokio::time::timeout(Duration::from_secs(60), named));
     ended.unwrap();
+    named.unwrap();
     assert!(world.state().await.voids.is_empty());
     assert!(world.metas().await.iter().all(|meta| meta.outcome.is_verdict()));
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);

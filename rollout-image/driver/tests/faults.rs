@@ -46,9 +46,8 @@ async fn an_image_that_can_never_be_pulled_ends_the_run_after_its_patience_and_i
     let mut seen = run.board.watch();
     let (ended, named) = tokio::join!(run.go(), async {
         let names = |said: &String| said.contains("image img/task-0:1 cannot be pulled");
-        seen.wait_for(|progress| progress.message.as_ref().is_some_and(names))
-            .await
-            .is_ok()
+        let named = seen.wait_for(|progress| progress.message.as_ref().is_some_and(names));
+        matches!(tokio::time::timeout(Duration::from_secs(60), named).await, Ok(Ok(_)))
     });
     assert!(named);
     let ended = ended.unwrap_err();

@@ -62,7 +62,6 @@ async fn complete(
     let silence = *engine.silence.lock().unwrap();
     match silence {
         Some(Silence::Hangs) => std::future::pending::<()>().await,
-        // A probe is answered: what takes so long is the answer.
         Some(Silence::Crashes) => {
             *engine.booting.lock().unwrap() = true;
             let again = engine.clone();
@@ -73,6 +72,7 @@ async fn complete(
             let body = engine::ErrorBody::new(engine::ErrorCode::EngineUnavailable, "the engine has ended");
             return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
+        // A probe is answered: what takes so long is the answer.
         Some(Silence::SamplesLong) if request.max_tokens > 1 => std::future::pending::<()>().await,
         _ => {}
     }
