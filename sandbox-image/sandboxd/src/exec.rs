@@ -393,9 +393,6 @@ impl Executor {
                 break;
             }
         }
-        if let Some(feeding) = started.feeding {
-            feeding.abort();
-        }
         if open {
             self.discard(started.printed);
         }

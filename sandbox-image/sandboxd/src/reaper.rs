@@ -26,12 +26,14 @@ use nix::{
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{Notify, oneshot},
+    sync::{self, Notify, oneshot},
     time::Instant,
 };
 
+use crate::offload;
+
 /// How often a start that takes long is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 /// A child that somebody stops before its program begins is let go on for so long, and then killed.
 const STOPPED_FOR: Duration = Duration::from_secs(2);
 /// Longest time from fork to exec: an image may have to be fetched block by block.
@@ -91,20 +93,24 @@ pub struct Reaper {
     children: Arc<Mutex<Children>>,
     /// A start has ended: what was left for its thread can be reaped.
     started: Arc<Notify>,
+    /// Held from before a start's pipes until its child has been forked and waits by itself.
+    turn: Arc<sync::Mutex<()>>,
 }
 
 impl Reaper {
-    /// Starts a child on a thread of its own, at the latest at `until`; the receiver gets how it ends.
-    pub async fn start<T: Send + 'static>(
+    /// Starts a child on a thread of its own, at the latest at `until`; the receiver gets how it ends. `prepare` may
+    /// block; `spawn` only forks and waits for the program to begin.
+    pub async fn start<S: Send + 'static, T: Send + 'static>(
         &self,
         until: Instant,
-        spawn: impl FnOnce() -> io::Result<(Child, T)> + Send + 'static,
+        prepare: impl FnOnce() -> io::Result<S> + Send + 'static,
+        spawn: impl FnOnce(S) -> io::Result<(Child, T)> + Send + 'static,
     ) -> Result<Spawned<T>, SpawnError> {
         let (tell, told) = oneshot::channel();
         let reaper = self.clone();
         // On its own: a caller that gives up must not leave a child without a waiter.
         tokio::spawn(async move {
-            let started = reaper.start_and_note(until, spawn).await;
+            let started = reaper.prepare_and_start(until, prepare, spawn).await;
             if let Err(Ok((child, ..))) = tell.send(started) {
                 let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             }
@@ -113,9 +119,25 @@ impl Reaper {
             .unwrap_or_else(|_| Err(io::Error::other("its start was given up").into()))
     }
 
-    async fn start_and_note<T: Send + 'static>(
+    async fn prepare_and_start<S: Send + 'static, T: Send + 'static>(
         &self,
         until: Instant,
+        prepare: impl FnOnce() -> io::Result<S> + Send + 'static,
+        spawn: impl FnOnce(S) -> io::Result<(Child, T)> + Send + 'static,
+    ) -> Result<Spawned<T>, SpawnError> {
+        let began = Instant::now();
+        let late = until.min(began + BEGIN_WITHIN);
+        let prepared = offload::run(late - began, prepare).await;
+        let prepared = prepared.map_err(|_| SpawnError::HeldUp(began.elapsed()))??;
+        let turn = tokio::time::timeout_at(late, self.turn.clone().lock_owned()).await;
+        let turn = turn.map_err(|_| SpawnError::HeldUp(began.elapsed()))?;
+        self.start_and_note(late, turn, move || spawn(prepared)).await
+    }
+
+    async fn start_and_note<T: Send + 'static>(
+        &self,
+        late: Instant,
+        turn: sync::OwnedMutexGuard<()>,
         spawn: impl FnOnce() -> io::Result<(Child, T)> + Send + 'static,
     ) -> Result<Spawned<T>, SpawnError> {
         self.children().starting += 1;
@@ -127,19 +149,24 @@ impl Reaper {
             starting.store(0, Ordering::Relaxed);
             spawned
         });
-        let (began, mut killed) = (Instant::now(), false);
-        let late = until.min(began + BEGIN_WITHIN);
+        let (began, mut killed, mut turn) = (Instant::now(), false, Some(turn));
         let spawned = loop {
             match tokio::time::timeout(LOOK, &mut spawned).await {
                 Ok(spawned) => break spawned,
                 Err(_) => {
-                    let mut all = children_of(thread.load(Ordering::Relaxed));
+                    let thread = thread.load(Ordering::Relaxed);
+                    let mut all = children_of(thread);
                     // The thread has started others before.
                     all.retain(|pid| !self.children().awaited.contains_key(pid));
+                    // A thread that waits has forked and closed its end of the pipe.
+                    if !all.is_empty() && state_of(&format!("self/task/{thread}")) != Some('R') {
+                        turn = None;
+                    }
                     killed |= free(&all, began, late);
                 }
             }
         };
+        drop(turn);
         let spawned = spawned.unwrap_or_else(|error| Err(io::Error::other(error)));
         let started = spawned.map(|(child, more)| {
             let end = self.note(child.id() as i32);
@@ -217,9 +244,11 @@ fn free(children: &[i32], began: Instant, late: Instant) -> bool {
 }
 
 fn is_stopped(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().next());
-    matches!(state, Some("T" | "t"))
+    matches!(state_of(&pid.to_string()), Some('T' | 't'))
+}
+
+/// The state of a process or thread, named by its folder in `/proc`.
+fn state_of(task: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -3,14 +3,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tokio::io::AsyncWriteExt as _;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::launch::Surroundings;
@@ -22,7 +22,6 @@ use crate::reaper::{End, Reaper, SpawnError, Spawned};
 pub struct Started {
     pub target: Target,
     pub end: oneshot::Receiver<End>,
-    pub feeding: Option<JoinHandle<()>>,
     pub printed: pipe::Receiver,
 }
 
@@ -58,8 +57,8 @@ impl Launcher {
     ) -> Result<Started, SpawnError> {
         let (printed, writer) = io::pipe()?;
         let printed = pipe::Receiver::from_owned_fd(OwnedFd::from(printed))?;
-        let input = match &stdin {
-            Some(_) => Stdio::piped(),
+        let input = match stdin {
+            Some(text) => in_memory(&text)?.into(),
             None => self.null()?,
         };
         let set_up = move || {
@@ -68,17 +67,8 @@ impl Launcher {
             command.process_group(0).stdin(input).stdout(writer).stderr(errors);
             Ok(command)
         };
-        let (mut child, target, end) = self.start(id, until, set_up).await?;
-        let feeding = match (child.stdin.take(), stdin) {
-            (Some(pipe), Some(text)) => Some(feed(pipe::Sender::from_owned_fd(OwnedFd::from(pipe))?, text)),
-            _ => None,
-        };
-        Ok(Started {
-            target,
-            end,
-            feeding,
-            printed,
-        })
+        let (_child, target, end) = self.start(id, until, set_up).await?;
+        Ok(Started { target, end, printed })
     }
 
     /// A program that opens its input and output itself.
@@ -107,12 +97,12 @@ impl Launcher {
         set_up: impl FnOnce() -> io::Result<Command> + Send + 'static,
     ) -> Result<Spawned<Target>, SpawnError> {
         let id = id.to_owned();
-        let spawn = move || {
-            let child = set_up()?.spawn()?;
+        let spawn = move |mut command: Command| {
+            let child = command.spawn()?;
             let target = target(&id, child.id() as i32);
             Ok((child, target))
         };
-        self.reaper.start(until, spawn).await
+        self.reaper.start(until, set_up, spawn).await
     }
 }
 
@@ -130,9 +120,10 @@ fn target(id: &str, pid: i32) -> Target {
     }
 }
 
-/// Writes the text and closes. A program that does not read it is free not to.
-fn feed(mut stdin: pipe::Sender, text: String) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let _ = stdin.write_all(text.as_bytes()).await;
-    })
+/// A file with this text that no folder names. A pipe would end only when every child that was forked meanwhile has
+/// come to its program: one that the policy holds up would keep the reader waiting.
+fn in_memory(text: &str) -> io::Result<File> {
+    let file = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all_at(text.as_bytes(), 0)?;
+    Ok(file)
 }
