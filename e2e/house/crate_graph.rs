@@ -20,8 +20,13 @@ fn layer(folder: &str) -> u8 {
     }
 }
 
-/// Wire formats and the C++ shim: they use none of our crates, so that what links them stays small.
-const LEAVES: [&str; 3] = ["libs/sandbox-protocol", "libs/engine-protocol", "libs/native"];
+/// Wire formats, the hub's client and the C++ shim: they use none of our crates, so that what links them stays small.
+const LEAVES: [&str; 4] = [
+    "libs/sandbox-protocol",
+    "libs/engine-protocol",
+    "libs/hub",
+    "libs/native",
+];
 
 fn top(folder: &str) -> &str {
     folder.split('/').next().unwrap()
@@ -30,7 +35,8 @@ fn top(folder: &str) -> &str {
 /// Whether a crate in `user` may depend on one in `used`.
 fn allowed(user: &str, used: &str) -> bool {
     if LEAVES.contains(&user) {
-        return false;
+        // Its tests use it with a feature.
+        return used == user;
     }
     layer(used) < layer(user) || layer(user) == 3 || top(user) == top(used)
 }

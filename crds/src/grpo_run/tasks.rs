@@ -135,21 +135,53 @@ pub struct Dataset {
     pub object_store: Option<ObjectStoreSource>,
 }
 
-/// Which rows of a dataset. Everything given must hold; the limit is applied last.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// Which rows of a dataset: those that pass everything given, then in the order of `shuffleSeed`, then `slice`, then `limit`.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("!has(self.repo) || !has(self.repos)", "give repo or repos, not both"))]
 pub struct Select {
     /// Only these instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_ids: Option<InstanceIds>,
+    /// Not these instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<InstanceIds>,
+    /// Only instances whose whole name matches this regular expression, for example `django__django-1[12].*`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1000))]
+    pub pattern: Option<String>,
     /// Only instances of this repository, for example `django/django`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub repo: Option<String>,
-    /// At most so many, the first of the file.
+    /// Only instances of these repositories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 100), inner(length(min = 1, max = 200)))]
+    pub repos: Option<Vec<String>>,
+    /// Shuffles the rows by this seed before `slice` and `limit`. Left out: they are in the order of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9007199254740991i64))]
+    pub shuffle_seed: Option<u64>,
+    /// A share of the rows: several runs each take one, without overlap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<Slice>,
+    /// At most so many, the first of what is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000000))]
     pub limit: Option<u32>,
+}
+
+/// Every `of`-th row from row `index` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("self.index < self.of", "index counts from 0 and is less than of"))]
+pub struct Slice {
+    /// Which share, from 0.
+    #[schemars(range(min = 0, max = 9999))]
+    pub index: u32,
+    /// How many shares there are.
+    #[schemars(range(min = 1, max = 10000))]
+    pub of: u32,
 }
 
 /// Names of instances: exactly one of the fields.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use grpo_crds::{
+    common::ConfigMapKeyRef,
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
-    sources::joined,
+    sources::{HubDataset, joined},
 };
 
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
@@ -25,11 +26,28 @@ pub struct RunConfig {
     pub model_path: String,
     /// Sources of datasets and where they are mounted, without repetition.
     pub datasets: Vec<DatasetMount>,
+    /// Lists of instances and where they are mounted, without repetition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instance_ids: Vec<InstanceIdsMount>,
     pub endpoints: Endpoints,
 }
 
-/// One source of datasets, mounted in the driver.
+/// A list of instances in a ConfigMap, mounted in the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceIdsMount {
+    /// `/instance-ids/<n>`; the file [`InstanceIdsMount::FILE`] in it has one name a line.
+    pub path: String,
+    pub config_map_ref: ConfigMapKeyRef,
+}
+
+impl InstanceIdsMount {
+    /// The file with the names, below the mount.
+    pub const FILE: &'static str = "ids";
+}
+
+/// One source of datasets, as the driver gets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatasetMount {
     /// `/datasets/<n>`
@@ -40,6 +58,31 @@ pub struct DatasetMount {
     /// The claim's name, when it is a volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_name: Option<String>,
+    /// The split, when the driver downloads it from the Hugging Face Hub. Only the token is mounted, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubDataset>,
+}
+
+impl DatasetMount {
+    /// The file with the token, below the mount.
+    pub const TOKEN: &'static str = "token";
+
+    fn is_same_source(&self, other: &Self) -> bool {
+        (&self.image, &self.claim_name, &self.hub) == (&other.image, &other.claim_name, &other.hub)
+    }
+}
+
+/// Where the driver finds the rows of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatasetLocation {
+    /// A mounted file.
+    File(PathBuf),
+    /// A split that the driver downloads.
+    Hub {
+        dataset: HubDataset,
+        /// The file with the token.
+        token: Option<PathBuf>,
+    },
 }
 
 /// Where the processes of a run find each other.
@@ -66,6 +109,8 @@ impl RunConfig {
     pub const STORE_MOUNT: &'static str = "/store";
     /// Where datasets are mounted in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
+    /// Where lists of instances are mounted in the driver.
+    pub const INSTANCE_IDS_MOUNT: &'static str = "/instance-ids";
 
     pub const DRIVER_PORT: u16 = 8070;
     /// Where the driver shows the run's records. On loopback only: whoever gets there came through the API server.
@@ -92,6 +137,7 @@ impl RunConfig {
                 .unwrap_or_else(|| format!("{namespace}/{name}")),
             model_path: run.spec.model.source().directory(),
             datasets: mounts(&run.spec),
+            instance_ids: instance_ids(&run.spec),
             endpoints: Endpoints {
                 gateway: format!(
                     "http://{sandboxes}-gateway.{sandboxes_namespace}.svc:{}",
@@ -113,14 +159,43 @@ impl RunConfig {
         Path::new(Self::STORE_MOUNT).join(&self.store_path)
     }
 
-    /// The file with a dataset's rows, as the driver sees it.
-    pub fn dataset_file(&self, dataset: &Dataset) -> Option<PathBuf> {
+    /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its source.
+    pub fn dataset(&self, dataset: &Dataset) -> Option<DatasetLocation> {
         let (wanted, path) = source(dataset)?;
-        self.datasets
-            .iter()
-            .find(|mount| mount.image == wanted.image && mount.claim_name == wanted.claim_name)
-            .map(|mount| PathBuf::from(joined(&mount.path, path)))
+        let mount = self.datasets.iter().find(|mount| mount.is_same_source(&wanted))?;
+        Some(match wanted.hub {
+            Some(dataset) => DatasetLocation::Hub {
+                token: (dataset.token_secret_ref.as_ref())
+                    .map(|_| PathBuf::from(joined(&mount.path, Some(DatasetMount::TOKEN)))),
+                dataset,
+            },
+            None => DatasetLocation::File(PathBuf::from(joined(&mount.path, path))),
+        })
     }
+
+    /// The file with a list of instances, as the driver sees it.
+    pub fn instance_ids(&self, list: &ConfigMapKeyRef) -> Option<PathBuf> {
+        let mount = self.instance_ids.iter().find(|mount| mount.config_map_ref == *list)?;
+        Some(PathBuf::from(joined(&mount.path, Some(InstanceIdsMount::FILE))))
+    }
+}
+
+/// Every list that a run's task sets name, once, in the order of their first mention.
+fn instance_ids(spec: &GrpoRunSpec) -> Vec<InstanceIdsMount> {
+    let train = spec.tasks.train.iter().map(|set| &set.select);
+    let selects = train.chain(spec.tasks.evaluate.iter().map(|set| &set.select));
+    let lists = selects.flat_map(|select| [&select.instance_ids, &select.exclude]);
+    let lists = lists.filter_map(|ids| ids.as_ref()?.config_map_ref.as_ref());
+    let mut mounts: Vec<InstanceIdsMount> = Vec::new();
+    for list in lists {
+        if !mounts.iter().any(|mount| mount.config_map_ref == *list) {
+            mounts.push(InstanceIdsMount {
+                path: format!("{}/{}", RunConfig::INSTANCE_IDS_MOUNT, mounts.len()),
+                config_map_ref: list.clone(),
+            });
+        }
+    }
+    mounts
 }
 
 /// Every source that a run's task sets name, once, in the order of their first mention.
@@ -129,10 +204,7 @@ fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
     let evaluate = spec.tasks.evaluate.iter().map(|set| &set.dataset);
     let mut mounts: Vec<DatasetMount> = Vec::new();
     for (mut mount, _) in train.chain(evaluate).filter_map(source) {
-        let known = mounts
-            .iter()
-            .any(|other| other.image == mount.image && other.claim_name == mount.claim_name);
-        if !known {
+        if !mounts.iter().any(|other| other.is_same_source(&mount)) {
             mount.path = format!("{}/{}", RunConfig::DATASETS_MOUNT, mounts.len());
             mounts.push(mount);
         }
@@ -142,14 +214,21 @@ fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
 
 /// The source of a dataset, not yet mounted, and the file in it.
 fn source(dataset: &Dataset) -> Option<(DatasetMount, Option<&str>)> {
-    let unmounted = |image: Option<String>, claim_name: Option<String>| DatasetMount {
-        path: String::new(),
-        image,
-        claim_name,
+    let mut unmounted = DatasetMount::default();
+    let path = match (&dataset.image, &dataset.persistent_volume_claim, &dataset.hub) {
+        (Some(image), ..) => {
+            unmounted.image = Some(image.reference.clone());
+            image.path.as_deref()
+        }
+        (None, Some(claim), _) => {
+            unmounted.claim_name = Some(claim.claim_name.clone());
+            claim.path.as_deref()
+        }
+        (None, None, Some(hub)) => {
+            unmounted.hub = Some(hub.clone());
+            None
+        }
+        (None, None, None) => return None,
     };
-    match (&dataset.image, &dataset.persistent_volume_claim) {
-        (Some(image), _) => Some((unmounted(Some(image.reference.clone()), None), image.path.as_deref())),
-        (None, Some(claim)) => Some((unmounted(None, Some(claim.claim_name.clone())), claim.path.as_deref())),
-        (None, None) => None,
-    }
+    Some((unmounted, path))
 }

@@ -9,9 +9,8 @@ use serde::Serialize;
 use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
-    grpo_run::{Dataset, GrpoRunSpec, InstanceIds, Mode, OnSync, RowFormat, Sampling, Select, Trainer},
+    grpo_run::{Dataset, GrpoRunSpec, Mode, OnSync, RowFormat, Sampling, Trainer},
     sandbox_pool::SandboxPoolSpec,
-    sources::{ClaimSource, ImageSource},
 };
 
 /// A field that nobody executes.
@@ -104,7 +103,7 @@ fn model(found: &mut Found, spec: &GrpoRunSpec) {
 
 fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
     if let Some(set) = &spec.tasks.train {
-        rows(found, "tasks.train", &set.dataset, set.format, &set.select);
+        rows(found, "tasks.train", &set.dataset, set.format);
     }
     for set in &spec.tasks.evaluate {
         rows(
@@ -112,36 +111,22 @@ fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
             &format!("tasks.evaluate[{}]", set.name),
             &set.dataset,
             set.format,
-            &set.select,
         );
     }
 }
 
-fn rows(found: &mut Found, path: &str, dataset: &Dataset, format: RowFormat, select: &Select) {
-    let remedy = "compile the rows into JSON lines, and put them into an image or on a volume";
-    found.given(&format!("{path}.dataset.hub"), &dataset.hub, remedy);
-    found.given(&format!("{path}.dataset.objectStore"), &dataset.object_store, remedy);
-    let image = dataset
-        .image
-        .as_ref()
-        .and_then(|ImageSource { path, .. }| path.as_deref());
-    let claim = dataset
-        .persistent_volume_claim
-        .as_ref()
-        .and_then(|ClaimSource { path, .. }| path.as_deref());
-    if let Some(file) = image.or(claim).filter(|file| file.ends_with(".parquet")) {
-        found.unless(false, &format!("{path}.dataset"), file, remedy);
-    }
-    let read = matches!(format, RowFormat::Auto | RowFormat::Compiled);
-    found.unless(read, &format!("{path}.format"), &format, remedy);
-    let ids = select
-        .instance_ids
-        .as_ref()
-        .and_then(|InstanceIds { config_map_ref, .. }| config_map_ref.as_ref());
+fn rows(found: &mut Found, path: &str, dataset: &Dataset, format: RowFormat) {
     found.given(
-        &format!("{path}.select.instanceIds.configMapRef"),
-        &ids,
-        "give the names in instanceIds.inline",
+        &format!("{path}.dataset.objectStore"),
+        &dataset.object_store,
+        "put the file into an image, on a volume or on the hub",
+    );
+    let read = matches!(format, RowFormat::Auto | RowFormat::Compiled | RowFormat::SweBench);
+    found.unless(
+        read,
+        &format!("{path}.format"),
+        &format,
+        "compile the rows, and use Compiled",
     );
 }
 

@@ -1,8 +1,8 @@
 //! `run.json`: where processes find model, datasets, store and endpoints.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use grpo_contracts::RunConfig;
+use grpo_contracts::{DatasetLocation, RunConfig};
 use grpo_crds::GrpoRun;
 
 use crate::support::bases;
@@ -13,8 +13,12 @@ fn run_json_says_where_everything_is() {
     let spec = &mut manifest["spec"];
     let same = serde_json::json!({"image": {"reference": "example.com/tasks:1", "path": "heldout.jsonl"}});
     let other = serde_json::json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "a/b.jsonl"}});
-    spec["tasks"]["evaluate"] =
-        serde_json::json!([{"name": "one", "dataset": same}, {"name": "two", "dataset": other}]);
+    let hub = serde_json::json!({"hub": {"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "token"}}});
+    let ids = serde_json::json!({"instanceIds": {"configMapRef": {"name": "django", "key": "ids.txt"}}});
+    spec["tasks"]["evaluate"] = serde_json::json!([
+        {"name": "one", "dataset": same}, {"name": "two", "dataset": other, "select": ids},
+        {"name": "three", "dataset": hub, "select": ids},
+    ]);
     let mut run: GrpoRun = serde_json::from_value(manifest).unwrap();
     run.metadata.namespace = Some("team".into());
     let config = RunConfig::of(&run);
@@ -22,10 +26,16 @@ fn run_json_says_where_everything_is() {
     assert_eq!(config.model_path, "/model");
     assert_eq!(config.endpoints.gateway, "http://run-gateway.team.svc:8080");
     assert_eq!(config.endpoints.engines_host, "run-engines.team.svc");
-    assert_eq!(config.datasets.len(), 2, "two sets of one image share its mount");
-    let file = |set: usize| config.dataset_file(&run.spec.tasks.evaluate[set].dataset).unwrap();
-    assert_eq!(file(0), Path::new("/datasets/0/heldout.jsonl"));
-    assert_eq!(file(1), Path::new("/datasets/1/a/b.jsonl"));
+    assert_eq!(config.datasets.len(), 3, "two sets of one image share its mount");
+    let location = |set: usize| config.dataset(&run.spec.tasks.evaluate[set].dataset).unwrap();
+    assert_eq!(location(0), DatasetLocation::File("/datasets/0/heldout.jsonl".into()));
+    assert_eq!(location(1), DatasetLocation::File("/datasets/1/a/b.jsonl".into()));
+    let dataset = run.spec.tasks.evaluate[2].dataset.hub.clone().unwrap();
+    let token = Some(PathBuf::from("/datasets/2/token"));
+    assert_eq!(location(2), DatasetLocation::Hub { dataset, token });
+    assert_eq!(config.instance_ids.len(), 1, "two sets share a list");
+    let list = &config.instance_ids[0].config_map_ref;
+    assert_eq!(config.instance_ids(list), Some("/instance-ids/0/ids".into()));
     let again: RunConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
     assert_eq!(again, config);
 }

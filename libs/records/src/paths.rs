@@ -12,9 +12,18 @@ pub const WEIGHTS: &str = "weights";
 /// Where the trainer's ranks write what has no name yet, a folder each.
 pub const STAGING: &str = ".staging";
 /// What TensorBoard reads, a file an attempt of the trainer.
+/// Which rows of the hub a run reads.
+pub const DATASETS: &str = "datasets";
+/// Files downloaded from the hub.
+pub const HUB: &str = "hub";
 pub const TENSORBOARD: &str = "tensorboard";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
+
+/// `key`: of the split that is read.
+pub fn dataset(key: &str) -> String {
+    format!("{DATASETS}/{key}.json")
+}
 
 pub fn journal_entry(sequence: u64) -> String {
     format!("{JOURNAL}/{sequence:010}.json")

@@ -111,6 +111,22 @@ impl Cluster {
         }
     }
 
+    /// Asks for the metadata alone: of a Secret nothing else is to be read.
+    pub async fn exists<K>(&self, namespace: &str, name: &str) -> Result<bool, Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let found = api.get_metadata_opt(name).await.map_err(|source| Error::Read {
+            what: format!("{} {namespace}/{name}", K::kind(&())),
+            source: Box::new(source),
+        })?;
+        Ok(found.is_some())
+    }
+
     pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>

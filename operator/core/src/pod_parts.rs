@@ -2,7 +2,7 @@
 //! lay over them.
 
 use grpo_contracts::access::{self, Service};
-use grpo_crds::common::{EnvVariable, PodOverlay};
+use grpo_crds::common::{ConfigMapKeyRef, EnvVariable, PodOverlay, SecretKeyRef};
 use grpo_crds::sources::ModelSource;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::{Map, Value, json};
@@ -106,6 +106,16 @@ pub fn claim_volume(name: &str, claim: &str, read_only: bool) -> Value {
         volume["persistentVolumeClaim"]["readOnly"] = json!(true);
     }
     volume
+}
+
+/// One value of a ConfigMap, as the file `path`.
+pub fn config_map_volume(name: &str, from: &ConfigMapKeyRef, path: &str) -> Value {
+    json!({"name": name, "configMap": {"name": from.name, "items": [{"key": from.key, "path": path}]}})
+}
+
+/// One value of a Secret, as the file `path`.
+pub fn secret_volume(name: &str, secret: &SecretKeyRef, path: &str) -> Value {
+    json!({"name": name, "secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path}], "defaultMode": 0o440}})
 }
 
 pub fn scratch_volume(name: &str) -> Value {

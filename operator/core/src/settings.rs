@@ -29,6 +29,9 @@ pub struct Settings {
     /// Image of sandboxd, mounted into every sandbox.
     #[arg(long, env = "GRPO_SANDBOXD_IMAGE", default_value = "grpo.dev/sandboxd:dev")]
     pub sandboxd_image: String,
+    /// URL of the Hugging Face Hub, or of a mirror, that runs download from. Default: the public hub.
+    #[arg(long, env = "GRPO_HUB_ENDPOINT")]
+    pub hub_endpoint: Option<String>,
     /// When images are pulled, ours and those that runs name.
     #[arg(long, env = "GRPO_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     pub image_pull_policy: String,

@@ -7,11 +7,11 @@ use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;
 use crate::retry::{Budget, Pauses};
-use crate::tasks::selection::Selection;
+use crate::tasks::selection::{self, Selection, Slice};
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, Mode, Resume, RowFormat, TaskOrder};
+use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use std::path::{Path, PathBuf};
@@ -241,23 +241,56 @@ fn selection(
     format: RowFormat,
     select: &grpo_run::Select,
 ) -> Result<Selection, TerminalFault> {
-    let file = config.dataset_file(dataset).ok_or_else(|| {
+    let location = config.dataset(dataset).ok_or_else(|| {
         TerminalFault::new(
             "DatasetNotMounted",
             "a dataset of the run is mounted nowhere in run.json: the operator that wrote it does not know its source",
         )
     })?;
+    let list = |ids: &Option<InstanceIds>| ids.as_ref().map_or(Ok(Vec::new()), |ids| instances(config, ids));
+    let pattern = select.pattern.as_deref().map(selection::pattern).transpose();
+    let pattern = pattern.map_err(|error| {
+        let message = format!("select.pattern is no regular expression: {error}");
+        TerminalFault::new("PatternInvalid", message)
+    })?;
     Ok(Selection {
-        file,
+        source: location.into(),
         format,
-        instances: select
-            .instance_ids
-            .as_ref()
-            .and_then(|ids| ids.inline.clone())
-            .unwrap_or_default(),
-        repo: select.repo.clone(),
+        instances: list(&select.instance_ids)?,
+        exclude: list(&select.exclude)?,
+        pattern,
+        repos: select.repos.iter().flatten().chain(&select.repo).cloned().collect(),
+        shuffle: select.shuffle_seed,
+        slice: select.slice.map(|slice| Slice {
+            index: slice.index as usize,
+            of: slice.of as usize,
+        }),
         limit: select.limit.map(|limit| limit as usize),
     })
+}
+
+/// The names that are listed in the spec or in a mounted list: one a line, and lines that begin with # are comments.
+fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, TerminalFault> {
+    let Some(list) = &ids.config_map_ref else {
+        return Ok(ids.inline.clone().unwrap_or_default());
+    };
+    let unreadable = |what: String| {
+        let message = format!("the list in key {} of ConfigMap {}: {what}", list.key, list.name);
+        TerminalFault::new("InstanceIdsUnreadable", message)
+    };
+    let file = config.instance_ids(list);
+    let file = file.ok_or_else(|| unreadable("it is mounted nowhere in run.json".to_owned()))?;
+    let text = std::fs::read_to_string(&file).map_err(|error| unreadable(error.to_string()))?;
+    let names = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    // An empty list would select every row.
+    match names.is_empty() {
+        true => Err(unreadable("it has no name of an instance".to_owned())),
+        false => Ok(names),
+    }
 }
 
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {

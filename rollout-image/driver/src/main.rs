@@ -13,6 +13,7 @@ use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
 use grpo_driver::{live, records_server, serve, start};
+use grpo_hub::HubSettings;
 use grpo_records::Event;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -173,6 +174,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         grader_worker: arguments.grader_worker.clone(),
         grader_site: arguments.grader_site.clone(),
         tokens: arguments.tokens.clone(),
+        hub: HubSettings::from_env(),
         changes: live::Source::File {
             path: arguments.config.clone(),
             started_with: Box::new(config.clone()),

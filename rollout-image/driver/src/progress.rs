@@ -25,6 +25,8 @@ const LONGEST_MESSAGE: usize = 1024;
 pub enum Topic {
     /// Settings that cannot be taken over.
     Settings,
+    /// How far a download is.
+    Download,
     /// What the trainer is waited for.
     Trainer,
     /// What is wrong with engines.

@@ -18,6 +18,7 @@ use crate::retry::Budget;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
+use crate::tasks::source::{self, Downloads};
 use crate::tasks::{self, Task};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
@@ -25,6 +26,7 @@ use grpo_auth::TokenFile;
 use grpo_contracts::access::Service;
 use grpo_crds::grpo_run::Resume;
 use grpo_engine_protocol::BASE_VERSION;
+use grpo_hub::HubSettings;
 use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub struct Process {
     pub grader_site: PathBuf,
     /// The folder with this pod's tokens.
     pub tokens: PathBuf,
+    /// The hub that datasets are downloaded from.
+    pub hub: HubSettings,
     /// Where changes of the run are found while it runs.
     pub changes: live::Source,
 }
@@ -58,12 +62,20 @@ pub async fn run(
     metrics: Arc<Metrics>,
 ) -> Result<Arc<Run>, DriverError> {
     let writer = Writer::driver(process.attempt);
+    let downloads = Downloads {
+        settings: process.hub.clone(),
+        store: &store,
+        cache: source::cache(&settings.store),
+        board: &board,
+    };
     let train_tasks = match &settings.train {
-        Some(training) => tasks::load(&training.tasks)?,
+        Some(training) => tasks::load(&training.tasks, &downloads.files(&training.tasks.source).await?)?,
         None => Vec::new(),
     };
-    let evaluation_tasks = settings.evaluate.iter().map(|set| tasks::load(&set.tasks));
-    let evaluation_tasks: Vec<Vec<Task>> = evaluation_tasks.collect::<Result<_, TerminalFault>>()?;
+    let mut evaluation_tasks: Vec<Vec<Task>> = Vec::new();
+    for set in &settings.evaluate {
+        evaluation_tasks.push(tasks::load(&set.tasks, &downloads.files(&set.tasks.source).await?)?);
+    }
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = train_tasks
         .iter()

@@ -14,6 +14,7 @@ use crate::fault::TerminalFault;
 use grpo_records::store::sha256_hex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Fields of a row that no prompt may show.
@@ -57,10 +58,14 @@ impl Task {
     }
 }
 
-/// Reads the selected tasks.
-pub fn load(selection: &selection::Selection) -> Result<Vec<Task>, TerminalFault> {
-    let text = source::read(&selection.file)?;
-    selection::choose(selection, reader::rows(&selection.file, &text))
+/// Reads the selected tasks from the files of their source.
+pub fn load(selection: &selection::Selection, files: &[PathBuf]) -> Result<Vec<Task>, TerminalFault> {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    selection::choose(
+        selection,
+        &names.join(", "),
+        files.iter().flat_map(|file| reader::rows(file)),
+    )
 }
 
 /// One checksum over the rows in order: tells whether a run goes on with the tasks it began with.

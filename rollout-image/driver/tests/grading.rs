@@ -120,11 +120,8 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
         total: Duration::from_secs(1),
     };
     let grader = Grader::new(gateway, worker(), timeout, patience, world::PAUSES, "attempt 1").unwrap();
-    let selection = Selection {
-        file: world.tasks.clone(),
-        ..Selection::default()
-    };
-    (grader, tasks::load(&selection).unwrap().remove(0))
+    let tasks = tasks::load(&Selection::default(), std::slice::from_ref(&world.tasks));
+    (grader, tasks.unwrap().remove(0))
 }
 
 /// A patch that makes the evaluation hang is graded once more; then the empty patch shows that the task is sound.

@@ -5,6 +5,7 @@
 mod attempts;
 mod capacity;
 mod changes;
+mod datasets;
 mod faults;
 mod grading;
 mod process;

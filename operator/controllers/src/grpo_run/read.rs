@@ -7,14 +7,17 @@ use grpo_crds::{
 use grpo_operator_core::{
     admission::whole,
     desired_object::Owner,
-    grpo_run::observation::{RunObservation, StoreVolume},
+    grpo_run::{
+        observation::{RunObservation, StoreVolume},
+        references::{Reference, ReferenceKind, references},
+    },
     names::{self, role},
     pod_group::unbound,
     pods::PodFacts,
     quota::Maker,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use kube::{Resource, ResourceExt};
 
 use crate::{
@@ -69,11 +72,15 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         verdict: context.admission.verdict(&owner.uid),
         quota: None,
         unbound_engines: Vec::new(),
+        missing: Vec::new(),
         now: Timestamp::now(),
         run: run.clone(),
         owner,
     };
     (read.store, read.store_node) = store(&read, context).await?;
+    if !read.has_begun() {
+        read.missing = missing(&read, context).await?;
+    }
     if run.spec.mode.needs_engines() {
         let pools = &context.watched.inference_pools;
         read.inference = pools.read(&read.owner.namespace, read.inference_name(), &parent).await;
@@ -131,6 +138,25 @@ fn unbound_engines(read: &RunObservation, context: &Context) -> Vec<String> {
 /// The key of a group's pods among the pending ones.
 pub fn group_key(uid: &str, role: &str) -> String {
     format!("{uid}/{role}")
+}
+
+/// What the spec names and does not exist.
+async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Reference>, Error> {
+    let (namespace, mut missing) = (&read.owner.namespace, Vec::new());
+    for reference in references(&read.run.spec) {
+        let is_there = match reference.kind {
+            ReferenceKind::Secret => context.cluster.exists::<Secret>(namespace, &reference.name).await?,
+            ReferenceKind::ConfigMap => {
+                let found: Option<ConfigMap> = context.cluster.get(namespace, &reference.name).await?;
+                let values = found.and_then(|found| found.data).unwrap_or_default();
+                values.contains_key(&reference.key)
+            }
+        };
+        if !is_there {
+            missing.push(reference);
+        }
+    }
+    Ok(missing)
 }
 
 /// What holds the store, and the node that it is on where it is on one.

@@ -22,7 +22,12 @@ pub type Blocker = (&'static str, String);
 
 /// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
 /// agent may miss a question.
-const ONLY_BEFORE: [&str; 3] = ["ExceedsGpuMemory", "StoreMissing", "ExternalServerNotProbed"];
+const ONLY_BEFORE: [&str; 4] = [
+    "ExceedsGpuMemory",
+    "StoreMissing",
+    "ReferenceMissing",
+    "ExternalServerNotProbed",
+];
 
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
 /// use.
@@ -31,6 +36,11 @@ pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
     blockers.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
     blockers.extend(store_missing(seen));
+    let missing = seen
+        .missing
+        .iter()
+        .map(|reference| reference.message(&seen.owner.namespace));
+    blockers.extend(missing.map(|message| ("ReferenceMissing", message)));
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unusable(seen));
     }

@@ -7,6 +7,7 @@ mod hold;
 mod objects;
 pub mod observation;
 mod process_pods;
+pub mod references;
 mod status;
 mod summary;
 mod terminal;

@@ -3,6 +3,7 @@
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
 use jiff::Timestamp;
 
+use super::references::Reference;
 use crate::{admission::Verdict, desired_object::Owner, ownership::is_owned_by, pods::PodFacts, quota::QuotaWait};
 
 /// Everything a decision about a run is made from.
@@ -28,6 +29,8 @@ pub struct RunObservation {
     pub quota: Option<QuotaWait>,
     /// Pods of its own engines that are not on a node, while it gives them back.
     pub unbound_engines: Vec<String>,
+    /// Objects that the spec names by a reference and that do not exist. Only known before a pod is on a node.
+    pub missing: Vec<Reference>,
     pub now: Timestamp,
 }
 

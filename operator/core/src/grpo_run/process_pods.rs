@@ -3,8 +3,8 @@
 //! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
-use grpo_contracts::{RunConfig, access::Service, names::store_claim_of};
-use grpo_crds::{AttemptStatus, grpo_run::Trainer};
+use grpo_contracts::{DatasetMount, InstanceIdsMount, RunConfig, access::Service, names::store_claim_of};
+use grpo_crds::{AttemptStatus, common::EnvVariable, grpo_run::Trainer};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -17,8 +17,8 @@ use crate::{
     digest::digest,
     names::{self, account, labels, role},
     pod_parts::{
-        api_server_access, claim_volume, container_security, environment, image_volume, lay_over, model, mount,
-        pod_security, resources, scratch_volume, tokens,
+        api_server_access, claim_volume, config_map_volume, container_security, environment, image_volume, lay_over,
+        model, mount, pod_security, resources, scratch_volume, secret_volume, tokens,
     },
     settings::Settings,
 };
@@ -32,6 +32,9 @@ const START_PERIOD: u64 = 2;
 /// operator.
 const START_MARGIN: u64 = 600;
 
+/// The variable of the hub's own tools.
+const HUB_ENDPOINT: &str = "HF_ENDPOINT";
+
 /// Services that the driver has a token for.
 const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, Service::EngineAgent];
 
@@ -42,13 +45,20 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     let (mut volumes, mut mounts) = common_volumes(seen, settings);
     for (n, dataset) in config.datasets.iter().enumerate() {
         let name = format!("dataset-{n}");
-        let volume = match (&dataset.image, &dataset.claim_name) {
-            (Some(reference), _) => image_volume(&name, reference, settings),
-            (None, Some(claim)) => claim_volume(&name, claim, true),
-            (None, None) => continue,
+        let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
+        let volume = match (&dataset.image, &dataset.claim_name, token) {
+            (Some(reference), ..) => image_volume(&name, reference, settings),
+            (None, Some(claim), _) => claim_volume(&name, claim, true),
+            (None, None, Some(secret)) => secret_volume(&name, secret, DatasetMount::TOKEN),
+            (None, None, None) => continue,
         };
         volumes.push(volume);
         mounts.push(mount(&name, &dataset.path, true));
+    }
+    for (n, list) in config.instance_ids.iter().enumerate() {
+        let name = format!("instance-ids-{n}");
+        volumes.push(config_map_volume(&name, &list.config_map_ref, InstanceIdsMount::FILE));
+        mounts.push(mount(&name, &list.path, true));
     }
     let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
     volumes.push(volume);
@@ -61,7 +71,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         "image": settings.driver_image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["--config", RunConfig::PATH],
-        "env": environment(settings, attempt, &[], &options.env),
+        "env": environment(settings, attempt, &hub(settings, &options.env), &options.env),
         "ports": [{"name": "http", "containerPort": RunConfig::DRIVER_PORT, "protocol": "TCP"}],
         "resources": resources(options.resources.as_ref(), 0),
         "securityContext": container_security(),
@@ -128,6 +138,13 @@ pub fn trainer(
     lay_over(&mut pod.object, trainer.pod_template.as_ref());
     avoid_nodes(&mut pod.object["spec"], &attempts.avoid_nodes);
     pod
+}
+
+/// The hub of the cluster, unless the run names another.
+fn hub(settings: &Settings, given: &[EnvVariable]) -> Vec<(&'static str, String)> {
+    let named = given.iter().any(|variable| variable.name == HUB_ENDPOINT);
+    let endpoint = settings.hub_endpoint.iter().filter(|_| !named);
+    endpoint.map(|endpoint| (HUB_ENDPOINT, endpoint.clone())).collect()
 }
 
 /// The environment torchrun would give the first rank of a pod.

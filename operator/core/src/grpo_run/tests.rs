@@ -1,4 +1,5 @@
 mod lifecycle;
+mod references;
 mod screens;
 
 use grpo_contracts::RunConfig;
@@ -36,6 +37,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         verdict: None,
         quota: None,
         unbound_engines: Vec::new(),
+        missing: Vec::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }

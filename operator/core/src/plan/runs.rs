@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use grpo_contracts::{
-    RunConfig,
+    DatasetMount, RunConfig,
     support::{Unsupported, unsupported, unsupported_in_pool},
 };
 use grpo_crds::{GrpoRun, SandboxPool};
@@ -110,9 +110,10 @@ fn owned_by(file: &ConfigMap, run: &str) -> bool {
 
 impl RunPlan {
     fn of(run: &GrpoRun, config: RunConfig) -> Self {
-        let source = |image: Option<String>, claim: Option<String>| match (image, claim) {
-            (Some(image), _) => format!("image {image}"),
-            (None, claim) => format!("claim {}", claim.unwrap_or_default()),
+        let source = |mount: &DatasetMount| match (&mount.image, &mount.claim_name, &mount.hub) {
+            (Some(image), ..) => format!("image {image}"),
+            (None, Some(claim), _) => format!("claim {claim}"),
+            (None, None, hub) => format!("hub {}", hub.as_ref().map_or("", |hub| &hub.repo)),
         };
         let datasets = config.datasets.into_iter();
         Self {
@@ -120,9 +121,7 @@ impl RunPlan {
             objective: run.status.as_ref().and_then(|status| status.objective.clone()),
             store: config.store_path,
             model: config.model_path,
-            datasets: datasets
-                .map(|set| (set.path, source(set.image, set.claim_name)))
-                .collect(),
+            datasets: datasets.map(|set| (set.path.clone(), source(&set))).collect(),
             gateway: config.endpoints.gateway,
             engines: format!("{}:{}", config.endpoints.engines_host, config.endpoints.engines_port),
             trainer: run.spec.trainer.as_ref().map(|_| config.endpoints.trainer),

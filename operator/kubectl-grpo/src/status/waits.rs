@@ -56,6 +56,7 @@ fn thing(reason: &str, message: &str) -> &'static str {
     let says = |words: &str| message.contains(words);
     match reason {
         "StoreMissing" => "a volume claim",
+        "ReferenceMissing" => "a Secret or ConfigMap",
         "NameTaken" => "a name that another object has",
         "WaitsForQuota" => "quota",
         _ if says("exceeded quota") => "quota",

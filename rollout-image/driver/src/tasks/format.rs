@@ -16,11 +16,12 @@ const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
 /// As their evaluation scripts begin.
 const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
 
-/// `index`: the task's position among the selected ones.
-pub fn task(format: RowFormat, row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
+/// Its position among the selected ones is not known yet.
+pub fn task(format: RowFormat, row: Row<'_>) -> Result<Task, TerminalFault> {
     match format {
-        RowFormat::Auto | RowFormat::Compiled => compiled(row, index),
-        RowFormat::SweBench | RowFormat::SweGym | RowFormat::R2E | RowFormat::KodCode => {
+        // SWE-bench's rows are compiled ones since its version 5.
+        RowFormat::Auto | RowFormat::Compiled | RowFormat::SweBench => compiled(row),
+        RowFormat::SweGym | RowFormat::R2E | RowFormat::KodCode => {
             let what = format!("rows of {format:?} are not read; compile them, and use format: Compiled");
             Err(row.place.fault("(format)", what))
         }
@@ -28,7 +29,7 @@ pub fn task(format: RowFormat, row: Row<'_>, index: usize) -> Result<Task, Termi
 }
 
 /// A row that names its image, evaluation script, log parser and tests, with the fields of SWE-bench 5.
-fn compiled(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
+fn compiled(row: Row<'_>) -> Result<Task, TerminalFault> {
     let instance = text(&row, "instance_id")?;
     if !is_plain_name(&instance) {
         let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");
@@ -57,7 +58,7 @@ fn compiled(row: Row<'_>, index: usize) -> Result<Task, TerminalFault> {
     let mut fields = row.fields;
     fields.insert("image".to_owned(), Value::String(image.clone()));
     Ok(Task {
-        index: index as u32,
+        index: 0,
         image,
         base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
         environment: TaskEnvironment {

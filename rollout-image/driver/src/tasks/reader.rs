@@ -1,26 +1,35 @@
-//! From the text of a dataset to its rows: one JSON object a line.
+//! From the file of a dataset to its rows: JSON lines, a JSON array, or parquet, told apart by the file's name and first
+//! letter. Each row is read when it is asked for.
 
 use crate::fault::TerminalFault;
 use grpo_records::store::sha256_hex;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 /// The longest row that is read, in bytes.
 const MAX_ROW: usize = 16 << 20;
+/// The longest file that is one JSON array, in bytes: it is read whole.
+const MAX_ARRAY: u64 = 1 << 30;
 
 /// Where a row is, for faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     file: &'a Path,
-    line: usize,
+    /// `line` or `row`.
+    unit: &'static str,
+    number: usize,
 }
 
 impl Place<'_> {
     /// A fault that names file, line and field.
     pub fn fault(&self, field: &str, what: impl std::fmt::Display) -> TerminalFault {
+        let Self { file, unit, number } = self;
         TerminalFault::new(
             "TaskRowInvalid",
-            format!("{} line {}, field {field}: {what}", self.file.display(), self.line),
+            format!("{} {unit} {number}, field {field}: {what}", file.display()),
         )
     }
 }
@@ -34,21 +43,116 @@ pub struct Row<'a> {
     pub sha256: String,
 }
 
-/// The rows of JSON lines, each read when it is asked for.
-pub fn rows<'a>(file: &'a Path, text: &'a str) -> impl Iterator<Item = Result<Row<'a>, TerminalFault>> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(move |(number, line)| row(Place { file, line: number + 1 }, line))
+type Rows<'a> = Box<dyn Iterator<Item = Result<Row<'a>, TerminalFault>> + 'a>;
+
+/// The rows of a file.
+pub fn rows(file: &Path) -> Rows<'_> {
+    let opened = match file.extension().and_then(|extension| extension.to_str()) {
+        Some("parquet") => parquet(file),
+        _ => json(file),
+    };
+    opened.unwrap_or_else(|fault| Box::new(std::iter::once(Err(fault))))
 }
 
-fn row<'a>(place: Place<'a>, text: &str) -> Result<Row<'a>, TerminalFault> {
-    if text.len() > MAX_ROW {
+fn unreadable<E: std::fmt::Display>(file: &Path) -> impl Fn(E) -> TerminalFault + '_ {
+    move |error| {
+        let file = file.display();
+        let message = format!("reading the dataset {file}: {error}; does its volume hold that path, and whole?");
+        TerminalFault::new("DatasetUnreadable", message)
+    }
+}
+
+fn json(file: &Path) -> Result<Rows<'_>, TerminalFault> {
+    let mut input = BufReader::new(File::open(file).map_err(unreadable(file))?);
+    let begin = input.fill_buf().map_err(unreadable(file))?;
+    let is_array = begin.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    match is_array {
+        true => array(file, input),
+        false => Ok(Box::new(lines(file, input))),
+    }
+}
+
+fn lines(file: &Path, mut input: BufReader<File>) -> impl Iterator<Item = Result<Row<'_>, TerminalFault>> {
+    let mut number = 0;
+    let mut over = false;
+    std::iter::from_fn(move || {
+        while !over {
+            number += 1;
+            let (place, mut line) = (line_at(file, number), Vec::new());
+            // One more than a row may have, and its end.
+            let read = input.by_ref().take(MAX_ROW as u64 + 2).read_until(b'\n', &mut line);
+            match read {
+                Ok(0) => return None,
+                Ok(_) if line.trim_ascii().is_empty() => {}
+                Ok(_) => {
+                    let row = of_bytes(place, line.trim_ascii());
+                    over = row.is_err();
+                    return Some(row);
+                }
+                Err(error) => {
+                    over = true;
+                    return Some(Err(unreadable(file)(error)));
+                }
+            }
+        }
+        None
+    })
+}
+
+fn line_at(file: &Path, number: usize) -> Place<'_> {
+    let unit = "line";
+    Place { file, unit, number }
+}
+
+fn row_at(file: &Path, index: usize) -> Place<'_> {
+    let (unit, number) = ("row", index + 1);
+    Place { file, unit, number }
+}
+
+fn of_bytes<'a>(place: Place<'a>, bytes: &[u8]) -> Result<Row<'a>, TerminalFault> {
+    if bytes.len() > MAX_ROW {
         return Err(place.fault("(row)", format!("longer than {MAX_ROW} bytes")));
     }
     let fields =
-        serde_json::from_str(text).map_err(|error| place.fault("(row)", format!("not a JSON object: {error}")))?;
-    Ok(Row {
-        place,
-        fields,
-        sha256: sha256_hex(text.as_bytes()),
-    })
+        serde_json::from_slice(bytes).map_err(|error| place.fault("(row)", format!("not a JSON object: {error}")))?;
+    let sha256 = sha256_hex(bytes);
+    Ok(Row { place, fields, sha256 })
+}
+
+fn array(file: &Path, input: BufReader<File>) -> Result<Rows<'_>, TerminalFault> {
+    let mut text = String::new();
+    let read = input
+        .take(MAX_ARRAY + 1)
+        .read_to_string(&mut text)
+        .map_err(unreadable(file))?;
+    if read as u64 > MAX_ARRAY {
+        let too_long = io::Error::other(format!(
+            "one JSON array of more than {MAX_ARRAY} bytes; write it as JSON lines"
+        ));
+        return Err(unreadable(file)(too_long));
+    }
+    let rows: Vec<Value> = serde_json::from_str(&text).map_err(unreadable(file))?;
+    let rows = rows.into_iter().enumerate();
+    Ok(Box::new(
+        rows.map(|(index, value)| of_value(row_at(file, index), value)),
+    ))
+}
+
+/// The row's bytes are then those of its JSON.
+fn of_value(place: Place<'_>, value: Value) -> Result<Row<'_>, TerminalFault> {
+    let text = value.to_string();
+    of_bytes(place, text.as_bytes())
+}
+
+fn parquet(file: &Path) -> Result<Rows<'_>, TerminalFault> {
+    let opened = File::open(file).map_err(unreadable(file))?;
+    let reader = SerializedFileReader::new(opened).map_err(unreadable(file))?;
+    if reader.metadata().file_metadata().num_rows() == 0 {
+        return Ok(Box::new(std::iter::empty()));
+    }
+    let rows = reader.into_iter().enumerate();
+    Ok(Box::new(rows.map(move |(index, row)| {
+        let row = row.map_err(unreadable(file))?;
+        of_value(row_at(file, index), row.to_json_value())
+    })))
 }

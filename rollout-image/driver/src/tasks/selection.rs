@@ -1,49 +1,88 @@
 //! Which tasks of a dataset are taken, and in which order.
 
 use super::reader::Row;
+use super::source::Source;
 use super::{Task, format};
 use crate::fault::TerminalFault;
 use grpo_crds::grpo_run::{RowFormat, TaskOrder};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use regex_lite::Regex;
 use std::collections::HashSet;
-use std::path::PathBuf;
 
-/// Which rows of which file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Which rows of which dataset: those that pass every filter, then shuffled, then a slice, then the first of what is
+/// left.
+#[derive(Clone, Debug, Default)]
 pub struct Selection {
-    pub file: PathBuf,
-    /// What the file's rows are.
+    pub source: Source,
+    /// What its rows are.
     pub format: RowFormat,
-    /// Only these, in the order of the file; empty means all.
+    /// Only these; empty means all.
     pub instances: Vec<String>,
-    /// Only rows of this repository.
-    pub repo: Option<String>,
+    /// Not these.
+    pub exclude: Vec<String>,
+    /// Only names that it matches as a whole.
+    pub pattern: Option<Regex>,
+    /// Only rows of these repositories; empty means all.
+    pub repos: Vec<String>,
+    pub shuffle: Option<u64>,
+    pub slice: Option<Slice>,
     pub limit: Option<usize>,
 }
 
-/// The tasks that the selection asks for. Rows behind the limit are not read.
+/// Every `of`-th row from the `index`-th on: `of` runs with one index each share a dataset without overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    pub index: usize,
+    pub of: usize,
+}
+
+/// The regular expression, for a whole name.
+pub fn pattern(text: &str) -> Result<Regex, regex_lite::Error> {
+    Regex::new(&format!("^(?:{text})$"))
+}
+
+impl Selection {
+    fn takes(&self, task: &Task, wanted: &HashSet<&str>, excluded: &HashSet<&str>) -> bool {
+        let name = task.instance.as_str();
+        let repo = task.row["repo"].as_str().unwrap_or_default();
+        (wanted.is_empty() || wanted.contains(name))
+            && !excluded.contains(name)
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(name))
+            && (self.repos.is_empty() || self.repos.iter().any(|wanted| wanted == repo))
+    }
+
+    /// How many rows that pass the filters are enough. None if all have to be read.
+    fn enough(&self) -> Option<usize> {
+        let limit = self.limit.filter(|_| self.shuffle.is_none())?;
+        let slice = self.slice.unwrap_or(Slice { index: 0, of: 1 });
+        Some(slice.index + (limit - 1) * slice.of + 1)
+    }
+}
+
+/// The tasks that the selection asks for; `from` names the rows' files. Rows behind the limit are not read.
 pub fn choose<'a>(
     selection: &Selection,
+    from: &str,
     rows: impl Iterator<Item = Result<Row<'a>, TerminalFault>>,
 ) -> Result<Vec<Task>, TerminalFault> {
-    let file = &selection.file;
     let wanted: HashSet<&str> = selection.instances.iter().map(String::as_str).collect();
+    let excluded: HashSet<&str> = selection.exclude.iter().map(String::as_str).collect();
+    let enough = selection.enough();
     let mut known = HashSet::new();
     let mut tasks = Vec::new();
     for row in rows {
         let row = row?;
         let place = row.place;
-        let task = format::task(selection.format, row, tasks.len())?;
+        let task = format::task(selection.format, row)?;
         if !known.insert(task.instance.clone()) {
             return Err(place.fault("instance_id", format!("{} is there twice", task.instance)));
         }
-        let of_repo = selection.repo.as_deref().is_none_or(|repo| task.row["repo"] == repo);
-        if of_repo && (wanted.is_empty() || wanted.contains(task.instance.as_str())) {
+        if selection.takes(&task, &wanted, &excluded) {
             tasks.push(task);
         }
-        if selection.limit.is_some_and(|limit| tasks.len() == limit) {
+        if enough == Some(tasks.len()) {
             break;
         }
     }
@@ -54,16 +93,34 @@ pub fn choose<'a>(
     if !missing.is_empty() {
         return Err(TerminalFault::new(
             "TaskNotFound",
-            format!("{} has no row for {}", file.display(), missing.join(", ")),
+            format!("{from} has no row for {}", missing.join(", ")),
         ));
     }
+    if let Some(seed) = selection.shuffle {
+        tasks.shuffle(&mut random(seed, 0, b"order of choice."));
+    }
+    let Slice { index, of } = selection.slice.unwrap_or(Slice { index: 0, of: 1 });
+    let limit = selection.limit.unwrap_or(usize::MAX);
+    let mut tasks: Vec<Task> = tasks.into_iter().skip(index).step_by(of).take(limit).collect();
     if tasks.is_empty() {
         return Err(TerminalFault::new(
             "NoTasks",
-            format!("{} has no row that the selection asks for", file.display()),
+            format!("{from} has no row that the selection asks for"),
         ));
     }
+    for (index, task) in tasks.iter_mut().enumerate() {
+        task.index = index as u32;
+    }
     Ok(tasks)
+}
+
+/// Random numbers of this seed, for one of its uses.
+fn random(seed: u64, number: u64, usage: &[u8; 16]) -> StdRng {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    bytes[16..].copy_from_slice(usage);
+    StdRng::from_seed(bytes)
 }
 
 /// The positions of the tasks of iteration `k` (from 1): the next `prompts` of an endless sequence of passes over the
@@ -85,11 +142,7 @@ pub fn for_iteration(order: TaskOrder, seed: u64, tasks: usize, prompts: usize, 
 fn order_of_pass(order: TaskOrder, seed: u64, tasks: usize, pass: usize) -> Vec<u32> {
     let mut positions: Vec<u32> = (0..tasks as u32).collect();
     if order == TaskOrder::Shuffled {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        bytes[8..16].copy_from_slice(&(pass as u64).to_le_bytes());
-        bytes[16..].copy_from_slice(b"order of a pass.");
-        positions.shuffle(&mut StdRng::from_seed(bytes));
+        positions.shuffle(&mut random(seed, pass as u64, b"order of a pass."));
     }
     positions
 }

@@ -30,7 +30,9 @@ use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::start::{self, Process};
 use grpo_driver::tasks::selection::Selection;
+use grpo_driver::tasks::source::Source;
 use grpo_engine_protocol as engine;
+use grpo_hub::HubSettings;
 use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
@@ -148,6 +150,8 @@ pub struct World {
     pub trainer_url: String,
     pub tasks: PathBuf,
     pub rows: HashMap<String, Value>,
+    /// Where datasets of the hub are downloaded from.
+    pub hub: HubSettings,
 }
 
 pub fn model() -> PathBuf {
@@ -261,12 +265,13 @@ impl World {
             trainer_url: format!("http://{trainer_address}"),
             tasks,
             rows,
+            hub: HubSettings::default(),
         }
     }
 
     pub fn settings(&self) -> Settings {
         let selection = Selection {
-            file: self.tasks.clone(),
+            source: Source::File(self.tasks.clone()),
             ..Selection::default()
         };
         Settings {
@@ -356,6 +361,7 @@ impl World {
             grader_worker: grader_worker(),
             grader_site: grader_site(),
             tokens: self.mount.path().join("tokens"),
+            hub: self.hub.clone(),
             changes,
         };
         let store = start::store(&settings)?;

@@ -1,0 +1,397 @@
+//! Requests to a hub: pin a revision, list a commit, fetch a file from a byte on.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt as _};
+use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, LINK, RANGE};
+use reqwest::redirect::{Attempt, Policy};
+use reqwest::{Response, StatusCode, Url};
+use serde::Deserialize;
+
+use crate::error::HubError;
+use crate::repository::{Commit, RemoteFile, Repository, TreeEntry};
+use crate::retry::{ATTEMPTS, pause};
+
+/// The public hub.
+pub const PUBLIC: &str = "https://huggingface.co";
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Longest silence within an answer.
+const SILENCE: Duration = Duration::from_secs(30);
+const REDIRECTS: usize = 10;
+/// Bounds against a server that sends without end: a page of a listing, all its files, the text of an error.
+const PAGE_BYTES: usize = 32 << 20;
+const FILES: usize = 200_000;
+const ERROR_BYTES: usize = 2 << 10;
+
+/// Where a hub is, and as whom it is asked.
+#[derive(Clone, Default)]
+pub struct HubSettings {
+    /// Default: the public hub.
+    pub endpoint: Option<String>,
+    pub token: Option<String>,
+    /// A PEM file with further certificate authorities.
+    pub ca_bundle: Option<PathBuf>,
+}
+
+impl fmt::Debug for HubSettings {
+    /// Without the token: settings are logged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = self.token.as_ref().map(|_| "...");
+        let mut shown = f.debug_struct("HubSettings");
+        shown.field("endpoint", &self.endpoint).field("token", &token);
+        shown.field("ca_bundle", &self.ca_bundle).finish()
+    }
+}
+
+impl HubSettings {
+    /// The variables of the hub's own tools: `HF_ENDPOINT`, `HF_TOKEN`, and `SSL_CERT_FILE`. Proxies are taken from
+    /// `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
+    pub fn from_env() -> Self {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        Self {
+            endpoint: variable("HF_ENDPOINT"),
+            token: variable("HF_TOKEN").map(|token| token.trim().to_owned()),
+            ca_bundle: variable("SSL_CERT_FILE").map(PathBuf::from),
+        }
+    }
+}
+
+/// A hub. Cloning is cheap.
+#[derive(Clone)]
+pub struct Hub {
+    http: reqwest::Client,
+    endpoint: Url,
+    /// Sent to the endpoint only, never to the place where it has its files.
+    authorization: Option<HeaderValue>,
+}
+
+impl Hub {
+    pub fn new(settings: &HubSettings) -> Result<Self, HubError> {
+        let text = settings.endpoint.as_deref().unwrap_or(PUBLIC);
+        let endpoint = Url::parse(text)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"));
+        let endpoint = endpoint
+            .ok_or_else(|| HubError::Settings(format!("HF_ENDPOINT is {text:?}, not a URL such as {PUBLIC}")))?;
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .read_timeout(SILENCE)
+            .redirect(Policy::custom(redirected));
+        if let Some(file) = &settings.ca_bundle {
+            let pem = std::fs::read(file).map_err(HubError::disk("reading the certificates", file))?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+                .map_err(|error| HubError::Settings(format!("{} is no PEM file: {error}", file.display())))?;
+            for certificate in certificates {
+                http = http.add_root_certificate(certificate);
+            }
+        }
+        let http = http.build();
+        let http = http.map_err(|error| HubError::Settings(format!("building a client: {}", causes(&error))))?;
+        let authorization = match &settings.token {
+            Some(token) => {
+                let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+                    .map_err(|_| HubError::Settings("the token holds characters that no header can carry".into()))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        Ok(Self {
+            http,
+            endpoint,
+            authorization,
+        })
+    }
+
+    /// The commit that a branch or tag names now. A commit names itself.
+    pub async fn pin(&self, repository: &Repository, revision: Option<&str>) -> Result<Commit, HubError> {
+        #[derive(Deserialize)]
+        struct Revision {
+            sha: String,
+        }
+        let revision = revision.unwrap_or("main");
+        if let Some(commit) = Commit::parse(revision) {
+            return Ok(commit);
+        }
+        let url = self.api(repository, &["revision", revision])?;
+        let (body, _) = self.page(&url, repository, Some(revision)).await?;
+        let answer: Revision = serde_json::from_slice(&body).map_err(malformed(&url))?;
+        Commit::parse(&answer.sha).ok_or_else(|| HubError::Malformed {
+            request: format!("GET {url}"),
+            what: format!("sha is {:?}", answer.sha),
+        })
+    }
+
+    /// All files of a commit.
+    pub async fn list(&self, repository: &Repository, commit: &Commit) -> Result<Vec<RemoteFile>, HubError> {
+        let mut url = self.api(repository, &["tree", commit.as_str()])?;
+        url.set_query(Some("recursive=true"));
+        let mut files = Vec::new();
+        loop {
+            let (body, next) = self.page(&url, repository, Some(commit.as_str())).await?;
+            let entries: Vec<TreeEntry> = serde_json::from_slice(&body).map_err(malformed(&url))?;
+            for entry in entries {
+                let file = entry.file().map_err(|what| HubError::Malformed {
+                    request: format!("GET {url}"),
+                    what,
+                })?;
+                files.extend(file);
+            }
+            let Some(next) = next else { return Ok(files) };
+            let next = url
+                .join(&next)
+                .ok()
+                .filter(|next| next.origin() == self.endpoint.origin() && *next != url);
+            url = next
+                .filter(|_| files.len() <= FILES)
+                .ok_or_else(|| HubError::Malformed {
+                    request: format!("GET {url}"),
+                    what: format!(
+                        "after {} files the next page is elsewhere, or there is no end",
+                        files.len()
+                    ),
+                })?;
+        }
+    }
+
+    /// A small file as text.
+    pub async fn text(&self, repository: &Repository, commit: &Commit, path: &str) -> Result<String, HubError> {
+        let url = self.file(repository, commit, path)?;
+        let (body, _) = self.page(&url, repository, None).await?;
+        String::from_utf8(body.into()).map_err(malformed(&url))
+    }
+
+    /// The bytes of a file from `from` on, and where they begin: at the file's start if the server knows no ranges.
+    /// One attempt.
+    pub(crate) async fn bytes(
+        &self,
+        repository: &Repository,
+        commit: &Commit,
+        file: &RemoteFile,
+        from: u64,
+    ) -> Result<(u64, impl Stream<Item = Result<Bytes, HubError>> + use<>), Refused> {
+        let url = self.file(repository, commit, &file.path)?;
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        let response = self.ask(&url, range.as_deref()).await?;
+        let begins = match response.status() {
+            StatusCode::PARTIAL_CONTENT => Some(from).filter(|from| {
+                let told = response
+                    .headers()
+                    .get(CONTENT_RANGE)
+                    .and_then(|value| value.to_str().ok());
+                told.is_some_and(|told| told.starts_with(&format!("bytes {from}-")))
+            }),
+            StatusCode::OK => Some(0),
+            _ => {
+                let headers = response.headers().clone();
+                let error = self
+                    .refusal(&url, response, repository, Some(commit.as_str()), Some(&file.path))
+                    .await;
+                return Err(Refused { error, headers });
+            }
+        };
+        let request = format!("GET {url}");
+        let begins = begins.ok_or_else(|| HubError::Malformed {
+            request: request.clone(),
+            what: format!("another part of the file than that from byte {from}"),
+        })?;
+        let stream = response.bytes_stream().map(move |part| {
+            part.map_err(|error| HubError::Transport {
+                request: request.clone(),
+                cause: causes(&error),
+            })
+        });
+        Ok((begins, stream))
+    }
+
+    /// A whole answer, and the address of the next page. Asked for again while the hub is in trouble.
+    async fn page(
+        &self,
+        url: &Url,
+        repository: &Repository,
+        revision: Option<&str>,
+    ) -> Result<(Bytes, Option<String>), HubError> {
+        let mut failed = 0;
+        loop {
+            let refused = match self.page_once(url, repository, revision).await {
+                Ok(page) => return Ok(page),
+                Err(refused) => refused,
+            };
+            failed += 1;
+            if !refused.error.is_transient() || failed >= ATTEMPTS {
+                return Err(refused.error);
+            }
+            tokio::time::sleep(pause(failed, Some(&refused.headers))).await;
+        }
+    }
+
+    async fn page_once(
+        &self,
+        url: &Url,
+        repository: &Repository,
+        revision: Option<&str>,
+    ) -> Result<(Bytes, Option<String>), Refused> {
+        let response = self.ask(url, None).await?;
+        let headers = response.headers().clone();
+        if !response.status().is_success() {
+            let error = self.refusal(url, response, repository, revision, None).await;
+            return Err(Refused { error, headers });
+        }
+        let body = body(response, PAGE_BYTES).await.map_err(transport(url))?;
+        let Some(body) = body else {
+            return Err(Refused::from(HubError::Malformed {
+                request: format!("GET {url}"),
+                what: format!("more than {PAGE_BYTES} bytes"),
+            }));
+        };
+        Ok((body, next_page(&headers)))
+    }
+
+    async fn ask(&self, url: &Url, range: Option<&str>) -> Result<Response, HubError> {
+        // Compressed, a file would have another length and no ranges.
+        let mut request = self.http.get(url.clone()).header("Accept-Encoding", "identity");
+        if let Some(value) = &self.authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        request.send().await.map_err(transport(url))
+    }
+
+    /// What an answer that is no success means.
+    async fn refusal(
+        &self,
+        url: &Url,
+        response: Response,
+        repository: &Repository,
+        revision: Option<&str>,
+        path: Option<&str>,
+    ) -> HubError {
+        let header = |name| {
+            response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned)
+        };
+        let (status, code, message) = (response.status(), header("X-Error-Code"), header("X-Error-Message"));
+        let repository = repository.clone();
+        match (status.as_u16(), code.as_deref(), revision, path) {
+            (_, Some("GatedRepo"), ..) => HubError::Gated { repository },
+            (_, Some("RevisionNotFound"), Some(revision), _) => HubError::NoRevision {
+                revision: revision.to_owned(),
+                repository,
+            },
+            (_, Some("EntryNotFound"), Some(commit), Some(path)) => HubError::NoFile {
+                repository,
+                commit: commit.to_owned(),
+                path: path.to_owned(),
+            },
+            (_, Some("RepoNotFound"), ..) | (401 | 404, None, ..) => HubError::NoRepository { repository },
+            (status, ..) => {
+                let told = body(response, ERROR_BYTES).await.ok().flatten().unwrap_or_default();
+                let body = message.unwrap_or_else(|| String::from_utf8_lossy(&told).into_owned());
+                HubError::Status {
+                    request: format!("GET {url}"),
+                    status,
+                    body,
+                }
+            }
+        }
+    }
+
+    fn api(&self, repository: &Repository, below: &[&str]) -> Result<Url, HubError> {
+        let name = repository.name.split('/');
+        let parts = ["api", repository.collection()].into_iter().chain(name);
+        self.url(parts.chain(below.iter().copied()))
+    }
+
+    fn file(&self, repository: &Repository, commit: &Commit, path: &str) -> Result<Url, HubError> {
+        let collection = Some(repository.collection()).filter(|collection| *collection != "models");
+        let parts = collection.into_iter().chain(repository.name.split('/'));
+        self.url(parts.chain(["resolve", commit.as_str()]).chain(path.split('/')))
+    }
+
+    /// Each part is one segment: a slash in it is escaped, as in the name of the branch `refs/convert/parquet`.
+    fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Result<Url, HubError> {
+        let mut url = self.endpoint.clone();
+        let no_path = |()| HubError::Settings(format!("HF_ENDPOINT {} has no path", self.endpoint));
+        url.path_segments_mut().map_err(no_path)?.pop_if_empty().extend(parts);
+        Ok(url)
+    }
+}
+
+/// An attempt that failed, with what the server said about the next one.
+pub(crate) struct Refused {
+    pub error: HubError,
+    pub headers: HeaderMap,
+}
+
+impl From<HubError> for Refused {
+    fn from(error: HubError) -> Self {
+        let headers = HeaderMap::new();
+        Self { error, headers }
+    }
+}
+
+/// The hub sends to where its files are; never from an encrypted connection to an open one.
+fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    let opens = attempt.url().scheme() == "http" && attempt.previous().iter().any(|url| url.scheme() == "https");
+    match () {
+        () if attempt.previous().len() > REDIRECTS => attempt.error("more than 10 redirects"),
+        () if opens => attempt.error("a redirect from https to http"),
+        () => attempt.follow(),
+    }
+}
+
+/// None if it is longer.
+async fn body(response: Response, most: usize) -> Result<Option<Bytes>, reqwest::Error> {
+    let (mut stream, mut all) = (response.bytes_stream(), BytesMut::new());
+    while let Some(part) = stream.next().await {
+        all.extend_from_slice(&part?);
+        if all.len() > most {
+            return Ok(None);
+        }
+    }
+    Ok(Some(all.freeze()))
+}
+
+/// `Link: <https://...>; rel="next"`.
+fn next_page(headers: &HeaderMap) -> Option<String> {
+    let links = headers.get(LINK)?.to_str().ok()?;
+    let next = links.split(',').find(|link| link.contains("rel=\"next\""))?;
+    let (_, rest) = next.split_once('<')?;
+    rest.split_once('>').map(|(url, _)| url.to_owned())
+}
+
+fn transport(url: &Url) -> impl FnOnce(reqwest::Error) -> HubError {
+    let request = format!("GET {url}");
+    move |error| HubError::Transport {
+        request,
+        cause: causes(&error.without_url()),
+    }
+}
+
+fn malformed<E: std::fmt::Display>(url: &Url) -> impl FnOnce(E) -> HubError {
+    let request = format!("GET {url}");
+    move |error| HubError::Malformed {
+        request,
+        what: error.to_string(),
+    }
+}
+
+/// An error of reqwest says only that sending failed; the reason is in its sources.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

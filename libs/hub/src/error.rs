@@ -1,0 +1,64 @@
+//! What can go wrong with a hub, and what to do about it.
+
+use std::{io, path::PathBuf};
+
+use crate::repository::Repository;
+
+/// Each message names the repository or file, the cause, and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    #[error("the hub's settings: {0}")]
+    Settings(String),
+    #[error("{repository} is gated: accept its terms on the hub, and name a token of that account in tokenSecretRef")]
+    Gated { repository: Repository },
+    /// The hub answers the same for a repository that is private and for one that does not exist.
+    #[error(
+        "{repository} does not exist or is private: check its name, or name a token that may read it in tokenSecretRef"
+    )]
+    NoRepository { repository: Repository },
+    #[error("{repository} has no branch, tag or commit {revision}")]
+    NoRevision { repository: Repository, revision: String },
+    #[error("{repository} has no file {path} at commit {commit}")]
+    NoFile {
+        repository: Repository,
+        commit: String,
+        path: String,
+    },
+    #[error("{request} was answered with {status}: {body}")]
+    Status { request: String, status: u16, body: String },
+    #[error("{request}: {cause}")]
+    Transport { request: String, cause: String },
+    #[error("{request} was answered with something that is not the hub's protocol: {what}; is HF_ENDPOINT a hub?")]
+    Malformed { request: String, what: String },
+    /// Told apart from a cut connection: bytes that are wrong stay wrong when a mirror is spoilt.
+    #[error("{path} has digest {found} and should have {wanted}; the hub, its mirror or a proxy changed the bytes")]
+    Corrupt {
+        path: String,
+        wanted: String,
+        found: String,
+    },
+    #[error("{doing} {}: {source}", path.display())]
+    Disk {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{repository}: {what}")]
+    Selection { repository: Repository, what: String },
+}
+
+impl HubError {
+    /// Whether waiting can help: the hub or the way to it is in trouble, and not the request or the disk.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => crate::retry::is_transient(*status),
+            Self::Transport { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn disk(doing: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Disk { doing, path, source }
+    }
+}

@@ -1,0 +1,90 @@
+//! Which files of a model's repository are needed to serve and to train it.
+
+use crate::error::HubError;
+use crate::repository::{RemoteFile, Repository};
+
+/// Weights in this format only: the others may hold code, or hold the same weights again.
+const WEIGHTS: &str = ".safetensors";
+/// Configuration, tokenizer, chat template; and code that some models' configuration names.
+const BESIDE: [&str; 7] = [".json", ".txt", ".model", ".jinja", ".tiktoken", ".py", ".md"];
+/// Folders that hold the same weights for other programs.
+const OTHER_PROGRAMS: [&str; 6] = ["original/", "onnx/", "openvino/", "gguf/", "coreml/", "mlx/"];
+
+/// The model's files. An error says what the repository lacks.
+pub fn files(repository: &Repository, all: &[RemoteFile]) -> Result<Vec<RemoteFile>, HubError> {
+    let chosen: Vec<RemoteFile> = all.iter().filter(|file| is_needed(&file.path)).cloned().collect();
+    let lacks = |what: &str| HubError::Selection {
+        repository: repository.clone(),
+        what: what.to_owned(),
+    };
+    if !chosen.iter().any(|file| file.path == "config.json") {
+        return Err(lacks("has no config.json: it is not a model that transformers loads"));
+    }
+    if !chosen.iter().any(|file| file.path.ends_with(WEIGHTS)) {
+        return Err(lacks(
+            "has no weights in safetensors; look for a revision such as refs/pr/1 that has them",
+        ));
+    }
+    Ok(chosen)
+}
+
+fn is_needed(path: &str) -> bool {
+    let hidden = path.split('/').any(|part| part.starts_with('.'));
+    let other = OTHER_PROGRAMS.iter().any(|folder| path.starts_with(folder));
+    let kind = path.ends_with(WEIGHTS) || BESIDE.iter().any(|end| path.ends_with(end));
+    kind && !hidden && !other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::Digest;
+
+    fn chosen(paths: &[&str]) -> Result<Vec<String>, HubError> {
+        let file = |path: &&str| RemoteFile {
+            path: (*path).to_owned(),
+            size: 1,
+            digest: Digest::GitBlob(String::new()),
+        };
+        let all: Vec<_> = paths.iter().map(file).collect();
+        let files = files(&Repository::model("a/b"), &all)?;
+        Ok(files.into_iter().map(|file| file.path).collect())
+    }
+
+    #[test]
+    fn weights_come_once_and_with_what_reads_them() {
+        let found = chosen(&[
+            ".gitattributes",
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "pytorch_model.bin",
+            "original/consolidated.00.safetensors",
+            "onnx/config.json",
+            "tokenizer.json",
+            "merges.txt",
+            "chat_template.jinja",
+            "model.gguf",
+        ]);
+        let wanted = [
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+            "merges.txt",
+            "chat_template.jinja",
+        ];
+        assert_eq!(found.unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_repository_without_configuration_or_safetensors_is_refused() {
+        for (paths, lack) in [
+            (&["model.safetensors"][..], "config.json"),
+            (&["config.json", "pytorch_model.bin"], "safetensors"),
+        ] {
+            let message = chosen(paths).unwrap_err().to_string();
+            assert!(message.contains(lack) && message.contains("a/b"), "{message}");
+        }
+    }
+}

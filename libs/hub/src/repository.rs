@@ -1,0 +1,190 @@
+//! Names of the hub's protocol: repositories, commits, files and their digests.
+
+use std::fmt;
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use sha1::Digest as _;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Model,
+    Dataset,
+}
+
+/// A repository of the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repository {
+    pub kind: Kind,
+    /// Owner and name, or only a name.
+    pub name: String,
+}
+
+impl Repository {
+    pub fn model(name: impl Into<String>) -> Self {
+        let (kind, name) = (Kind::Model, name.into());
+        Self { kind, name }
+    }
+
+    pub fn dataset(name: impl Into<String>) -> Self {
+        let (kind, name) = (Kind::Dataset, name.into());
+        Self { kind, name }
+    }
+
+    /// Its folder in a cache, as `huggingface_hub` calls it.
+    pub fn folder(&self) -> String {
+        format!("{}s--{}", self.word(), self.name.replace('/', "--"))
+    }
+
+    fn word(&self) -> &'static str {
+        match self.kind {
+            Kind::Model => "model",
+            Kind::Dataset => "dataset",
+        }
+    }
+
+    /// Below `api/`.
+    pub(crate) fn collection(&self) -> &'static str {
+        match self.kind {
+            Kind::Model => "models",
+            Kind::Dataset => "datasets",
+        }
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.word(), self.name)
+    }
+}
+
+/// A commit of a repository: 40 hexadecimal digits, small letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit(String);
+
+impl Commit {
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_hash = text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hash.then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a file's bytes must give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Digest {
+    /// Of a large file.
+    Sha256(String),
+    /// Of a file that Git holds itself: over `blob <length>\0` and the bytes.
+    GitBlob(String),
+}
+
+impl Digest {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Sha256(hex) | Self::GitBlob(hex) => hex,
+        }
+    }
+}
+
+/// A digest that is fed as the bytes come.
+pub(crate) enum Hasher {
+    Sha256(sha2::Sha256),
+    GitBlob(sha1::Sha1),
+}
+
+impl Hasher {
+    pub fn new(file: &RemoteFile) -> Self {
+        match &file.digest {
+            Digest::Sha256(_) => Self::Sha256(sha2::Sha256::default()),
+            Digest::GitBlob(_) => {
+                Self::GitBlob(sha1::Sha1::default().chain_update(format!("blob {}\0", file.size).as_bytes()))
+            }
+        }
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::GitBlob(hash) => hash.update(bytes),
+        }
+    }
+
+    pub fn hex(self) -> String {
+        match self {
+            Self::Sha256(hash) => hex::encode(hash.finalize()),
+            Self::GitBlob(hash) => hex::encode(hash.finalize()),
+        }
+    }
+}
+
+/// A file of a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteFile {
+    /// Below the repository's root; never leaves it.
+    pub path: String,
+    pub size: u64,
+    pub digest: Digest,
+}
+
+/// An entry of the hub's listing of a commit.
+#[derive(Deserialize)]
+pub(crate) struct TreeEntry {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+    #[serde(default)]
+    size: u64,
+    #[serde(default)]
+    oid: String,
+    lfs: Option<LargeFile>,
+}
+
+#[derive(Deserialize)]
+struct LargeFile {
+    oid: String,
+    size: u64,
+}
+
+impl TreeEntry {
+    /// None for a folder. The error says what is wrong with the entry.
+    pub fn file(self) -> Result<Option<RemoteFile>, String> {
+        if self.kind != "file" {
+            return Ok(None);
+        }
+        if !stays_below(&self.path) {
+            return Err(format!("the path {:?} leaves its repository", self.path));
+        }
+        let (size, digest, length) = match self.lfs {
+            Some(large) => (large.size, Digest::Sha256(large.oid), 64),
+            None => (self.size, Digest::GitBlob(self.oid), 40),
+        };
+        let is_hash = digest.as_str().len() == length && digest.as_str().bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hash {
+            return Err(format!("{} has the digest {:?}", self.path, digest.as_str()));
+        }
+        let path = self.path;
+        Ok(Some(RemoteFile { path, size, digest }))
+    }
+}
+
+/// A hub that is not to be trusted must not write outside of the cache.
+fn stays_below(path: &str) -> bool {
+    let plain = Path::new(path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    plain && !path.is_empty() && !path.contains(['\0', '\\']) && path.len() <= 1024
+}
+
+#[cfg(test)]
+mod tests;

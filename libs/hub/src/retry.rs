@@ -1,0 +1,67 @@
+//! Which answers are asked for again, and after how long (`huggingface_hub/utils/_http.py`).
+
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+/// Attempts in a row that brought nothing.
+pub(crate) const ATTEMPTS: u32 = 6;
+/// Longest wait that a server may ask for.
+const LONGEST: Duration = Duration::from_secs(300);
+
+pub(crate) fn is_transient(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Before attempt `failed + 1`: 1, 2, 4, 8 and 8 s, or as long as the server asks for.
+pub(crate) fn pause(failed: u32, headers: Option<&HeaderMap>) -> Duration {
+    let doubled = Duration::from_secs(1 << failed.saturating_sub(1).min(3));
+    headers.and_then(asked_for).map_or(doubled, |asked| asked.min(LONGEST))
+}
+
+/// `Retry-After: 7`, or the hub's own `ratelimit: "api";r=0;t=55`: none left, and when there are some again.
+fn asked_for(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(limit) = text("ratelimit") {
+        let field = |name: &str| {
+            let mut fields = limit.split(';').filter_map(|field| field.trim().split_once('='));
+            fields
+                .find(|(key, _)| *key == name)
+                .and_then(|(_, value)| value.parse::<u64>().ok())
+        };
+        if let (Some(0), Some(seconds)) = (field("r"), field("t")) {
+            return Some(Duration::from_secs(seconds.saturating_add(1)));
+        }
+    }
+    let seconds = text(RETRY_AFTER.as_str())?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+    }
+
+    #[test]
+    fn pauses_double_unless_the_server_asks_for_another() {
+        let doubled: Vec<u64> = (1..=6).map(|failed| pause(failed, None).as_secs()).collect();
+        assert_eq!(doubled, [1, 2, 4, 8, 8, 8]);
+        let cases = [
+            ("retry-after", "7", 7),
+            ("retry-after", "100000", 300),
+            ("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT", 1),
+            ("ratelimit", "\"api\";r=0;t=55", 56),
+            ("ratelimit", "\"api\";r=3;t=55", 1),
+        ];
+        for (name, value, seconds) in cases {
+            assert_eq!(
+                pause(1, Some(&headers(name, value))).as_secs(),
+                seconds,
+                "{name}: {value}"
+            );
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Downloads over real sockets from a played hub: the same bytes, the same commit, nothing partial under a file's name.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use grpo_hub::played::{Content, Fault, PlayedHub, Request};
+use grpo_hub::snapshot::{Progress, ensure};
+use grpo_hub::{Hub, HubError, HubSettings, Repository};
+
+const LARGE: usize = 1 << 20;
+
+fn repository() -> Repository {
+    Repository::model("owner/name")
+}
+
+fn bytes(seed: u8, count: usize) -> Vec<u8> {
+    (0..count).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
+}
+
+/// More files than a page of a listing has.
+fn files(seed: u8) -> BTreeMap<String, Vec<u8>> {
+    let names = ["README.md", "config.json", "a/b/deep.json", "empty.txt"];
+    let small = names
+        .iter()
+        .zip([40, 300, 20, 0])
+        .map(|(name, size)| ((*name).to_owned(), bytes(seed, size)));
+    let large = [("model.safetensors".to_owned(), bytes(seed, LARGE))];
+    small.chain(large).collect()
+}
+
+fn contents(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Content> {
+    let content = |(path, bytes): (&String, &Vec<u8>)| {
+        let held: fn(_) -> _ = if bytes.len() < LARGE {
+            Content::Small
+        } else {
+            Content::Large
+        };
+        (path.clone(), held(bytes.clone().into()))
+    };
+    files.iter().map(content).collect()
+}
+
+fn client(played: &PlayedHub, token: Option<&str>) -> Hub {
+    let settings = HubSettings {
+        endpoint: Some(played.endpoint.clone()),
+        token: token.map(str::to_owned),
+        ca_bundle: None,
+    };
+    Hub::new(&settings).unwrap()
+}
+
+/// Every file below a folder, with its bytes.
+fn below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(at).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+                    found.insert(name, fs::read(path).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Pins `main`, lists it and brings all of it.
+async fn download(hub: &Hub, cache: &Path) -> Result<BTreeMap<String, Vec<u8>>, HubError> {
+    let repository = repository();
+    let commit = hub.pin(&repository, None).await?;
+    let files = hub.list(&repository, &commit).await?;
+    let progress = Progress::default();
+    let folder = ensure(hub, &repository, &commit, &files, cache, &progress).await?;
+    let (arrived, all) = progress.bytes();
+    assert_eq!(arrived, all, "progress counts each byte once");
+    Ok(below(&folder))
+}
+
+fn of_large(played: &PlayedHub) -> Vec<Request> {
+    let of_large = |request: &Request| request.host == "files";
+    played.requests().into_iter().filter(of_large).collect()
+}
+
+#[tokio::test]
+async fn all_files_come_with_their_bytes_and_a_second_download_asks_for_none() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = files(1);
+    played.push(&repository(), "main", contents(&wanted));
+    let hub = client(&played, None);
+    assert_eq!(download(&hub, cache.path()).await.unwrap(), wanted);
+    let asked = of_large(&played).len();
+    assert_eq!(download(&hub, cache.path()).await.unwrap(), wanted);
+    assert_eq!(of_large(&played).len(), asked);
+    assert_eq!(below(&cache.path().join("models--owner--name/parts")), BTreeMap::new());
+}
+
+#[tokio::test]
+async fn a_branch_that_moves_meanwhile_does_not_mix_two_commits() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let (before, after) = (files(1), files(2));
+    played.push(&repository(), "main", contents(&before));
+    let hub = client(&played, None);
+    let commit = hub.pin(&repository(), Some("main")).await.unwrap();
+    played.push(&repository(), "main", contents(&after));
+    let listed = hub.list(&repository(), &commit).await.unwrap();
+    let progress = Progress::default();
+    let folder = ensure(&hub, &repository(), &commit, &listed, cache.path(), &progress)
+        .await
+        .unwrap();
+    assert_eq!(below(&folder), before);
+    assert_eq!(download(&hub, cache.path()).await.unwrap(), after);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_continues_at_the_byte_it_reached() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(3, LARGE))]);
+    played.push(&repository(), "main", contents(&wanted));
+    played.spoil_files([
+        Fault::Cut(300_000),
+        Fault::Status(503),
+        Fault::Cut(1000),
+        Fault::Status(429),
+    ]);
+    assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
+    let ranges: Vec<u64> = of_large(&played)
+        .iter()
+        .map(|request| {
+            request
+                .range
+                .as_deref()
+                .map_or(0, |range| range[6..range.len() - 1].parse().unwrap())
+        })
+        .collect();
+    assert_eq!(ranges.len(), 5);
+    assert!(
+        ranges.is_sorted() && ranges[1] > 0 && ranges[4] > ranges[1],
+        "{ranges:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_without_ranges_sends_the_file_again() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(4, LARGE))]);
+    played.push(&repository(), "main", contents(&wanted));
+    played.spoil_files([Fault::Cut(300_000), Fault::IgnoreRange]);
+    assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
+}
+
+#[tokio::test]
+async fn a_download_that_dies_leaves_no_file_with_a_name_and_the_next_continues_it() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(5, LARGE))]);
+    played.push(&repository(), "main", contents(&wanted));
+    let hub = client(&played, None);
+    played.spoil_files([Fault::Cut(500_000)]);
+    played.spoil_files([Fault::Status(404)]);
+    download(&hub, cache.path()).await.unwrap_err();
+    let folder = cache.path().join("models--owner--name");
+    assert_eq!(below(&folder.join("snapshots")), BTreeMap::new());
+    let left: usize = below(&folder.join("parts")).values().map(Vec::len).sum();
+    assert!(left > 0 && left <= 500_000, "{left}");
+    assert_eq!(download(&hub, cache.path()).await.unwrap(), wanted);
+    let last = of_large(&played).pop().unwrap();
+    assert_eq!(last.range, Some(format!("bytes={left}-")));
+}
+
+#[tokio::test]
+async fn bytes_that_are_wrong_are_fetched_once_more_and_never_named() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(6, LARGE))]);
+    played.push(&repository(), "main", contents(&wanted));
+    let hub = client(&played, None);
+    played.spoil_files([Fault::Spoil, Fault::Spoil]);
+    let error = download(&hub, cache.path()).await.unwrap_err();
+    assert!(
+        matches!(&error, HubError::Corrupt { path, .. } if path == "model.safetensors"),
+        "{error}"
+    );
+    assert_eq!(
+        below(&cache.path().join("models--owner--name/snapshots")),
+        BTreeMap::new()
+    );
+    played.spoil_files([Fault::Spoil]);
+    assert_eq!(download(&hub, cache.path()).await.unwrap(), wanted);
+}
+
+#[tokio::test]
+async fn a_gated_repository_needs_its_token_and_the_token_stays_with_the_hub() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = files(7);
+    played.push(&repository(), "main", contents(&wanted));
+    played.gate(&repository(), "secret");
+    let error = download(&client(&played, None), cache.path()).await.unwrap_err();
+    assert!(
+        matches!(error, HubError::Gated { .. }) && error.to_string().contains("tokenSecretRef"),
+        "{error}"
+    );
+    assert_eq!(
+        download(&client(&played, Some("secret")), cache.path()).await.unwrap(),
+        wanted
+    );
+    assert!(of_large(&played).iter().all(|request| request.token.is_none()));
+    assert!(
+        played
+            .requests()
+            .iter()
+            .any(|request| request.token.as_deref() == Some("secret"))
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_named() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let hub = client(&played, None);
+    let error = download(&hub, cache.path()).await.unwrap_err();
+    assert!(matches!(error, HubError::NoRepository { .. }), "{error}");
+    played.push(&repository(), "main", contents(&files(8)));
+    let error = hub.pin(&repository(), Some("refs/pr/1")).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "model owner/name has no branch, tag or commit refs/pr/1"
+    );
+    let away = HubSettings {
+        endpoint: Some("file:///models".to_owned()),
+        ..HubSettings::default()
+    };
+    assert!(matches!(Hub::new(&away), Err(HubError::Settings(_))));
+}
+
+#[tokio::test]
+async fn a_hub_in_trouble_is_asked_again() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = files(9);
+    played.push(&repository(), "main", contents(&wanted));
+    played.spoil_api([Fault::Status(502), Fault::Status(429), Fault::Status(503)]);
+    assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
+    played.spoil_api([Fault::Status(400)]);
+    let error = download(&client(&played, None), cache.path()).await.unwrap_err();
+    assert!(matches!(error, HubError::Status { status: 400, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn two_that_want_the_same_files_download_them_once() {
+    let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let wanted = files(10);
+    played.push(&repository(), "main", contents(&wanted));
+    let (one, other) = (client(&played, None), client(&played, None));
+    let (one, other) = tokio::join!(download(&one, cache.path()), download(&other, cache.path()));
+    assert_eq!((one.unwrap(), other.unwrap()), (wanted.clone(), wanted));
+    assert_eq!(of_large(&played).len(), 1);
+}
+
+#[tokio::test]
+async fn rows_of_a_branch_whose_name_has_slashes_are_found() {
+    let played = PlayedHub::start().await.unwrap();
+    let dataset = Repository::dataset("owner/rows");
+    let commit = played.push(&dataset, "refs/convert/parquet", contents(&files(11)));
+    let hub = client(&played, None);
+    let pinned = hub.pin(&dataset, Some("refs/convert/parquet")).await.unwrap();
+    assert_eq!(pinned, commit);
+    assert_eq!(
+        hub.text(&dataset, &pinned, "config.json").await.ok(),
+        String::from_utf8(bytes(11, 300)).ok()
+    );
+}

@@ -1,0 +1,116 @@
+//! Secrets and ConfigMaps that a run names: asked for before it asks for capacity, and mounted in the driver alone.
+
+use grpo_crds::GrpoRun;
+use serde_json::{Value, json};
+
+use super::{condition, decided, names, new_demo, running_demo, seen};
+use crate::{
+    grpo_run::{observation::RunObservation, references::references},
+    settings::Settings,
+};
+
+/// The demo with a gated dataset of the hub, and with a list of instances that both of its sets use.
+fn with_references(mut run: GrpoRun) -> GrpoRun {
+    let hub = json!({"repo": "a/b", "split": "train", "tokenSecretRef": {"name": "hub", "key": "HF_TOKEN"}});
+    let ids = json!({"instanceIds": {"configMapRef": {"name": "django", "key": "ids.txt"}}});
+    let train = run.spec.tasks.train.as_mut().unwrap();
+    train.dataset = serde_json::from_value(json!({"hub": hub})).unwrap();
+    train.select = serde_json::from_value(ids.clone()).unwrap();
+    run.spec.tasks.evaluate[0].select = serde_json::from_value(ids).unwrap();
+    run
+}
+
+fn driver_pod(run: &RunObservation, settings: &Settings) -> Value {
+    let decision = super::decide(run, settings);
+    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
+    let mut pods = pods.filter(|pod| pod.name.contains("-driver-"));
+    pods.next().unwrap().object["spec"].clone()
+}
+
+#[test]
+fn a_token_and_a_list_of_instances_are_files_of_the_driver_and_the_list_is_mounted_once() {
+    let run = seen(with_references(new_demo().run));
+    let pod = driver_pod(&run, &Settings::for_tests());
+    let volumes = pod["volumes"].as_array().unwrap();
+    let of = |kind: &str, name: &str| {
+        volumes
+            .iter()
+            .filter(|volume| volume[kind].to_string().contains(name))
+            .count()
+    };
+    assert_eq!((of("secret", "HF_TOKEN"), of("configMap", "ids.txt")), (1, 1));
+    let mounts = &pod["containers"][0]["volumeMounts"];
+    for path in ["/datasets/0", "/instance-ids/0"] {
+        let mount = mounts
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|mount| mount["mountPath"] == path);
+        assert_eq!(mount.unwrap()["readOnly"], true, "{path}");
+    }
+    let decision = super::decide(&run, &Settings::for_tests());
+    let pods = decision.create.iter().map(|(_, pod, _)| pod);
+    let others = pods.filter(|pod| !pod.name.contains("-driver-"));
+    assert!(
+        others
+            .map(|pod| pod.object.to_string())
+            .all(|pod| !pod.contains("HF_TOKEN"))
+    );
+}
+
+#[test]
+fn a_cluster_has_one_hub_unless_the_run_names_another() {
+    let settings = Settings {
+        hub_endpoint: Some("https://mirror.example.com".into()),
+        ..Settings::for_tests()
+    };
+    let endpoints = |run: &RunObservation, settings: &Settings| {
+        let environment = driver_pod(run, settings)["containers"][0]["env"].clone();
+        let all = environment
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|variable| variable["name"] == "HF_ENDPOINT");
+        all.map(|variable| variable["value"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let mut run = new_demo();
+    assert_eq!(endpoints(&run, &Settings::for_tests()), Vec::<String>::new());
+    assert_eq!(endpoints(&run, &settings), ["https://mirror.example.com"]);
+    let own = json!({"env": [{"name": "HF_ENDPOINT", "value": "http://own"}]});
+    run.run.spec.driver = Some(serde_json::from_value(own).unwrap());
+    assert_eq!(endpoints(&run, &settings), ["http://own"]);
+}
+
+#[test]
+fn what_a_run_names_and_what_does_not_exist_is_named_until_a_pod_is_on_a_node() {
+    let mut run = running_demo();
+    run.run = with_references(run.run);
+    run.missing = references(&run.run.spec);
+    assert_eq!(run.missing.len(), 3);
+    run.driver_pods.clear();
+    run.trainer_pods.clear();
+    let (_, reason, message) = condition(&decided(&run), "Provisioned");
+    assert_eq!(reason, "ReferenceMissing");
+    for words in [
+        "tasks.train.dataset.hub.tokenSecretRef: there is no Secret hub with the key HF_TOKEN in namespace team; create it",
+        "tasks.train.select.instanceIds.configMapRef: there is no ConfigMap django with the key ids.txt",
+        "tasks.evaluate[train].select.instanceIds.configMapRef: ",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    let mut begun = running_demo();
+    begun.missing = run.missing;
+    begun.driver_pods[0].node_name = Some("node-a".into());
+    assert_ne!(condition(&decided(&begun), "Provisioned").1, "ReferenceMissing");
+}
+
+#[test]
+fn with_a_queue_no_pod_is_made_while_a_reference_is_missing() {
+    let mut run = new_demo();
+    run.run = with_references(run.run);
+    run.run.spec.queue_name = Some("gpus".into());
+    run.missing = references(&run.run.spec);
+    let decision = decided(&run);
+    assert!(decision.create.is_empty(), "{:?}", names(&decision.objects));
+}
