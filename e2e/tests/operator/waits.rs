@@ -74,7 +74,7 @@ async fn pods(client: &Client, run: &str) -> Result<Vec<String>> {
 
 #[tokio::test]
 #[ignore = "needs etcd and kube-apiserver: make test-operator"]
-async fn runs_go_on_when_the_volume_pool_or_node_that_they_wait_for_comes() -> Result<()> {
+async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes() -> Result<()> {
     let (_plane, client, _operator) = start().await?;
     rig::node(
         &client,
@@ -98,6 +98,13 @@ async fn runs_go_on_when_the_volume_pool_or_node_that_they_wait_for_comes() -> R
         ),
         (
             run(
+                "listed",
+                json!({"tasks": {"train": {"select": {"instanceIds": {"configMapRef": {"name": "ids", "key": "ids.txt"}}}}}}),
+            ),
+            "ReferenceMissing",
+        ),
+        (
+            run(
                 "sampling",
                 json!({"inference": {"pool": null, "poolRef": {"name": "engines"}}}),
             ),
@@ -116,7 +123,8 @@ async fn runs_go_on_when_the_volume_pool_or_node_that_they_wait_for_comes() -> R
         ask(&client, Verb::Create, run, false).await?;
         told(&client, run, "Admitted", reason, SOON, &[]).await?;
     }
-    for object in [&volume, &engines("engines"), &sandboxes] {
+    let list = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ids", "namespace": TEAM}, "data": {"ids.txt": "a"}});
+    for object in [&volume, &list, &engines("engines"), &sandboxes] {
         ask(&client, Verb::Create, object, false).await?;
     }
     rig::node(
