@@ -135,7 +135,8 @@ pub struct Dataset {
     pub object_store: Option<ObjectStoreSource>,
 }
 
-/// Which rows of a dataset: those that pass everything given, then in the order of `shuffleSeed`, then `slice`, then `limit`.
+/// Which rows of a dataset: those that pass every filter, then in the order of `shuffleSeed`, then `slice`, then
+/// `limit`.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::rule("!has(self.repo) || !has(self.repos)", "give repo or repos, not both"))]

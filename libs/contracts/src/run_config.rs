@@ -159,7 +159,8 @@ impl RunConfig {
         Path::new(Self::STORE_MOUNT).join(&self.store_path)
     }
 
-    /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its source.
+    /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its
+    /// source.
     pub fn dataset(&self, dataset: &Dataset) -> Option<DatasetLocation> {
         let (wanted, path) = source(dataset)?;
         let mount = self.datasets.iter().find(|mount| mount.is_same_source(&wanted))?;

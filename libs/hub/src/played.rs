@@ -76,12 +76,12 @@ fn git_blob(bytes: &[u8]) -> String {
 
 /// What is done to one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum Damage {
     /// This status; with `Retry-After: 0`.
     Status(u16),
     /// The connection is cut after so many bytes of the body.
     Cut(usize),
-    /// The whole file, whatever range was asked for.
+    /// The whole file in the place of the range that was asked for.
     IgnoreRange,
     /// One byte is another.
     Spoil,
@@ -109,9 +109,9 @@ struct Inner {
     /// By collection and name.
     repositories: HashMap<(String, String), Stored>,
     /// For the next answers with a file's bytes, in order.
-    of_files: VecDeque<Fault>,
+    of_files: VecDeque<Damage>,
     /// For the next answers of the API, in order.
-    of_api: VecDeque<Fault>,
+    of_api: VecDeque<Damage>,
     requests: Vec<Request>,
     files_at: String,
 }
@@ -178,11 +178,11 @@ impl PlayedHub {
         self.lock().repositories.entry(key(repository)).or_default().gated = Some(token.to_owned());
     }
 
-    pub fn spoil_files(&self, faults: impl IntoIterator<Item = Fault>) {
+    pub fn spoil_files(&self, faults: impl IntoIterator<Item = Damage>) {
         self.lock().of_files.extend(faults);
     }
 
-    pub fn spoil_api(&self, faults: impl IntoIterator<Item = Fault>) {
+    pub fn spoil_api(&self, faults: impl IntoIterator<Item = Damage>) {
         self.lock().of_api.extend(faults);
     }
 
@@ -251,8 +251,8 @@ impl From<Refusal> for Response {
     }
 }
 
-fn failed(fault: Option<Fault>) -> Option<Response> {
-    let Some(Fault::Status(status)) = fault else {
+fn failed(fault: Option<Damage>) -> Option<Response> {
+    let Some(Damage::Status(status)) = fault else {
         return None;
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -400,14 +400,14 @@ async fn large_file(
 }
 
 /// The part of the content that is asked for.
-async fn part(content: Content, headers: &HeaderMap, fault: Option<Fault>) -> Response {
+async fn part(content: Content, headers: &HeaderMap, fault: Option<Damage>) -> Response {
     if let Some(failed) = failed(fault) {
         return failed;
     }
     let asked = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
     let bounds = asked.and_then(|asked| asked.strip_prefix("bytes=")?.split_once('-'));
     let size = content.size();
-    let (from, to) = match bounds.filter(|_| fault != Some(Fault::IgnoreRange)) {
+    let (from, to) = match bounds.filter(|_| fault != Some(Damage::IgnoreRange)) {
         Some((from, to)) => {
             let to = to.parse::<u64>().map_or(size, |last| size.min(last + 1));
             (from.parse::<u64>().unwrap_or(0), to)
@@ -425,7 +425,7 @@ async fn part(content: Content, headers: &HeaderMap, fault: Option<Fault>) -> Re
         },
     };
     let length = [(header::CONTENT_LENGTH, (to - from).to_string())];
-    let ranged = bounds.is_some() && fault != Some(Fault::IgnoreRange);
+    let ranged = bounds.is_some() && fault != Some(Damage::IgnoreRange);
     match ranged {
         true => {
             let range = [(
@@ -438,9 +438,9 @@ async fn part(content: Content, headers: &HeaderMap, fault: Option<Fault>) -> Re
     }
 }
 
-fn damaged(bytes: Bytes, fault: Option<Fault>) -> Body {
+fn damaged(bytes: Bytes, fault: Option<Damage>) -> Body {
     match fault {
-        Some(Fault::Cut(after)) => {
+        Some(Damage::Cut(after)) => {
             let first = Ok(bytes.slice(..after.min(bytes.len())));
             let cut = Err(io::Error::other("cut"));
             // What came before the cut must leave first.
@@ -450,7 +450,7 @@ fn damaged(bytes: Bytes, fault: Option<Fault>) -> Body {
             });
             Body::from_stream(futures::stream::iter([first]).chain(pause))
         }
-        Some(Fault::Spoil) => {
+        Some(Damage::Spoil) => {
             let mut spoilt = bytes.to_vec();
             if let Some(byte) = spoilt.last_mut() {
                 *byte ^= 1;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use grpo_hub::played::{Content, Fault, PlayedHub, Request};
+use grpo_hub::played::{Content, Damage, PlayedHub, Request};
 use grpo_hub::snapshot::{Progress, ensure};
 use grpo_hub::{Hub, HubError, HubSettings, Repository};
 
@@ -124,10 +124,10 @@ async fn a_connection_that_is_cut_continues_at_the_byte_it_reached() {
     let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(3, LARGE))]);
     played.push(&repository(), "main", contents(&wanted));
     played.spoil_files([
-        Fault::Cut(300_000),
-        Fault::Status(503),
-        Fault::Cut(1000),
-        Fault::Status(429),
+        Damage::Cut(300_000),
+        Damage::Status(503),
+        Damage::Cut(1000),
+        Damage::Status(429),
     ]);
     assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
     let ranges: Vec<u64> = of_large(&played)
@@ -151,7 +151,7 @@ async fn a_server_without_ranges_sends_the_file_again() {
     let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
     let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(4, LARGE))]);
     played.push(&repository(), "main", contents(&wanted));
-    played.spoil_files([Fault::Cut(300_000), Fault::IgnoreRange]);
+    played.spoil_files([Damage::Cut(300_000), Damage::IgnoreRange]);
     assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
 }
 
@@ -161,8 +161,8 @@ async fn a_download_that_dies_leaves_no_file_with_a_name_and_the_next_continues_
     let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(5, LARGE))]);
     played.push(&repository(), "main", contents(&wanted));
     let hub = client(&played, None);
-    played.spoil_files([Fault::Cut(500_000)]);
-    played.spoil_files([Fault::Status(404)]);
+    played.spoil_files([Damage::Cut(500_000)]);
+    played.spoil_files([Damage::Status(404)]);
     download(&hub, cache.path()).await.unwrap_err();
     let folder = cache.path().join("models--owner--name");
     assert_eq!(below(&folder.join("snapshots")), BTreeMap::new());
@@ -179,7 +179,7 @@ async fn bytes_that_are_wrong_are_fetched_once_more_and_never_named() {
     let wanted = BTreeMap::from([("model.safetensors".to_owned(), bytes(6, LARGE))]);
     played.push(&repository(), "main", contents(&wanted));
     let hub = client(&played, None);
-    played.spoil_files([Fault::Spoil, Fault::Spoil]);
+    played.spoil_files([Damage::Spoil, Damage::Spoil]);
     let error = download(&hub, cache.path()).await.unwrap_err();
     assert!(
         matches!(&error, HubError::Corrupt { path, .. } if path == "model.safetensors"),
@@ -189,7 +189,7 @@ async fn bytes_that_are_wrong_are_fetched_once_more_and_never_named() {
         below(&cache.path().join("models--owner--name/snapshots")),
         BTreeMap::new()
     );
-    played.spoil_files([Fault::Spoil]);
+    played.spoil_files([Damage::Spoil]);
     assert_eq!(download(&hub, cache.path()).await.unwrap(), wanted);
 }
 
@@ -241,9 +241,9 @@ async fn a_hub_in_trouble_is_asked_again() {
     let (played, cache) = (PlayedHub::start().await.unwrap(), tempfile::tempdir().unwrap());
     let wanted = files(9);
     played.push(&repository(), "main", contents(&wanted));
-    played.spoil_api([Fault::Status(502), Fault::Status(429), Fault::Status(503)]);
+    played.spoil_api([Damage::Status(502), Damage::Status(429), Damage::Status(503)]);
     assert_eq!(download(&client(&played, None), cache.path()).await.unwrap(), wanted);
-    played.spoil_api([Fault::Status(400)]);
+    played.spoil_api([Damage::Status(400)]);
     let error = download(&client(&played, None), cache.path()).await.unwrap_err();
     assert!(matches!(error, HubError::Status { status: 400, .. }), "{error}");
 }

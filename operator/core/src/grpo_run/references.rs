@@ -1,5 +1,5 @@
-//! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod that mounts a missing one would wait
-//! on its node, with the capacity of the whole run.
+//! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod that mounts a missing one would
+//! wait on its node, with the capacity of the whole run.
 
 use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, Select};
 

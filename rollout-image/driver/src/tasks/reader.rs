@@ -1,5 +1,5 @@
-//! From the file of a dataset to its rows: JSON lines, a JSON array, or parquet, told apart by the file's name and first
-//! letter. Each row is read when it is asked for.
+//! From the file of a dataset to its rows: JSON lines, a JSON array, or parquet, told apart by the file's name and
+//! first letter. Each row is read when it is asked for.
 
 use crate::fault::TerminalFault;
 use grpo_records::store::sha256_hex;
