@@ -10,8 +10,11 @@ use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
 use grpo_demo::learning::differing_episodes;
 use grpo_demo::report::first_and_last;
+use grpo_hub::Repository;
+use grpo_hub::played::{Content, PlayedHub};
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
+use grpo_testing::cluster::host_address;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -23,6 +26,8 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
+const HUB_REPOSITORY: &str = "demo/tasks";
+const HUB_TOKEN: &str = "a-token";
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
 /// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones,
 /// and the machine that tests may be busy for one more.
@@ -133,8 +138,12 @@ where
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]
-async fn the_same_seed_gives_the_same_episodes_token_by_token() -> Result<()> {
+async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_from_a_hub() -> Result<()> {
     let scene = Scene::new("repeat").await?;
+    let hub = hub_with_the_rows().await?;
+    let token =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": HUB_TOKEN}});
+    let _: Secret = scene.make(token).await?;
     let evaluate = |name: &str| -> Result<RunManifest> {
         let at_start = |set: &mut Value| {
             set["atStart"] = json!(true);
@@ -145,10 +154,15 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token() -> Result<()> {
             .with("/rollout/iterations", json!(1))
             .with("/algorithm/learningRate", json!(0.0)))
     };
+    let of_the_hub = |split: &str| json!({"hub": {"repo": HUB_REPOSITORY, "split": split, "tokenSecretRef": {"name": "hub", "key": "token"}}});
+    let second = evaluate("second")?
+        .for_each_set(|set| set["dataset"] = of_the_hub(set["name"].as_str().unwrap_or_default()))
+        .with("/tasks/train/dataset", of_the_hub("train"))
+        .with("/driver/env", json!([{"name": "HF_ENDPOINT", "value": hub.endpoint}]));
     let mut folders = Vec::new();
-    for name in ["first", "second"] {
-        scene.apply(&evaluate(name)?).await?;
-        let ended = scene.follow(name).await?;
+    for manifest in [evaluate("first")?, second] {
+        scene.apply(&manifest).await?;
+        let ended = scene.follow(manifest.name()).await?;
         folders.push(scene.store_of(&ended.run).await?);
         delete_run(&scene.client, &ended.run, SOON).await?;
     }
@@ -162,6 +176,20 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token() -> Result<()> {
         );
     }
     scene.clear().await
+}
+
+/// The demo's rows on a gated hub that pods of the cluster reach.
+async fn hub_with_the_rows() -> Result<PlayedHub> {
+    let played = PlayedHub::start_at(&host_address()).await?;
+    let file = |name: &str| -> Result<(String, Content)> {
+        let rows = std::fs::read(rows().join(name))?;
+        Ok((name.to_owned(), Content::Large(rows.into())))
+    };
+    let repository = Repository::dataset(HUB_REPOSITORY);
+    let files = [file("train.jsonl")?, file("heldout.jsonl")?];
+    played.push(&repository, "main", files.into());
+    played.gate(&repository, HUB_TOKEN);
+    Ok(played)
 }
 
 #[tokio::test]

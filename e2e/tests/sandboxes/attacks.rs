@@ -141,13 +141,11 @@ impl Range {
         let spec = json!({"max": AT_ONCE * 2 + 2, "allowUnenforced": true, "resources": {"limits": limits}});
         let pool = Pool::new("hostile", spec).await?;
         let selection = Selection {
-            file: rows().join("train.jsonl"),
             format: grpo_crds::grpo_run::RowFormat::Compiled,
             instances: vec![task()?["instance_id"].as_str().unwrap().to_owned()],
-            repo: None,
-            limit: None,
+            ..Selection::default()
         };
-        let task = tasks::load(&selection)?.remove(0);
+        let task = tasks::load(&selection, &[rows().join("train.jsonl")])?.remove(0);
         let worker = GraderWorker::new(
             repository().join("rollout-image/grader/worker.py"),
             cluster::cache().join("grader-site"),

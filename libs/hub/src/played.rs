@@ -133,9 +133,14 @@ impl Drop for PlayedHub {
 
 impl PlayedHub {
     pub async fn start() -> io::Result<Self> {
+        Self::start_at("127.0.0.1").await
+    }
+
+    /// Listens on this address of the machine, on free ports.
+    pub async fn start_at(host: &str) -> io::Result<Self> {
         let [hub, files] = [
-            tokio::net::TcpListener::bind("127.0.0.1:0").await?,
-            tokio::net::TcpListener::bind("127.0.0.1:0").await?,
+            tokio::net::TcpListener::bind((host, 0)).await?,
+            tokio::net::TcpListener::bind((host, 0)).await?,
         ];
         let endpoint = format!("http://{}", hub.local_addr()?);
         let inner = Shared::default();

@@ -49,6 +49,11 @@ pub fn kubeconfig_path() -> PathBuf {
     }
 }
 
+/// This machine's address for pods: `GRPO_HOST_IP`, or that of `HOST_IP` in e2e/cluster/lib.sh.
+pub fn host_address() -> String {
+    std::env::var("GRPO_HOST_IP").unwrap_or_else(|_| "10.111.0.1".to_owned())
+}
+
 /// The cache of everything that is set up and built.
 pub fn cache() -> PathBuf {
     match (std::env::var_os("GRPO_CACHE"), std::env::var_os("HOME")) {

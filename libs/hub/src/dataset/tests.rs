@@ -54,7 +54,14 @@ fn a_card_may_have_one_pattern_or_several_configurations_and_folders() {
 
 #[test]
 fn without_a_card_names_of_files_or_folders_tell_the_split() {
-    let cases: [(&[&str], Option<&str>, &str, &[&str]); 9] = [
+    /// Paths, configuration, split, and the files of it.
+    type Case = (
+        &'static [&'static str],
+        Option<&'static str>,
+        &'static str,
+        &'static [&'static str],
+    );
+    let cases: [Case; 9] = [
         (&["train.jsonl", "test.jsonl"], None, "train", &["train.jsonl"]),
         (
             &["data/dev-00000-of-00002.parquet", "data/dev-00001-of-00002.parquet"],
