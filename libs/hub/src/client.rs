@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
-use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, LINK, RANGE};
-use reqwest::redirect::{Attempt, Policy};
+use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, LINK, LOCATION, RANGE};
+use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ const REDIRECTS: usize = 10;
 /// Bounds against a server that sends without end: a page of a listing, all its files, the text of an error.
 const PAGE_BYTES: usize = 32 << 20;
 const FILES: usize = 200_000;
-const ERROR_BYTES: usize = 2 << 10;
+const ERROR_LENGTH: usize = 500;
 
 /// Where a hub is, and as whom it is asked.
 #[derive(Clone, Default)]
@@ -80,7 +80,9 @@ impl Hub {
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .read_timeout(SILENCE)
-            .redirect(Policy::custom(redirected));
+            // Followed in `ask`: reqwest gives the token back to the second of two requests to one other host.
+            .redirect(Policy::none())
+            .user_agent(concat!("grpo-operator/", env!("CARGO_PKG_VERSION")));
         if let Some(file) = &settings.ca_bundle {
             let pem = std::fs::read(file).map_err(HubError::disk("reading the certificates", file))?;
             let certificates = reqwest::Certificate::from_pem_bundle(&pem)
@@ -92,6 +94,7 @@ impl Hub {
         let http = http.build();
         let http = http.map_err(|error| HubError::Settings(format!("building a client: {}", causes(&error))))?;
         let authorization = match &settings.token {
+            Some(token) if token.is_empty() => return Err(HubError::Settings("the token is empty".into())),
             Some(token) => {
                 let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
                     .map_err(|_| HubError::Settings("the token holds characters that no header can carry".into()))?;
@@ -121,7 +124,7 @@ impl Hub {
         let (body, _) = self.page(&url, repository, Some(revision)).await?;
         let answer: Revision = serde_json::from_slice(&body).map_err(malformed(&url))?;
         Commit::parse(&answer.sha).ok_or_else(|| HubError::Malformed {
-            request: format!("GET {url}"),
+            request: asking(&url),
             what: format!("sha is {:?}", answer.sha),
         })
     }
@@ -136,25 +139,23 @@ impl Hub {
             let entries: Vec<TreeEntry> = serde_json::from_slice(&body).map_err(malformed(&url))?;
             for entry in entries {
                 let file = entry.file().map_err(|what| HubError::Malformed {
-                    request: format!("GET {url}"),
+                    request: asking(&url),
                     what,
                 })?;
                 files.extend(file);
             }
             let Some(next) = next else { return Ok(files) };
-            let next = url
-                .join(&next)
-                .ok()
-                .filter(|next| next.origin() == self.endpoint.origin() && *next != url);
-            url = next
-                .filter(|_| files.len() <= FILES)
-                .ok_or_else(|| HubError::Malformed {
-                    request: format!("GET {url}"),
-                    what: format!(
-                        "after {} files the next page is elsewhere, or there is no end",
-                        files.len()
-                    ),
-                })?;
+            // A mirror may name the hub that it mirrors: only the query says which page is the next.
+            let query = url.join(&next).ok().and_then(|next| next.query().map(str::to_owned));
+            let query = query.filter(|query| url.query() != Some(query) && files.len() <= FILES);
+            let query = query.ok_or_else(|| HubError::Malformed {
+                request: asking(&url),
+                what: format!(
+                    "after {} files the link to the next page leads nowhere new",
+                    files.len()
+                ),
+            })?;
+            url.set_query(Some(&query));
         }
     }
 
@@ -194,7 +195,7 @@ impl Hub {
                 return Err(Refused { error, headers });
             }
         };
-        let request = format!("GET {url}");
+        let request = asking(&url);
         let begins = begins.ok_or_else(|| HubError::Malformed {
             request: request.clone(),
             what: format!("another part of the file than that from byte {from}"),
@@ -244,23 +245,42 @@ impl Hub {
         let body = body(response, PAGE_BYTES).await.map_err(transport(url))?;
         let Some(body) = body else {
             return Err(Refused::from(HubError::Malformed {
-                request: format!("GET {url}"),
+                request: asking(&url),
                 what: format!("more than {PAGE_BYTES} bytes"),
             }));
         };
         Ok((body, next_page(&headers)))
     }
 
+    /// Follows redirects: the hub sends to where its files are. Never from an encrypted connection to an open one.
     async fn ask(&self, url: &Url, range: Option<&str>) -> Result<Response, HubError> {
-        // Compressed, a file would have another length and no ranges.
-        let mut request = self.http.get(url.clone()).header("Accept-Encoding", "identity");
-        if let Some(value) = &self.authorization {
-            request = request.header(AUTHORIZATION, value);
+        let (mut at, mut at_the_hub) = (url.clone(), true);
+        for _ in 0..=REDIRECTS {
+            at_the_hub &= at.origin() == self.endpoint.origin();
+            // Compressed, a file would have another length and no ranges.
+            let mut request = self.http.get(at.clone()).header("Accept-Encoding", "identity");
+            if let Some(value) = self.authorization.as_ref().filter(|_| at_the_hub) {
+                request = request.header(AUTHORIZATION, value);
+            }
+            if let Some(range) = range {
+                request = request.header(RANGE, range);
+            }
+            let response = request.send().await.map_err(transport(&at))?;
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let next = location.and_then(|location| at.join(location).ok());
+            let next = next.filter(|next| next.scheme() == "https" || next.scheme() == "http" && at.scheme() == "http");
+            at = next.ok_or_else(|| HubError::Malformed {
+                request: asking(&at),
+                what: "a redirect to nowhere, or from https to http".to_owned(),
+            })?;
         }
-        if let Some(range) = range {
-            request = request.header(RANGE, range);
-        }
-        request.send().await.map_err(transport(url))
+        Err(HubError::Malformed {
+            request: asking(url),
+            what: format!("more than {REDIRECTS} redirects"),
+        })
     }
 
     /// What an answer that is no success means.
@@ -292,12 +312,17 @@ impl Hub {
                 commit: commit.to_owned(),
                 path: path.to_owned(),
             },
+            (401, ..) if self.authorization.is_some() => HubError::TokenRefused {
+                repository,
+                message: message.unwrap_or_default(),
+            },
             (_, Some("RepoNotFound"), ..) | (401 | 404, None, ..) => HubError::NoRepository { repository },
             (status, ..) => {
-                let told = body(response, ERROR_BYTES).await.ok().flatten().unwrap_or_default();
-                let body = message.unwrap_or_else(|| String::from_utf8_lossy(&told).into_owned());
+                let told = body(response, PAGE_BYTES).await.ok().flatten().unwrap_or_default();
+                let told = String::from_utf8_lossy(&told);
+                let body = message.unwrap_or_else(|| told.chars().take(ERROR_LENGTH).collect());
                 HubError::Status {
-                    request: format!("GET {url}"),
+                    request: asking(&url),
                     status,
                     body,
                 }
@@ -339,16 +364,6 @@ impl From<HubError> for Refused {
     }
 }
 
-/// The hub sends to where its files are; never from an encrypted connection to an open one.
-fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
-    let opens = attempt.url().scheme() == "http" && attempt.previous().iter().any(|url| url.scheme() == "https");
-    match () {
-        () if attempt.previous().len() > REDIRECTS => attempt.error("more than 10 redirects"),
-        () if opens => attempt.error("a redirect from https to http"),
-        () => attempt.follow(),
-    }
-}
-
 /// None if it is longer.
 async fn body(response: Response, most: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let (mut stream, mut all) = (response.bytes_stream(), BytesMut::new());
@@ -364,13 +379,22 @@ async fn body(response: Response, most: usize) -> Result<Option<Bytes>, reqwest:
 /// `Link: <https://...>; rel="next"`.
 fn next_page(headers: &HeaderMap) -> Option<String> {
     let links = headers.get(LINK)?.to_str().ok()?;
-    let next = links.split(',').find(|link| link.contains("rel=\"next\""))?;
-    let (_, rest) = next.split_once('<')?;
-    rest.split_once('>').map(|(url, _)| url.to_owned())
+    let mut links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
+    let next = links.find(|(_, relation)| relation.contains("rel=\"next\""))?;
+    Some(next.0.to_owned())
+}
+
+/// A request, without what gives access: signatures in the query, and a password.
+fn asking(url: &Url) -> String {
+    let mut shown = url.clone();
+    shown.set_query(None);
+    let _ = shown.set_username("");
+    let _ = shown.set_password(None);
+    format!("GET {shown}")
 }
 
 fn transport(url: &Url) -> impl FnOnce(reqwest::Error) -> HubError {
-    let request = format!("GET {url}");
+    let request = asking(url);
     move |error| HubError::Transport {
         request,
         cause: causes(&error.without_url()),
@@ -378,7 +402,7 @@ fn transport(url: &Url) -> impl FnOnce(reqwest::Error) -> HubError {
 }
 
 fn malformed<E: std::fmt::Display>(url: &Url) -> impl FnOnce(E) -> HubError {
-    let request = format!("GET {url}");
+    let request = asking(url);
     move |error| HubError::Malformed {
         request,
         what: error.to_string(),

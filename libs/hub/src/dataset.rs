@@ -4,7 +4,7 @@
 //! conventions apply: the split's name is the name of the file or the beginning of it, or that of a folder
 //! (huggingface.co/docs/hub/datasets-data-files-configuration, /datasets-file-names-and-splits).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::Deserialize;
 
@@ -16,6 +16,15 @@ pub const CONVERTED: &str = "refs/convert/parquet";
 
 /// Formats whose rows are read here.
 const FORMATS: [&str; 4] = ["parquet", "jsonl", "ndjson", "json"];
+
+/// Files beside the rows.
+const NO_ROWS: [&str; 5] = [
+    "README.md",
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+];
 
 /// Other words for a split in names of files and folders.
 const WORDS: [(&str, &[&str]); 3] = [
@@ -86,6 +95,7 @@ pub fn split_files(
             .map_err(|error| refused(format!("configs: in its README.md cannot be read: {error}")))?,
         None => Card::default(),
     };
+    let config_name = config;
     let chosen = chosen_config(&card.configs, config).map_err(refused)?;
     let (folder, named) = match chosen {
         Some(config) => (config.data_dir.as_deref(), config.data_files.as_ref()),
@@ -101,11 +111,21 @@ pub fn split_files(
             let patterns = patterns_of(named, split).map_err(refused)?;
             let matches = |path: &&str| {
                 let inside = path.strip_prefix(folder.as_str());
-                inside.is_some_and(|inside| patterns.iter().any(|pattern| is_match(pattern, inside)))
+                let is_wanted =
+                    |inside: &str, pattern: &str| is_match(pattern, inside) && (!is_ignored(path) || pattern == inside);
+                inside.is_some_and(|inside| patterns.iter().any(|pattern| is_wanted(inside, pattern)))
             };
             paths.iter().copied().filter(matches).collect()
         }
-        None => by_convention(&paths, &folder, split),
+        None => {
+            let found = by_convention(&paths, &folder, split);
+            if let Some(several) = configurations(&found, config_name, split) {
+                return Err(refused(format!(
+                    "has several configurations; set config to one of {several}"
+                )));
+            }
+            found
+        }
     };
     if found.is_empty() {
         let there: Vec<&str> = paths.iter().copied().filter(|path| is_data(path)).take(5).collect();
@@ -219,6 +239,27 @@ fn is_match(pattern: &str, path: &str) -> bool {
     reached[path.len()]
 }
 
+/// The folders of `<configuration>/<split>/<file>`, where there are several and none was chosen: the layout of the
+/// hub's conversion.
+fn configurations(found: &[&str], config: Option<&str>, split: &str) -> Option<String> {
+    let first = |path: &&str| {
+        let mut parts = path.split('/');
+        let (first, second) = (parts.next()?.to_owned(), parts.next()?);
+        (second == split && parts.next().is_some()).then_some(first)
+    };
+    let folders: BTreeSet<String> = found.iter().filter_map(first).collect();
+    let several = config.is_none() && folders.len() > 1;
+    several.then(|| folders.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// The split in `<split>-00000-of-00002.parquet`.
+fn sharded(file: &str) -> Option<&str> {
+    let (before, after) = file.split_once("-of-")?;
+    let (split, number) = before.rsplit_once('-')?;
+    let digits = |text: &str| text.len() >= 5 && text.bytes().take(5).all(|byte| byte.is_ascii_digit());
+    (digits(number) && digits(after)).then_some(split)
+}
+
 /// Files whose name, or else whose folder, is the split's. Without any such name all files are the split `train`.
 fn by_convention<'a>(paths: &[&'a str], folder: &str, split: &str) -> Vec<&'a str> {
     let data: Vec<(&str, &str)> = paths
@@ -226,6 +267,12 @@ fn by_convention<'a>(paths: &[&'a str], folder: &str, split: &str) -> Vec<&'a st
         .filter_map(|path| Some((*path, path.strip_prefix(folder)?)))
         .filter(|(path, _)| is_data(path))
         .collect();
+    let name = |path: &'a str| path.rsplit('/').next().unwrap_or(path);
+    let shards = data.iter().map(|(path, _)| *path);
+    let shards: Vec<&str> = shards.filter(|path| sharded(name(path)) == Some(split)).collect();
+    if !shards.is_empty() {
+        return shards;
+    }
     let of = |split: &str| -> Vec<&'a str> {
         let known = WORDS.iter().find(|(name, _)| *name == split);
         let words = known.map_or(std::slice::from_ref(&split), |(_, words)| *words);
@@ -271,8 +318,15 @@ fn names(word: &str, file: &str) -> bool {
 
 fn is_data(path: &str) -> bool {
     let end = path.rsplit('.').next().unwrap_or_default();
-    let hidden = path.split('/').any(|part| part.starts_with('.'));
-    FORMATS.contains(&end) && !hidden && !path.ends_with("dataset_infos.json")
+    FORMATS.contains(&end) && !is_ignored(path)
+}
+
+/// Files that hold no rows, unless a card names them.
+fn is_ignored(path: &str) -> bool {
+    let hidden = path
+        .split('/')
+        .any(|part| part.starts_with('.') || part.starts_with("__"));
+    hidden || NO_ROWS.contains(&path.rsplit('/').next().unwrap_or(path))
 }
 
 #[cfg(test)]

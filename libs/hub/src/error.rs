@@ -16,6 +16,10 @@ pub enum HubError {
         "{repository} does not exist or is private: check its name, or name a token that may read it in tokenSecretRef"
     )]
     NoRepository { repository: Repository },
+    #[error(
+        "the hub refused the token with which {repository} was asked for: {message}; renew it in tokenSecretRef or HF_TOKEN"
+    )]
+    TokenRefused { repository: Repository, message: String },
     #[error("{repository} has no branch, tag or commit {revision}")]
     NoRevision { repository: Repository, revision: String },
     #[error("{repository} has no file {path} at commit {commit}")]

@@ -5,17 +5,17 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 /// Attempts in a row that brought nothing.
-pub(crate) const ATTEMPTS: u32 = 6;
+pub(crate) const ATTEMPTS: u32 = 12;
 /// Longest wait that a server may ask for.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(crate) fn is_transient(status: u16) -> bool {
-    matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+    matches!(status, 408 | 429 | 500..=599)
 }
 
-/// Before attempt `failed + 1`: 1, 2, 4, 8 and 8 s, or as long as the server asks for.
+/// Before attempt `failed + 1`: 1, 2, 4, 8, 16, 30 and 30 s, or as long as the server asks for.
 pub(crate) fn pause(failed: u32, headers: Option<&HeaderMap>) -> Duration {
-    let doubled = Duration::from_secs(1 << failed.saturating_sub(1).min(3));
+    let doubled = Duration::from_secs((1 << failed.saturating_sub(1).min(5)).min(30));
     headers.and_then(asked_for).map_or(doubled, |asked| asked.min(LONGEST))
 }
 
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn pauses_double_unless_the_server_asks_for_another() {
         let doubled: Vec<u64> = (1..=6).map(|failed| pause(failed, None).as_secs()).collect();
-        assert_eq!(doubled, [1, 2, 4, 8, 8, 8]);
+        assert_eq!(doubled, [1, 2, 4, 8, 16, 30]);
         let cases = [
             ("retry-after", "7", 7),
             ("retry-after", "100000", 300),

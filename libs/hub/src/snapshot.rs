@@ -11,6 +11,7 @@
 //! and then find the files; when it dies, the next one continues its unfinished files.
 
 use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -75,8 +76,14 @@ pub async fn ensure(
     progress.arrived.store(present(&snapshot, files), Ordering::Relaxed);
     let parts = folder.join("parts");
     in_background(made, parts.clone()).await?;
+    // Without a lock others may download too: each to a file of its own.
+    let own = if lock.is_none() {
+        format!(".{}", host())
+    } else {
+        String::new()
+    };
     let targets = wanted.into_iter().map(|file| Target {
-        part: parts.join(part_name(commit, &file.path)),
+        part: parts.join(part_name(commit, &file.path) + &own),
         whole: snapshot.join(&file.path),
         file: file.clone(),
     });
@@ -114,24 +121,41 @@ fn part_name(commit: &Commit, path: &str) -> String {
     hex::encode(sha2::Sha256::digest(format!("{commit}/{path}")))
 }
 
-/// Waits for other processes that download this repository. A process that dies lets go of it.
-async fn lock(folder: &Path) -> Result<File, HubError> {
+/// Waits for other processes that download this repository. A process that dies lets go of it. None where the file
+/// system has no locks.
+async fn lock(folder: &Path) -> Result<Option<File>, HubError> {
     in_background(made, folder.to_owned()).await?;
     let path = folder.join("lock");
-    let failed = |source| HubError::disk("locking the cache", &path)(source);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(failed)?;
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOOK).await,
-            Err(TryLockError::Error(error)) => return Err(HubError::disk("locking the cache", &path)(error)),
+        if let Some(lock) = in_background(try_lock, path.clone()).await? {
+            return Ok(lock);
         }
+        tokio::time::sleep(LOOK).await;
     }
+}
+
+/// The lock, `Some(None)` where there are no locks, None while another process has it.
+fn try_lock(path: PathBuf) -> Result<Option<Option<File>>, HubError> {
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(HubError::disk("opening the cache's lock", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Some(file))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) if has_no_locks(&error) => Ok(Some(None)),
+        Err(TryLockError::Error(error)) => Err(HubError::disk("locking the cache", &path)(error)),
+    }
+}
+
+/// Lustre without `flock`, NFS without a lock server.
+fn has_no_locks(error: &io::Error) -> bool {
+    const ENOLCK: i32 = 37;
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
+}
+
+/// The pod's name.
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}.{}", name.trim(), std::process::id())
 }
 
 fn made(folder: PathBuf) -> Result<(), HubError> {

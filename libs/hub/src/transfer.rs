@@ -66,7 +66,7 @@ async fn fetch_once(
     count: &impl Fn(u64),
 ) -> Result<Option<String>, HubError> {
     let mut writer = in_background(Writer::open, (target.file.clone(), target.part.clone())).await?;
-    let mut failed = 0;
+    let (mut failed, mut furthest) = (0, writer.written);
     count(writer.written);
     while writer.written < target.file.size {
         let before = writer.written;
@@ -79,8 +79,9 @@ async fn fetch_once(
             Err(refused) => Err(refused),
         };
         count(writer.written);
-        if writer.written > before {
-            failed = 0;
+        // A server without ranges begins at the first byte again: only a byte that is new is progress.
+        if writer.written > furthest {
+            (failed, furthest) = (0, writer.written);
         }
         failed += 1;
         let headers = match ended {

@@ -256,7 +256,14 @@ fn selection(
     Ok(Selection {
         source: location.into(),
         format,
-        instances: list(&select.instance_ids)?,
+        instances: match list(&select.instance_ids)? {
+            // It would select every row.
+            names if names.is_empty() && select.instance_ids.is_some() => {
+                let message = "select.instanceIds has no name: its list is empty";
+                return Err(TerminalFault::new("InstanceIdsUnreadable", message));
+            }
+            names => names,
+        },
         exclude: list(&select.exclude)?,
         pattern,
         repos: select.repos.iter().flatten().chain(&select.repo).cloned().collect(),
@@ -285,12 +292,7 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let names: Vec<String> = names.map(str::to_owned).collect();
-    // An empty list would select every row.
-    match names.is_empty() {
-        true => Err(unreadable("it has no name of an instance".to_owned())),
-        false => Ok(names),
-    }
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {

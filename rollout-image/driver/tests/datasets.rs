@@ -110,7 +110,7 @@ async fn a_gated_dataset_ends_the_run_with_the_remedy_unless_there_is_a_token() 
 async fn a_hub_that_is_away_costs_an_attempt_and_not_the_run() {
     let mut world = World::new(2).await;
     let (played, _) = hub(&mut world).await;
-    played.spoil_api([Damage::Status(503); 6]);
+    played.spoil_api([Damage::Status(503); 12]);
     let (settings, _) = of_the_hub(&world);
     let error = world.start(settings.clone(), 1).await.map(drop).unwrap_err();
     assert!(

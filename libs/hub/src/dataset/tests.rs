@@ -122,6 +122,32 @@ fn without_a_card_names_of_files_or_folders_tell_the_split() {
 }
 
 #[test]
+fn shards_of_another_split_and_files_beside_the_rows_are_left_out() {
+    let shards = [
+        "data/train_sft-00000-of-00001.parquet",
+        "data/train-00000-of-00001.parquet",
+    ];
+    assert_eq!(chosen(None, &shards, None, "train").unwrap(), shards[1..]);
+    assert_eq!(chosen(None, &shards, None, "train_sft").unwrap(), shards[..1]);
+    let beside = [".gitattributes", "README.md", "config.json", "rows.jsonl"];
+    let card = "---\nconfigs:\n- config_name: default\n  data_files: '**'\n---\n";
+    assert_eq!(chosen(Some(card), &beside, None, "train").unwrap(), ["rows.jsonl"]);
+    assert_eq!(chosen(None, &beside, None, "train").unwrap(), ["rows.jsonl"]);
+}
+
+#[test]
+fn rows_of_several_configurations_are_not_mixed() {
+    let paths = [
+        "go/train/0000.parquet",
+        "go/train/0001.parquet",
+        "py/train/0000.parquet",
+    ];
+    let error = chosen(None, &paths, None, "train").unwrap_err();
+    assert!(error.contains("set config to one of go, py"), "{error}");
+    assert_eq!(chosen(None, &paths, Some("go"), "train").unwrap(), paths[..2]);
+}
+
+#[test]
 fn files_of_a_format_that_is_not_read_point_to_the_hubs_conversion() {
     let card = "---\nconfigs:\n- config_name: default\n  data_files: rows.arrow\n---\n";
     let error = chosen(Some(card), &["rows.arrow"], None, "train").unwrap_err();

@@ -12,7 +12,7 @@ use std::path::Path;
 /// The longest row that is read, in bytes.
 const MAX_ROW: usize = 16 << 20;
 /// The longest file that is one JSON array, in bytes: it is read whole.
-const MAX_ARRAY: u64 = 1 << 30;
+const MAX_ARRAY: u64 = 256 << 20;
 
 /// Where a row is, for faults.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub fn rows(file: &Path) -> Rows<'_> {
 fn unreadable<E: std::fmt::Display>(file: &Path) -> impl Fn(E) -> TerminalFault + '_ {
     move |error| {
         let file = file.display();
-        let message = format!("reading the dataset {file}: {error}; does its volume hold that path, and whole?");
+        let message = format!("reading the dataset {file}: {error}; is the path right, and the file whole?");
         TerminalFault::new("DatasetUnreadable", message)
     }
 }

@@ -99,13 +99,13 @@ impl Downloads<'_> {
         let (hub, repository) = (Hub::new(&settings)?, Repository::dataset(&split.repository));
         let pinned = self.pinned(&hub, &repository, split).await?;
         let commit = Commit::parse(&pinned.commit).ok_or_else(|| DownloadError::Record(pinned.commit.clone()))?;
-        let (progress, began) = (Progress::default(), Instant::now());
+        let (progress, mut seen) = (Progress::default(), None);
         let download = snapshot::ensure(&hub, &repository, &commit, &pinned.files, &self.cache, &progress);
         let mut download = std::pin::pin!(download);
         let folder = loop {
             match tokio::time::timeout(SAY, &mut download).await {
                 Ok(folder) => break folder,
-                Err(_) => self.say(split, &progress, began),
+                Err(_) => self.say(split, &progress, &mut seen),
             }
         };
         self.board.say(Topic::Download, None);
@@ -139,9 +139,11 @@ impl Downloads<'_> {
         Ok(self.store.read_json(&path).await?)
     }
 
-    fn say(&self, split: &HubSplit, progress: &Progress, began: Instant) {
+    /// `seen`: the time and the bytes of the first look, from which the rate is counted.
+    fn say(&self, split: &HubSplit, progress: &Progress, seen: &mut Option<(Instant, u64)>) {
         let (arrived, all) = progress.bytes();
-        let rate = arrived as f64 / began.elapsed().as_secs_f64();
+        let (since, first) = *seen.get_or_insert((Instant::now(), arrived));
+        let rate = arrived.saturating_sub(first) as f64 / since.elapsed().as_secs_f64().max(1.0);
         let [arrived, all, rate] = [arrived as f64, all as f64, rate].map(|bytes| format!("{:.1}", bytes / 1e6));
         let text = format!(
             "Downloading dataset {} {arrived}/{all} MB, {rate} MB/s",
@@ -170,7 +172,10 @@ enum DownloadError {
 fn unavailable(split: &HubSplit, error: DownloadError) -> DriverError {
     match error {
         DownloadError::Store(error) => error.into(),
-        DownloadError::Hub(error) if error.is_transient() || matches!(error, HubError::Disk { .. }) => {
+        // A proxy's page in the place of the hub's answer passes, too.
+        DownloadError::Hub(error)
+            if error.is_transient() || matches!(error, HubError::Disk { .. } | HubError::Malformed { .. }) =>
+        {
             DriverError::Other(format!("downloading dataset {}: {error}", split.repository))
         }
         error => TerminalFault::new(
