@@ -245,7 +245,7 @@ impl Hub {
         let body = body(response, PAGE_BYTES).await.map_err(transport(url))?;
         let Some(body) = body else {
             return Err(Refused::from(HubError::Malformed {
-                request: asking(&url),
+                request: asking(url),
                 what: format!("more than {PAGE_BYTES} bytes"),
             }));
         };
@@ -322,7 +322,7 @@ impl Hub {
                 let told = String::from_utf8_lossy(&told);
                 let body = message.unwrap_or_else(|| told.chars().take(ERROR_LENGTH).collect());
                 HubError::Status {
-                    request: asking(&url),
+                    request: asking(url),
                     status,
                     body,
                 }
