@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::error::HubError;
 use crate::repository::{Commit, RemoteFile, Repository, TreeEntry};
-use crate::retry::{ATTEMPTS, pause};
+use crate::retry::{ATTEMPTS, pause, text};
 
 /// The public hub.
 pub const PUBLIC: &str = "https://huggingface.co";
@@ -180,10 +180,7 @@ impl Hub {
         let response = self.ask(&url, range.as_deref()).await?;
         let begins = match response.status() {
             StatusCode::PARTIAL_CONTENT => Some(from).filter(|from| {
-                let told = response
-                    .headers()
-                    .get(CONTENT_RANGE)
-                    .and_then(|value| value.to_str().ok());
+                let told = text(response.headers(), CONTENT_RANGE.as_str());
                 told.is_some_and(|told| told.starts_with(&format!("bytes {from}-")))
             }),
             StatusCode::OK => Some(0),
@@ -269,7 +266,7 @@ impl Hub {
             if !response.status().is_redirection() {
                 return Ok(response);
             }
-            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let location = text(response.headers(), LOCATION.as_str());
             let next = location.and_then(|location| at.join(location).ok());
             let next = next.filter(|next| next.scheme() == "https" || next.scheme() == "http" && at.scheme() == "http");
             at = next.ok_or_else(|| HubError::Malformed {
@@ -292,13 +289,7 @@ impl Hub {
         revision: Option<&str>,
         path: Option<&str>,
     ) -> HubError {
-        let header = |name| {
-            response
-                .headers()
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-                .map(str::to_owned)
-        };
+        let header = |name| text(response.headers(), name).map(str::to_owned);
         let (status, code, message) = (response.status(), header("X-Error-Code"), header("X-Error-Message"));
         let repository = repository.clone();
         match (status.as_u16(), code.as_deref(), revision, path) {
@@ -378,7 +369,7 @@ async fn body(response: Response, most: usize) -> Result<Option<Bytes>, reqwest:
 
 /// `Link: <https://...>; rel="next"`.
 fn next_page(headers: &HeaderMap) -> Option<String> {
-    let links = headers.get(LINK)?.to_str().ok()?;
+    let links = text(headers, LINK.as_str())?;
     let mut links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
     let next = links.find(|(_, relation)| relation.contains("rel=\"next\""))?;
     Some(next.0.to_owned())

@@ -1,4 +1,4 @@
-//! Which answers are asked for again, and after how long (`huggingface_hub/utils/_http.py`).
+//! Which answers are asked for again, and after how long, by their headers (`huggingface_hub/utils/_http.py`).
 
 use std::time::Duration;
 
@@ -21,8 +21,7 @@ pub(crate) fn pause(failed: u32, headers: Option<&HeaderMap>) -> Duration {
 
 /// `Retry-After: 7`, or the hub's own `ratelimit: "api";r=0;t=55`: none left, and when there are some again.
 fn asked_for(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(limit) = text("ratelimit") {
+    if let Some(limit) = text(headers, "ratelimit") {
         let field = |name: &str| {
             let mut fields = limit.split(';').filter_map(|field| field.trim().split_once('='));
             fields
@@ -33,8 +32,13 @@ fn asked_for(headers: &HeaderMap) -> Option<Duration> {
             return Some(Duration::from_secs(seconds.saturating_add(1)));
         }
     }
-    let seconds = text(RETRY_AFTER.as_str())?.trim().parse().ok()?;
+    let seconds = text(headers, RETRY_AFTER.as_str())?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+/// A header, if it is text.
+pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -33,20 +32,14 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How far a download is. Read by others while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
-    arrived: Arc<AtomicU64>,
+    arrived: AtomicU64,
     bytes: AtomicU64,
-    files: AtomicUsize,
 }
 
 impl Progress {
     /// Bytes that are on disk, and all.
     pub fn bytes(&self) -> (u64, u64) {
         (self.arrived.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
-    }
-
-    /// Files in all.
-    pub fn files(&self) -> usize {
-        self.files.load(Ordering::Relaxed)
     }
 }
 
@@ -62,7 +55,6 @@ pub async fn ensure(
 ) -> Result<PathBuf, HubError> {
     let folder = cache.join(repository.folder());
     let snapshot = folder.join("snapshots").join(commit.as_str());
-    progress.files.store(files.len(), Ordering::Relaxed);
     progress
         .bytes
         .store(files.iter().map(|file| file.size).sum(), Ordering::Relaxed);
@@ -93,7 +85,6 @@ pub async fn ensure(
         fetch(hub, repository, commit, &target, &progress.arrived).await
     });
     downloads.buffer_unordered(AT_A_TIME).try_collect::<()>().await?;
-    in_background(synced, snapshot.clone()).await?;
     drop(lock);
     Ok(snapshot)
 }
@@ -160,10 +151,4 @@ fn host() -> String {
 
 fn made(folder: PathBuf) -> Result<(), HubError> {
     fs::create_dir_all(&folder).map_err(HubError::disk("making the folder", &folder))
-}
-
-/// The names of new files outlast a power failure when their folder is synced.
-fn synced(folder: PathBuf) -> Result<(), HubError> {
-    let opened = File::open(&folder).and_then(|folder| folder.sync_all());
-    opened.map_err(HubError::disk("syncing the folder", &folder))
 }

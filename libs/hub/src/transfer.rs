@@ -218,6 +218,10 @@ impl Writer {
         on_disk.map_err(HubError::disk("syncing the file", &self.path))?;
         let named = fs::rename(&self.path, whole);
         named.map_err(HubError::disk("naming the file", whole))?;
+        // The name outlasts one when its folder is synced.
+        let folder = whole.parent().unwrap_or(whole);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(HubError::disk("syncing the folder", folder))?;
         Ok(None)
     }
 }

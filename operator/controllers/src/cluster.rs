@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
-    core::ApiResource,
+    core::{ApiResource, PartialObjectMeta},
     runtime::events::{Event, Recorder, Reporter},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -97,11 +97,7 @@ impl Cluster {
             + DeserializeOwned
             + std::fmt::Debug,
     {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let existing = api.get_metadata_opt(name).await.map_err(|source| Error::Read {
-            what: format!("{} {namespace}/{name}", K::kind(&())),
-            source: Box::new(source),
-        })?;
+        let existing = self.metadata::<K>(namespace, name).await?;
         match existing.filter(|existing| is_owned_by(&existing.metadata, owner)) {
             Some(existing) => {
                 self.delete::<K>(namespace, name, existing.metadata.uid.as_deref())
@@ -111,8 +107,8 @@ impl Cluster {
         }
     }
 
-    /// Asks for the metadata alone: of a Secret nothing else is to be read.
-    pub async fn exists<K>(&self, namespace: &str, name: &str) -> Result<bool, Error>
+    /// The metadata alone: of a Secret nothing else is to be read.
+    pub async fn metadata<K>(&self, namespace: &str, name: &str) -> Result<Option<PartialObjectMeta<K>>, Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -120,11 +116,10 @@ impl Cluster {
             + std::fmt::Debug,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let found = api.get_metadata_opt(name).await.map_err(|source| Error::Read {
+        api.get_metadata_opt(name).await.map_err(|source| Error::Read {
             what: format!("{} {namespace}/{name}", K::kind(&())),
             source: Box::new(source),
-        })?;
-        Ok(found.is_some())
+        })
     }
 
     pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>

@@ -145,7 +145,11 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
     let (namespace, mut missing) = (&read.owner.namespace, Vec::new());
     for reference in references(&read.run.spec) {
         let is_there = match reference.kind {
-            ReferenceKind::Secret => context.cluster.exists::<Secret>(namespace, &reference.name).await?,
+            ReferenceKind::Secret => context
+                .cluster
+                .metadata::<Secret>(namespace, &reference.name)
+                .await?
+                .is_some(),
             ReferenceKind::ConfigMap => {
                 let found: Option<ConfigMap> = context.cluster.get(namespace, &reference.name).await?;
                 let values = found.and_then(|found| found.data).unwrap_or_default();
