@@ -28,6 +28,9 @@ pub struct Journal {
     store: RunStore,
     writer: Writer,
     next: u64,
+    /// Another driver's entry was seen at `next`. Nothing is written from then on, even if that entry goes away: an
+    /// append that was already waiting would else take the number of the driver that continues.
+    fenced: bool,
 }
 
 impl Journal {
@@ -53,12 +56,16 @@ impl Journal {
             store,
             writer,
             next: newest + 1,
+            fenced: false,
         };
         Ok((journal, state))
     }
 
     /// Writes the event durably, then folds it into the state.
     pub async fn append(&mut self, event: Event, state: &mut RunState) -> Result<(), JournalError> {
+        if self.fenced {
+            return Err(self.refusal());
+        }
         let entry = JournalEntry {
             schema: SCHEMA,
             writer: self.writer.clone(),
@@ -72,10 +79,17 @@ impl Journal {
                 state.apply(&entry);
                 Ok(())
             }
-            Created::Existed => Err(JournalError::Fenced {
-                sequence: self.next,
-                epoch: self.writer.epoch,
-            }),
+            Created::Existed => {
+                self.fenced = true;
+                Err(self.refusal())
+            }
+        }
+    }
+
+    fn refusal(&self) -> JournalError {
+        JournalError::Fenced {
+            sequence: self.next,
+            epoch: self.writer.epoch,
         }
     }
 }

@@ -34,6 +34,22 @@ async fn a_second_driver_fences_the_first() {
 }
 
 #[tokio::test]
+async fn a_fenced_journal_stays_fenced_when_the_other_entry_goes_away() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "ns/run").unwrap();
+    let (mut old, mut state) = Journal::open(store.clone(), Writer::driver(1)).await.unwrap();
+    let other = mount.path().join("ns/run/journal/0000000001.json");
+    std::fs::create_dir_all(other.parent().unwrap()).unwrap();
+    std::fs::write(&other, "another driver's").unwrap();
+    for _ in 0..2 {
+        let refused = old.append(promoted(7), &mut state).await;
+        assert!(matches!(refused, Err(JournalError::Fenced { sequence: 1, epoch: 1 })));
+        std::fs::remove_file(&other).ok();
+    }
+    assert!(!other.exists());
+}
+
+#[tokio::test]
 async fn a_torn_tail_is_passed_over_and_the_journal_goes_on_behind_it() {
     let mount = tempfile::tempdir().unwrap();
     let store = RunStore::open(mount.path(), "ns/run").unwrap();
