@@ -59,6 +59,10 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub evaluations: Vec<Evaluation>,
+    /// The commits of the hub's repositories that the run reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub revisions: Vec<PinnedRevision>,
     /// A fault that ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
@@ -105,6 +109,18 @@ pub enum Stage {
     Syncing,
     Evaluating,
     Finished,
+}
+
+/// A commit of a repository of the hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedRevision {
+    /// Owner and name.
+    #[schemars(length(max = 193))]
+    pub repo: String,
+    /// 40 hexadecimal digits.
+    #[schemars(length(max = 40))]
+    pub commit: String,
 }
 
 /// One finished evaluation: a set, under one version of the weights.

@@ -127,7 +127,8 @@ pub struct ModelSource {
     /// A volume that holds the model's files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<ClaimSource>,
-    /// A repository of the Hugging Face Hub. A node downloads it once.
+    /// A repository of the Hugging Face Hub. It is downloaded once for each cache: the pool's `modelCache`, or the
+    /// run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubModel>,
     /// A folder of an object store. A node downloads it once.
@@ -138,9 +139,14 @@ pub struct ModelSource {
 impl ModelSource {
     /// Where the source is mounted in every process that needs it.
     pub const MOUNT: &'static str = "/model";
+    /// Below it the link to a downloaded model: its folder is named by a commit that is not known before.
+    pub const CURRENT: &'static str = "current";
 
     /// The folder with the model's files, as seen in a container.
     pub fn directory(&self) -> String {
+        if self.hub.is_some() {
+            return joined(Self::MOUNT, Some(Self::CURRENT));
+        }
         let image = self.image.as_ref().map(|image| image.path.as_deref());
         let claim = || self.persistent_volume_claim.as_ref().map(|claim| claim.path.as_deref());
         joined(Self::MOUNT, image.or_else(claim).flatten())
@@ -159,7 +165,8 @@ pub struct PolicyModel {
     /// A volume that holds the model's files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<ClaimSource>,
-    /// A repository of the Hugging Face Hub. A node downloads it once.
+    /// A repository of the Hugging Face Hub. It is downloaded once for each cache: the pool's `modelCache`, or the
+    /// run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubModel>,
     /// A folder of an object store. A node downloads it once.

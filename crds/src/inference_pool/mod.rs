@@ -80,8 +80,8 @@ pub struct InferencePoolSpec {
     /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
-    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume
-    /// of each pod.
+    /// Where a model from the hub and what engines compile is kept, so that it is not downloaded twice. A run's driver
+    /// and trainer share the claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
@@ -103,8 +103,8 @@ fn external_runs_elsewhere() -> Rule {
 }
 
 fn embedded_is_plain() -> Rule {
-    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.modelCache) && !has(self.routedExperts))").message(
-        "engine.embedded has neither adapters nor downloads nor experts: remove lora, modelCache and routedExperts, or choose vllm or sglang",
+    Rule::new("!has(self.engine.embedded) || (!has(self.lora) && !has(self.routedExperts))").message(
+        "engine.embedded has neither adapters nor experts: remove lora and routedExperts, or choose vllm or sglang",
     )
 }
 
@@ -151,8 +151,8 @@ pub struct InferencePoolTemplate {
     /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
-    /// Where engines keep what they download and compile, so that it is not downloaded twice. Default: a scratch volume
-    /// of each pod.
+    /// Where a model from the hub and what engines compile is kept, so that it is not downloaded twice. A run's driver
+    /// and trainer share the claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After

@@ -4,9 +4,12 @@
 //! [`engine`]'s admin API → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the
 //! engine on loopback → checked again → answer. The agent decides nothing: which version, which replica and what to do
 //! about a failure are the driver's business.
+//!
+//! Before an engine or a trainer starts, the same program brings it a model of the hub ([`fetch_model`]).
 
 pub mod cache;
 pub mod engine;
+pub mod fetch_model;
 pub mod http;
 pub mod metrics;
 pub mod pull;

@@ -1,12 +1,12 @@
 //! `grpo-engine-agent`: the agent of an engine pod as a process.
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use grpo_auth::AuthFlags;
 use grpo_contracts::access::{self, Service};
 use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::worker::Pace;
-use grpo_engine_agent::{Kind, Options, new_instance, serve};
+use grpo_engine_agent::{Kind, Options, fetch_model, new_instance, serve};
 use reqwest::Url;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,8 +18,10 @@ use tracing_subscriber::EnvFilter;
 
 /// Brings ordered weights to the engine beside it and lets sampling requests through to it.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Flags {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     #[arg(long, default_value = "0.0.0.0:8000")]
     listen: SocketAddr,
     /// The engine, on loopback unless it is somebody else's.
@@ -74,6 +76,12 @@ struct Flags {
     drain_key: Option<String>,
     #[command(flatten)]
     auth: AuthFlags,
+}
+
+/// What is done instead of guarding an engine.
+#[derive(Debug, Subcommand)]
+enum Instead {
+    FetchModel(fetch_model::Flags),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,10 +141,16 @@ async fn main() -> ExitCode {
 }
 
 async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    if let Some(Instead::FetchModel(flags)) = &flags.instead {
+        return tokio::select! {
+            fetched = fetch_model::fetch(flags) => Ok(fetched.map(drop)?),
+            _ = terminate.recv() => Err("told to stop; what is downloaded stays in the cache".into()),
+        };
+    }
     let listener = TcpListener::bind(flags.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}; choose another --listen", flags.listen))?;
-    let mut terminate = signal(SignalKind::terminate())?;
     let options = Options {
         kind: flags.kind(),
         engine: flags.engine,

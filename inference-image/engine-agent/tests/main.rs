@@ -4,6 +4,7 @@
 
 mod agent;
 mod engines;
+mod fetch_model;
 mod real_vllm;
 mod support;
 mod tokens;

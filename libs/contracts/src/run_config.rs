@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use grpo_crds::{
     common::ConfigMapKeyRef,
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
-    sources::{HubDataset, joined},
+    inference_pool::ModelCache,
+    sources::{HubDataset, HubModel, joined},
 };
 
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
@@ -24,12 +25,65 @@ pub struct RunConfig {
     pub store_path: String,
     /// The folder with the model's files.
     pub model_path: String,
+    /// How the driver brings them there, when they come from the Hugging Face Hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_download: Option<ModelDownload>,
     /// Sources of datasets and where they are mounted, without repetition.
     pub datasets: Vec<DatasetMount>,
     /// Lists of instances and where they are mounted, without repetition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instance_ids: Vec<InstanceIdsMount>,
     pub endpoints: Endpoints,
+}
+
+/// A model that is downloaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelDownload {
+    pub hub: HubModel,
+    /// The folder of the cache, as driver and trainer see it.
+    pub cache: String,
+    /// The driver brings the weights too. Left out where neither trainer nor engines share its cache: it reads none.
+    pub weights: bool,
+}
+
+impl ModelDownload {
+    /// Where the pool's cache is mounted in each pod that shares it.
+    pub const CACHE_MOUNT: &'static str = "/model-cache";
+    /// Below a cache, the folder for files of the hub.
+    pub const HUB_FOLDER: &'static str = "hub";
+    /// Where the token is mounted, if there is one.
+    pub const TOKEN_MOUNT: &'static str = "/model-token";
+    pub const TOKEN_FILE: &'static str = "token";
+    /// Where the driver says which commit and files the run's processes take.
+    pub const PIN_ROUTE: &'static str = "/v1/model";
+
+    /// The file with the token, as the process sees it that downloads.
+    pub fn token(hub: &HubModel) -> Option<String> {
+        let file = joined(Self::TOKEN_MOUNT, Some(Self::TOKEN_FILE));
+        hub.token_secret_ref.as_ref().map(|_| file)
+    }
+
+    fn of(spec: &GrpoRunSpec, store_path: &str) -> Option<Self> {
+        let hub = spec.model.hub.clone()?;
+        let shared = pool_cache(spec);
+        let claim = shared.is_some_and(|cache| cache.claim_name.is_some());
+        Some(Self {
+            cache: match shared {
+                Some(_) => joined(Self::CACHE_MOUNT, Some(Self::HUB_FOLDER)),
+                None => format!("{}/{store_path}/{}", RunConfig::STORE_MOUNT, Self::HUB_FOLDER),
+            },
+            // A node's folder is shared by what is on that node: whether the driver's has anything else is not known.
+            weights: claim || (shared.is_none() && spec.mode.needs_trainer()),
+            hub,
+        })
+    }
+}
+
+/// The cache of the run's own pool, if other pods can share it.
+pub fn pool_cache(spec: &GrpoRunSpec) -> Option<&ModelCache> {
+    let cache = spec.inference.pool.as_ref()?.model_cache.as_ref();
+    cache.filter(|cache| cache.claim_name.is_some() || cache.host_path.is_some())
 }
 
 /// A list of instances in a ConfigMap, mounted in the driver.
@@ -127,14 +181,12 @@ impl RunConfig {
         let sandboxes = run.spec.sandboxes.pool_ref.as_ref();
         let sandboxes_namespace = sandboxes.and_then(|pool| pool.namespace.as_ref()).unwrap_or(&namespace);
         let sandboxes = sandboxes.map_or(&name, |pool| &pool.name);
+        let store_path = run.spec.store.path.clone();
+        let store_path = store_path.unwrap_or_else(|| format!("{namespace}/{name}"));
         Self {
             uid: run.metadata.uid.clone().unwrap_or_default(),
-            store_path: run
-                .spec
-                .store
-                .path
-                .clone()
-                .unwrap_or_else(|| format!("{namespace}/{name}")),
+            model_download: ModelDownload::of(&run.spec, &store_path),
+            store_path,
             model_path: run.spec.model.source().directory(),
             datasets: mounts(&run.spec),
             instance_ids: instance_ids(&run.spec),

@@ -96,9 +96,11 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
 }
 
 fn model(found: &mut Found, spec: &GrpoRunSpec) {
-    let remedy = "put the model's files into an image or on a volume";
-    found.given("model.hub", &spec.model.hub, remedy);
-    found.given("model.objectStore", &spec.model.object_store, remedy);
+    found.given(
+        "model.objectStore",
+        &spec.model.object_store,
+        "put the model's files into an image, on a volume or on the hub",
+    );
 }
 
 fn tasks(found: &mut Found, spec: &GrpoRunSpec) {

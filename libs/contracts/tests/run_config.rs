@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grpo_contracts::{DatasetLocation, RunConfig};
+use grpo_contracts::{DatasetLocation, ModelDownload, RunConfig};
 use grpo_crds::GrpoRun;
 
 use crate::support::bases;
@@ -38,4 +38,38 @@ fn run_json_says_where_everything_is() {
     assert_eq!(config.instance_ids(list), Some("/instance-ids/0/ids".into()));
     let again: RunConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
     assert_eq!(again, config);
+}
+
+#[test]
+fn a_model_of_the_hub_lies_in_the_pools_cache_if_others_share_it_or_in_the_store() {
+    let pool = |cache: &str| format!("{{engine: {{vllm: {{}}}}, modelCache: {{{cache}}}}}");
+    let (claim, folder, scratch) = (pool("claimName: c"), pool("hostPath: /c"), pool("sizeLimit: 1Gi"));
+    // A driver without a trainer or engines beside its cache needs no weights.
+    let cases = [
+        ("train", claim.as_str(), "/model-cache/hub", true),
+        ("evaluate", &claim, "/model-cache/hub", true),
+        ("train", &folder, "/model-cache/hub", false),
+        ("train", &scratch, "/store/team/run/hub", true),
+        ("evaluate", &scratch, "/store/team/run/hub", false),
+    ];
+    for (base, pool, cache, weights) in cases {
+        let mut manifest = bases()[base].clone();
+        let token = serde_json::json!({"name": "hub", "key": "token"});
+        manifest["spec"]["model"] = serde_json::json!({"hub": {"repo": "a/b", "tokenSecretRef": token}});
+        manifest["spec"]["inference"] = serde_yaml_ng::from_str(&format!("{{pool: {pool}}}")).unwrap();
+        let mut run: GrpoRun = serde_json::from_value(manifest).unwrap();
+        run.metadata.namespace = Some("team".into());
+        let config = RunConfig::of(&run);
+        let download = config.model_download.unwrap();
+        assert_eq!(
+            (download.cache.as_str(), download.weights),
+            (cache, weights),
+            "{base} {pool}"
+        );
+        assert_eq!(
+            ModelDownload::token(&download.hub).as_deref(),
+            Some("/model-token/token")
+        );
+        assert_eq!(config.model_path, "/model/current");
+    }
 }

@@ -47,6 +47,11 @@ pub enum HubError {
         path: PathBuf,
         source: io::Error,
     },
+    #[error(
+        "the cache {} has {free} bytes free and {needed} are needed; enlarge its volume, or remove models that no run needs",
+        cache.display()
+    )]
+    Room { cache: PathBuf, needed: u64, free: u64 },
     #[error("{repository}: {what}")]
     Selection { repository: Repository, what: String },
 }

@@ -20,7 +20,7 @@ pub fn files(repository: &Repository, all: &[RemoteFile]) -> Result<Vec<RemoteFi
     if !chosen.iter().any(|file| file.path == "config.json") {
         return Err(lacks("has no config.json: it is not a model that transformers loads"));
     }
-    if !chosen.iter().any(|file| file.path.ends_with(WEIGHTS)) {
+    if !chosen.iter().any(|file| is_weights(&file.path)) {
         return Err(lacks(
             "has no weights in safetensors; look for a revision such as refs/pr/1 that has them",
         ));
@@ -28,10 +28,15 @@ pub fn files(repository: &Repository, all: &[RemoteFile]) -> Result<Vec<RemoteFi
     Ok(chosen)
 }
 
+/// Whether a file holds tensors.
+pub fn is_weights(path: &str) -> bool {
+    path.ends_with(WEIGHTS)
+}
+
 fn is_needed(path: &str) -> bool {
     let hidden = path.split('/').any(|part| part.starts_with('.'));
     let other = OTHER_PROGRAMS.iter().any(|folder| path.starts_with(folder));
-    let kind = path.ends_with(WEIGHTS) || BESIDE.iter().any(|end| path.ends_with(end));
+    let kind = is_weights(path) || BESIDE.iter().any(|end| path.ends_with(end));
     kind && !hidden && !other
 }
 

@@ -81,6 +81,8 @@ pub enum Damage {
     Status(u16),
     /// The connection is cut after so many bytes of the body.
     Cut(usize),
+    /// Nothing comes after so many bytes of the body.
+    Stall(usize),
     /// The whole file in the place of the range that was asked for.
     IgnoreRange,
     /// One byte is another.
@@ -460,6 +462,10 @@ fn damaged(bytes: Bytes, fault: Option<Damage>) -> Body {
                 cut
             });
             Body::from_stream(futures::stream::iter([first]).chain(pause))
+        }
+        Some(Damage::Stall(after)) => {
+            let first = futures::stream::iter([Ok::<_, io::Error>(bytes.slice(..after.min(bytes.len())))]);
+            Body::from_stream(first.chain(futures::stream::pending()))
         }
         Some(Damage::Spoil) => {
             let mut spoilt = bytes.to_vec();

@@ -59,8 +59,23 @@ impl fmt::Display for Repository {
 }
 
 /// A commit of a repository: 40 hexadecimal digits, small letters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Commit(String);
+
+impl TryFrom<String> for Commit {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is no commit: 40 hexadecimal digits"))
+    }
+}
+
+impl From<Commit> for String {
+    fn from(commit: Commit) -> Self {
+        commit.0
+    }
+}
 
 impl Commit {
     pub fn parse(text: &str) -> Option<Self> {
@@ -132,6 +147,7 @@ impl Hasher {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteFile {
     /// Below the repository's root; never leaves it.
+    #[serde(deserialize_with = "path_below")]
     pub path: String,
     pub size: u64,
     pub digest: Digest,
@@ -175,6 +191,16 @@ impl TreeEntry {
         }
         let path = self.path;
         Ok(Some(RemoteFile { path, size, digest }))
+    }
+}
+
+fn path_below<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let path = String::deserialize(from)?;
+    match stays_below(&path) {
+        true => Ok(path),
+        false => Err(serde::de::Error::custom(format!(
+            "the path {path:?} leaves its repository"
+        ))),
     }
 }
 

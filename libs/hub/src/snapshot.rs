@@ -4,13 +4,16 @@
 //! models--Qwen--Qwen3-8B/
 //!   lock                      held by the process that downloads
 //!   parts/<sha256 of path>    unfinished files, by commit and path
+//!   pins/<name>.json          what processes that share the cache agreed on
+//!   used/<commit>             empty; its time is that of the last use
 //!   snapshots/<commit>/...    whole files only, each checked and synced before it got its name
 //! ```
 //!
 //! Files are never overwritten: a commit's bytes do not change. One process downloads at a time, the others wait for it
-//! and then find the files; when it dies, the next one continues its unfinished files.
+//! and then find the files; when it dies, the next one continues its unfinished files. A download that has no room
+//! removes what has not been used for a week ([`room`]).
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +24,9 @@ use sha2::Digest as _;
 
 use crate::client::Hub;
 use crate::error::HubError;
+use crate::lock::try_lock;
 use crate::repository::{Commit, RemoteFile, Repository};
+use crate::room::{self, PARTS, SNAPSHOTS};
 use crate::transfer::{Target, fetch, in_background};
 
 /// Files that are downloaded at the same time.
@@ -54,7 +59,8 @@ pub async fn ensure(
     progress: &Progress,
 ) -> Result<PathBuf, HubError> {
     let folder = cache.join(repository.folder());
-    let snapshot = folder.join("snapshots").join(commit.as_str());
+    let snapshot = folder.join(SNAPSHOTS).join(commit.as_str());
+    in_background(room::mark, (folder.clone(), commit.to_string())).await?;
     progress
         .bytes
         .store(files.iter().map(|file| file.size).sum(), Ordering::Relaxed);
@@ -62,11 +68,23 @@ pub async fn ensure(
     if missing(&snapshot, files).is_empty() {
         return Ok(snapshot);
     }
-    let lock = lock(&folder).await?;
+    // What another process has brought meanwhile is the progress of this one too.
+    let parts = folder.join(PARTS);
+    let look = || {
+        let unfinished = missing(&snapshot, files)
+            .into_iter()
+            .map(|file| parts.join(part_name(commit, &file.path)));
+        let unfinished: u64 = unfinished
+            .map(|part| fs::metadata(part).map_or(0, |part| part.len()))
+            .sum();
+        progress
+            .arrived
+            .store(present(&snapshot, files) + unfinished, Ordering::Relaxed);
+    };
+    let lock = lock(&folder, look).await?;
     // Another process may have brought them meanwhile.
     let wanted = missing(&snapshot, files);
     progress.arrived.store(present(&snapshot, files), Ordering::Relaxed);
-    let parts = folder.join("parts");
     in_background(made, parts.clone()).await?;
     // Without a lock others may download too: each to a file of its own.
     let own = if lock.is_none() {
@@ -79,6 +97,8 @@ pub async fn ensure(
         whole: snapshot.join(&file.path),
         file: file.clone(),
     });
+    let targets: Vec<Target> = targets.collect();
+    in_background(room_for, (cache.to_owned(), folder, targets.clone())).await?;
     let downloads = futures::stream::iter(targets).map(|target| async move {
         let parent = target.whole.parent().map(Path::to_owned);
         in_background(made, parent.unwrap_or_default()).await?;
@@ -87,6 +107,26 @@ pub async fn ensure(
     downloads.buffer_unordered(AT_A_TIME).try_collect::<()>().await?;
     drop(lock);
     Ok(snapshot)
+}
+
+/// Makes room for what is still to come.
+fn room_for((cache, repository, targets): (PathBuf, PathBuf, Vec<Target>)) -> Result<(), HubError> {
+    let there = |target: &Target| fs::metadata(&target.part).map_or(0, |part| part.len());
+    let needed = targets
+        .iter()
+        .map(|target| target.file.size.saturating_sub(there(target)));
+    let (needed, wanted): (u64, Vec<_>) = (needed.sum(), targets.iter().map(|target| target.part.clone()).collect());
+    room::make(&cache, &repository, &wanted, needed, room::free)
+}
+
+/// Makes `link` lead to a snapshot: a process that is told a path before the commit is known finds the files there.
+pub fn link(snapshot: &Path, link: &Path) -> Result<(), HubError> {
+    let new = link.with_extension("new");
+    let linked = match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => std::os::unix::fs::symlink(snapshot, &new).and_then(|()| fs::rename(&new, link)),
+    };
+    linked.map_err(HubError::disk("linking the files to", link))
 }
 
 /// Those whose names are not there. A file that has its name is whole.
@@ -114,37 +154,20 @@ fn part_name(commit: &Commit, path: &str) -> String {
 
 /// Waits for other processes that download this repository. A process that dies lets go of it. None where the file
 /// system has no locks.
-async fn lock(folder: &Path) -> Result<Option<File>, HubError> {
+async fn lock(folder: &Path, look: impl Fn()) -> Result<Option<File>, HubError> {
     in_background(made, folder.to_owned()).await?;
     let path = folder.join("lock");
     loop {
         if let Some(lock) = in_background(try_lock, path.clone()).await? {
             return Ok(lock);
         }
+        look();
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// The lock, `Some(None)` where there are no locks, None while another process has it.
-fn try_lock(path: PathBuf) -> Result<Option<Option<File>>, HubError> {
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(HubError::disk("opening the cache's lock", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Some(file))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) if has_no_locks(&error) => Ok(Some(None)),
-        Err(TryLockError::Error(error)) => Err(HubError::disk("locking the cache", &path)(error)),
-    }
-}
-
-/// Lustre without `flock`, NFS without a lock server.
-fn has_no_locks(error: &io::Error) -> bool {
-    const ENOLCK: i32 = 37;
-    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
-}
-
-/// The pod's name.
-fn host() -> String {
+/// The pod's name, and the process.
+pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}.{}", name.trim(), std::process::id())
 }

@@ -19,6 +19,7 @@ const WAITING: usize = 32;
 const READ: usize = 1 << 20;
 
 /// Where one file goes.
+#[derive(Clone)]
 pub(crate) struct Target {
     pub file: RemoteFile,
     /// Its unfinished bytes.

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use grpo_hub::played::{Content, Damage, PlayedHub, Request};
-use grpo_hub::snapshot::{Progress, ensure};
-use grpo_hub::{Hub, HubError, HubSettings, Repository};
+use grpo_hub::snapshot::{Progress, ensure, link};
+use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
 
 const LARGE: usize = 1 << 20;
 
@@ -271,4 +271,54 @@ async fn rows_of_a_branch_whose_name_has_slashes_are_found() {
         hub.text(&dataset, &pinned, "config.json").await.ok(),
         String::from_utf8(bytes(11, 300)).ok()
     );
+}
+
+#[tokio::test]
+async fn a_pin_written_down_by_one_process_brings_the_same_files_to_another_though_the_branch_moved() {
+    let played = PlayedHub::start().await.unwrap();
+    let first = files(1);
+    played.push(&repository(), "main", contents(&first));
+    let (hub, repository) = (client(&played, None), repository());
+    let pin = Pin::of_model(&hub, &repository, None).await.unwrap();
+    let written = serde_json::to_string(&pin).unwrap();
+    played.push(&repository, "main", contents(&files(2)));
+    let (read, cache): (Pin, _) = (serde_json::from_str(&written).unwrap(), tempfile::tempdir().unwrap());
+    let (current, progress) = (cache.path().join("current"), Progress::default());
+    for _ in 0..2 {
+        let folder = read.fetch(&hub, &repository, cache.path(), &progress).await.unwrap();
+        link(&folder, &current).unwrap();
+        for name in ["config.json", "model.safetensors"] {
+            assert_eq!(fs::read(current.join(name)).unwrap(), first[name]);
+        }
+    }
+    let small = read.without_weights();
+    assert!(small.files.iter().all(|file| file.path != "model.safetensors") && !small.files.is_empty());
+}
+
+#[test]
+fn a_pin_that_leaves_its_folder_or_names_no_commit_is_not_read() {
+    let pin = |commit: &str, path: &str| {
+        let text =
+            format!(r#"{{"commit":"{commit}","files":[{{"path":"{path}","size":1,"digest":{{"sha256":"00"}}}}]}}"#);
+        serde_json::from_str::<Pin>(&text)
+    };
+    let commit = "0123456789012345678901234567890123456789";
+    pin(commit, "a/b.json").unwrap();
+    for (commit, path) in [(commit, "../b.json"), (commit, "/b.json"), ("main", "b.json")] {
+        pin(commit, path).unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn processes_that_share_a_cache_and_a_name_take_the_same_commit_and_others_the_newest() {
+    let played = PlayedHub::start().await.unwrap();
+    played.push(&repository(), "main", contents(&files(1)));
+    let (hub, repository, cache) = (client(&played, None), repository(), tempfile::tempdir().unwrap());
+    let agreed = async |name| Pin::agreed(&hub, &repository, None, cache.path(), name).await.unwrap();
+    let first = agreed("a").await;
+    played.push(&repository, "main", contents(&files(2)));
+    assert_eq!(agreed("a").await, first);
+    assert_ne!(agreed("b").await, first);
+    let left = below(cache.path());
+    assert_eq!(left.len(), 2, "{:?}", left.keys());
 }

@@ -11,11 +11,13 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const WEIGHTS: &str = "weights";
 /// Where the trainer's ranks write what has no name yet, a folder each.
 pub const STAGING: &str = ".staging";
-/// What TensorBoard reads, a file an attempt of the trainer.
 /// Which rows of the hub a run reads.
 pub const DATASETS: &str = "datasets";
+/// Which files of a model of the hub a run reads.
+pub const MODELS: &str = "models";
 /// Files downloaded from the hub.
 pub const HUB: &str = "hub";
+/// What TensorBoard reads, a file an attempt of the trainer.
 pub const TENSORBOARD: &str = "tensorboard";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
@@ -23,6 +25,11 @@ pub const MANIFEST: &str = "manifest.json";
 /// `key`: of the split that is read.
 pub fn dataset(key: &str) -> String {
     format!("{DATASETS}/{key}.json")
+}
+
+/// `key`: of the model and its revision.
+pub fn model(key: &str) -> String {
+    format!("{MODELS}/{key}.json")
 }
 
 pub fn journal_entry(sequence: u64) -> String {

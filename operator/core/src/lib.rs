@@ -17,6 +17,7 @@ pub mod estimate;
 pub mod events;
 pub mod grpo_run;
 pub mod inference_pool;
+mod model_download;
 pub mod names;
 pub mod ownership;
 pub mod plan;

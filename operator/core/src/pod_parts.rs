@@ -169,12 +169,13 @@ pub fn from_metrics() -> Value {
     json!({"namespaceSelector": {"matchLabels": {names::METRICS: "true"}}})
 }
 
-/// The volume of a model and its mount.
+/// The volume of a model and its mount. For a model of the hub it holds the link to the files in a cache.
 pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)> {
-    let volume = match (&source.image, &source.persistent_volume_claim) {
-        (Some(image), _) => image_volume("model", &image.reference, settings),
-        (None, Some(claim)) => claim_volume("model", &claim.claim_name, true),
-        (None, None) => return None,
+    let volume = match (&source.image, &source.persistent_volume_claim, &source.hub) {
+        (Some(image), ..) => image_volume("model", &image.reference, settings),
+        (None, Some(claim), _) => claim_volume("model", &claim.claim_name, true),
+        (None, None, Some(_)) => scratch_volume("model"),
+        (None, None, None) => return None,
     };
     Some((volume, mount("model", ModelSource::MOUNT, true)))
 }

@@ -138,13 +138,19 @@ impl Default for Patience {
     }
 }
 
+/// Refuses what this version does not execute. To be called before anything is downloaded.
+pub fn executable(config: &RunConfig) -> Result<(), TerminalFault> {
+    match support::unsupported(&config.spec).as_slice() {
+        [] => Ok(()),
+        unsupported => Err(TerminalFault::new(support::REASON, support::in_words(unsupported))),
+    }
+}
+
 impl Settings {
+    /// Reads the model's configuration too: a model of the hub has to be there.
     pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
         let spec = &config.spec;
-        let unsupported = support::unsupported(spec);
-        if !unsupported.is_empty() {
-            return Err(TerminalFault::new(support::REASON, support::in_words(&unsupported)));
-        }
+        executable(config)?;
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, TerminalFault>(Training {

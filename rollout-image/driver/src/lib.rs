@@ -5,13 +5,14 @@
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and [`outcome`] and has its [`reward`]; [`rollout`] runs many of
 //! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
 //! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
-//! [`live`] takes over what changes in the run while it runs. [`serve`] shows the cluster weights, progress and
-//! numbers; [`records_server`] shows people the records. Retries take their budget and pauses from
-//! [`retry`]; [`places`] bounds how many episodes run at one time.
+//! [`live`] takes over what changes in the run while it runs. [`downloads`] bring rows and the [`model`] from the hub.
+//! [`serve`] shows the cluster weights, progress and numbers; [`records_server`] shows people the records. Retries take
+//! their budget and pauses from [`retry`]; [`places`] bounds how many episodes run at one time.
 
 pub mod agent;
 pub mod batches;
 pub mod config;
+pub mod downloads;
 pub mod engine;
 pub mod episode;
 pub mod experts;
@@ -21,6 +22,7 @@ pub mod grader_worker;
 pub mod iterate;
 pub mod live;
 pub mod metrics;
+pub mod model;
 pub mod outcome;
 pub mod patch;
 pub mod places;

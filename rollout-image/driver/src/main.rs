@@ -8,17 +8,19 @@ use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
 use grpo_crds::progress::{Fault as ShownFault, Stage};
-use grpo_driver::config::Settings;
+use grpo_driver::config::{self, Settings};
+use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
-use grpo_driver::{live, records_server, serve, start};
+use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
-use grpo_records::Event;
+use grpo_records::{Event, RunStore};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
@@ -155,9 +157,8 @@ async fn drive(arguments: &Arguments) -> ExitCode {
 }
 
 async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Result<(), DriverError> {
-    let mut settings = Settings::of(config)?;
-    settings.store.0.clone_from(&arguments.store_mount);
-    let store = start::store(&settings)?;
+    config::executable(config)?;
+    let store = RunStore::open(&arguments.store_mount, &config.store_path)?;
     let metrics = Arc::new(Metrics::default());
     let (guard, keys) = (arguments.auth)
         .guard(Service::Driver, serve::callers(config))
@@ -167,14 +168,25 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         .await
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
     records_server::open_beside(&store, arguments.listen_records).await;
-    let router = guard.before(serve::router(&store, board.clone(), metrics.clone()));
+    let (model_told, model) = watch::channel(None);
+    let router = guard.before(serve::router(&store, board.clone(), metrics.clone(), model));
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let hub = HubSettings::from_env();
+    let downloads = Downloads {
+        settings: hub.clone(),
+        store: &store,
+        cache: (config.model_download.as_ref()).map_or_else(PathBuf::new, |model| PathBuf::from(&model.cache)),
+        board,
+    };
+    model::bring(config, &downloads, &model_told).await?;
+    let mut settings = Settings::of(config)?;
+    settings.store.0.clone_from(&arguments.store_mount);
     let process = start::Process {
         attempt: arguments.attempt,
         grader_worker: arguments.grader_worker.clone(),
         grader_site: arguments.grader_site.clone(),
         tokens: arguments.tokens.clone(),
-        hub: HubSettings::from_env(),
+        hub,
         changes: live::Source::File {
             path: arguments.config.clone(),
             started_with: Box::new(config.clone()),

@@ -1,17 +1,21 @@
-//! What others may ask the driver for: the files of published weights, with ranges, and how it is.
+//! What others may ask the driver for: the files of published weights, with ranges, which commit of a model the run
+//! takes, and how it is.
 
 use crate::metrics::Metrics;
 use crate::progress::Board;
 use axum::Router;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use grpo_auth::AllowedAccount;
-use grpo_contracts::RunConfig;
 use grpo_contracts::access::account;
+use grpo_contracts::{ModelDownload, RunConfig};
 use grpo_crds::inference_pool::ExternalWeights;
+use grpo_hub::Pin;
 use grpo_records::RunStore;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 mod weights;
 
@@ -19,9 +23,11 @@ mod weights;
 struct Shown {
     board: Board,
     metrics: Arc<Metrics>,
+    model: watch::Receiver<Option<Pin>>,
 }
 
-/// The accounts that may pull the run's weights: those of its engines. Agents behind a proxy pool of the run's are of
+/// The accounts that may pull the run's weights: those of its engines, and its trainer's where a model is downloaded.
+/// Agents behind a proxy pool of the run's are of
 /// pools that the run does not name.
 pub fn callers(config: &RunConfig) -> Vec<AllowedAccount> {
     let inference = &config.spec.inference;
@@ -29,13 +35,14 @@ pub fn callers(config: &RunConfig) -> Vec<AllowedAccount> {
     let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
     let passes_on = external.is_some_and(|engine| engine.weights == ExternalWeights::Agent);
     let others = passes_on.then(|| account::engines("*"));
-    let names = [account::engines(pool)].into_iter().chain(others);
+    let trainer = config.model_download.as_ref().map(|_| account::trainer(&config.name));
+    let names = [account::engines(pool)].into_iter().chain(others).chain(trainer);
     let allowed = names.map(|name| format!("{}/{name}", config.namespace).parse());
     allowed.filter_map(Result::ok).collect()
 }
 
-/// `/healthz`, `/metrics`, `/v1/progress`, `/weights/<version>/<file>`.
-pub fn router(store: &RunStore, board: Board, metrics: Arc<Metrics>) -> Router {
+/// `/healthz`, `/metrics`, `/v1/progress`, `/v1/model`, `/weights/<version>/<file>`.
+pub fn router(store: &RunStore, board: Board, metrics: Arc<Metrics>, model: watch::Receiver<Option<Pin>>) -> Router {
     let weights = Router::new()
         .route("/{version}/{file}", get(weights::file))
         .with_state(store.clone());
@@ -43,8 +50,9 @@ pub fn router(store: &RunStore, board: Board, metrics: Arc<Metrics>) -> Router {
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(numbers))
         .route("/v1/progress", get(progress))
+        .route(ModelDownload::PIN_ROUTE, get(pinned))
         .nest_service("/weights", weights)
-        .with_state(Shown { board, metrics })
+        .with_state(Shown { board, metrics, model })
 }
 
 async fn numbers(State(shown): State<Shown>) -> Response {
@@ -57,6 +65,14 @@ async fn numbers(State(shown): State<Shown>) -> Response {
 
 async fn progress(State(shown): State<Shown>) -> Response {
     Json(shown.board.now()).into_response()
+}
+
+/// Which files of the model the run takes. 503 until that is known.
+async fn pinned(State(shown): State<Shown>) -> Response {
+    match &*shown.model.borrow() {
+        Some(pin) => Json(pin).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the model is not pinned yet").into_response(),
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! what runs in the background.
 
 use crate::config::Settings;
+use crate::downloads::{self, Downloads};
 use crate::engine::Engines;
 use crate::episode::Episodes;
 use crate::fault::{DriverError, TerminalFault};
@@ -18,7 +19,6 @@ use crate::retry::Budget;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
-use crate::tasks::source::{self, Downloads};
 use crate::tasks::{self, Task};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
@@ -65,7 +65,7 @@ pub async fn run(
     let downloads = Downloads {
         settings: process.hub.clone(),
         store: &store,
-        cache: source::cache(&settings.store),
+        cache: downloads::cache(&settings.store),
         board: &board,
     };
     let train_tasks = match &settings.train {

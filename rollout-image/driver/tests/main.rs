@@ -8,6 +8,7 @@ mod changes;
 mod datasets;
 mod faults;
 mod grading;
+mod model;
 mod process;
 mod restarts;
 mod runs;

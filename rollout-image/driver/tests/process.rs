@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-fn config(world: &World, iterations: u32) -> PathBuf {
+pub fn config(world: &World, iterations: u32) -> PathBuf {
     config_of(world, iterations, &world::model())
 }
 

@@ -110,7 +110,8 @@ fn trainer_account(owner: &Owner) -> DesiredObject {
     )
 }
 
-/// The driver is reached by the engines of its run, which pull weights. Behind a proxy pool these are of another pool.
+/// The driver is reached by the engines of its run, which pull weights, and by the run's trainer where the driver says
+/// which commit of a model it takes. Behind a proxy pool the engines are of another pool.
 fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     let inference = &run.spec.inference;
     let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
@@ -119,6 +120,12 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
         let pool = inference.pool_ref.as_ref().map_or(&owner.name, |pool| &pool.name);
         engines[names::INFERENCE_POOL] = json!(pool);
     }
+    let mut from = vec![json!({"podSelector": {"matchLabels": engines}})];
+    if run.spec.model.hub.is_some() {
+        let trainer = json!({names::RUN: owner.name, names::ROLE: role::TRAINER});
+        from.push(json!({"podSelector": {"matchLabels": trainer}}));
+    }
+    from.push(from_metrics());
     owner.object::<NetworkPolicy>(
         names::driver(&owner.name),
         &of_role(owner, role::DRIVER),
@@ -126,7 +133,7 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
             "podSelector": {"matchLabels": {names::RUN: owner.name, names::ROLE: role::DRIVER}},
             "policyTypes": ["Ingress"],
             "ingress": [{
-                "from": [{"podSelector": {"matchLabels": engines}}, from_metrics()],
+                "from": from,
                 "ports": [{"protocol": "TCP", "port": RunConfig::DRIVER_PORT}],
             }],
         }}),

@@ -3,8 +3,11 @@
 //! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
-use grpo_contracts::{DatasetMount, InstanceIdsMount, RunConfig, access::Service, names::store_claim_of};
-use grpo_crds::{AttemptStatus, common::EnvVariable, grpo_run::Trainer};
+use grpo_contracts::run_config::pool_cache;
+use grpo_contracts::{
+    DatasetMount, InstanceIdsMount, ModelDownload, RunConfig, access::Service, names::store_claim_of,
+};
+use grpo_crds::{AttemptStatus, grpo_run::Trainer, sources::ModelSource};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -15,6 +18,7 @@ use super::{
 use crate::{
     desired_object::{DesiredObject, Owner},
     digest::digest,
+    model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume, endpoint},
     names::{self, account, labels, role},
     pod_parts::{
         api_server_access, claim_volume, config_map_volume, container_security, environment, image_volume, lay_over,
@@ -32,9 +36,6 @@ const START_PERIOD: u64 = 2;
 /// operator.
 const START_MARGIN: u64 = 600;
 
-/// The variable of the hub's own tools.
-const HUB_ENDPOINT: &str = "HF_ENDPOINT";
-
 /// Services that the driver has a token for.
 const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, Service::EngineAgent];
 
@@ -42,7 +43,7 @@ const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, 
 pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> DesiredObject {
     let config = RunConfig::of(&seen.run);
     let options = seen.run.spec.driver.clone().unwrap_or_default();
-    let (mut volumes, mut mounts) = common_volumes(seen, settings);
+    let (mut volumes, mut mounts) = common_volumes(seen, settings, role::DRIVER);
     for (n, dataset) in config.datasets.iter().enumerate() {
         let name = format!("dataset-{n}");
         let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
@@ -60,6 +61,11 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(config_map_volume(&name, &list.config_map_ref, InstanceIdsMount::FILE));
         mounts.push(mount(&name, &list.path, true));
     }
+    // The driver downloads a model of the hub itself, and says how far it is.
+    if let Some((volume, at)) = seen.run.spec.model.hub.as_ref().and_then(model_download::token) {
+        volumes.push(volume);
+        mounts.push(at);
+    }
     let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
     volumes.push(volume);
     mounts.push(at);
@@ -71,7 +77,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         "image": settings.driver_image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["--config", RunConfig::PATH],
-        "env": environment(settings, attempt, &hub(settings, &options.env), &options.env),
+        "env": environment(settings, attempt, &endpoint(settings, &options.env), &options.env),
         "ports": [{"name": "http", "containerPort": RunConfig::DRIVER_PORT, "protocol": "TCP"}],
         "resources": resources(options.resources.as_ref(), 0),
         "securityContext": container_security(),
@@ -92,7 +98,7 @@ pub fn trainer(
     node: u32,
 ) -> DesiredObject {
     let attempt = attempts.current;
-    let (mut volumes, mut mounts) = common_volumes(seen, settings);
+    let (mut volumes, mut mounts) = common_volumes(seen, settings, role::TRAINER);
     if trainer.gpus_per_node > 0 {
         volumes.push(json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}));
         mounts.push(mount("shm", "/dev/shm", false));
@@ -102,7 +108,16 @@ pub fn trainer(
     let (volume, at) = api_server_access();
     volumes.push(volume);
     mounts.push(at);
+    let config = RunConfig::of(&seen.run);
+    let fetch = fetch_model(seen, &config, trainer);
+    if let Some(fetch) = &fetch {
+        volumes.push(tokens(&[Service::Driver]).0);
+        volumes.extend(model_download::token(fetch.hub).map(|(volume, _)| volume));
+    }
     let mut spec = group_pod_spec(seen, volumes);
+    if let Some(fetch) = &fetch {
+        spec["initContainers"] = json!([fetch.container(settings, attempt)]);
+    }
     spec["serviceAccountName"] = json!(account::trainer(&seen.owner.name));
     spec["automountServiceAccountToken"] = json!(false);
     spec["hostname"] = json!(names::group_pod(&seen.owner.name, role::TRAINER, attempt, node));
@@ -138,13 +153,6 @@ pub fn trainer(
     lay_over(&mut pod.object, trainer.pod_template.as_ref());
     avoid_nodes(&mut pod.object["spec"], &attempts.avoid_nodes);
     pod
-}
-
-/// The hub of the cluster, unless the run names another.
-fn hub(settings: &Settings, given: &[EnvVariable]) -> Vec<(&'static str, String)> {
-    let named = given.iter().any(|variable| variable.name == HUB_ENDPOINT);
-    let endpoint = settings.hub_endpoint.iter().filter(|_| !named);
-    endpoint.map(|endpoint| (HUB_ENDPOINT, endpoint.clone())).collect()
 }
 
 /// The environment torchrun would give the first rank of a pod.
@@ -201,7 +209,7 @@ fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
 }
 
 /// Volumes of driver and trainer: configuration, store, model, and somewhere to write.
-fn common_volumes(seen: &RunObservation, settings: &Settings) -> (Vec<Value>, Vec<Value>) {
+fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<Value>, Vec<Value>) {
     let mut volumes = vec![
         json!({"name": "config", "configMap": {"name": names::config(&seen.owner.name)}}),
         store_volume(seen),
@@ -212,11 +220,39 @@ fn common_volumes(seen: &RunObservation, settings: &Settings) -> (Vec<Value>, Ve
         mount("store", RunConfig::STORE_MOUNT, false),
         mount("tmp", "/tmp", false),
     ];
-    if let Some((volume, at)) = model(&seen.run.spec.model.source(), settings) {
+    let spec = &seen.run.spec;
+    if let Some((volume, mut at)) = model(&spec.model.source(), settings) {
+        if spec.model.hub.is_some() && of == role::DRIVER {
+            at = mount("model", ModelSource::MOUNT, false);
+        }
         volumes.push(volume);
         mounts.push(at);
     }
+    if spec.model.hub.is_some()
+        && let Some(cache) = pool_cache(spec)
+    {
+        volumes.push(cache_volume(Some(cache)));
+        mounts.push(mount(CACHE_VOLUME, ModelDownload::CACHE_MOUNT, of != role::DRIVER));
+    }
     (volumes, mounts)
+}
+
+/// How a trainer's pod gets a model of the hub.
+fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a Trainer) -> Option<Fetch<'a>> {
+    let download = config.model_download.as_ref()?;
+    Some(Fetch {
+        hub: &download.hub,
+        cache: download.cache.clone(),
+        cache_mount: match pool_cache(&seen.run.spec) {
+            Some(_) => mount(CACHE_VOLUME, ModelDownload::CACHE_MOUNT, false),
+            None => mount("store", RunConfig::STORE_MOUNT, false),
+        },
+        pin: Pin::Driver {
+            run: seen.owner.name.clone(),
+            namespace: seen.owner.namespace.clone(),
+        },
+        env: &trainer.env,
+    })
 }
 
 /// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to

@@ -1,6 +1,7 @@
 //! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod that mounts a missing one would
 //! wait on its node, with the capacity of the whole run.
 
+use grpo_crds::common::SecretKeyRef;
 use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, Select};
 
 /// An object that the spec names.
@@ -24,6 +25,8 @@ pub enum ReferenceKind {
 /// All of a run, in the order of the spec.
 pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
     let mut found = Vec::new();
+    let token = spec.model.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
+    found.extend(token.map(|token| secret(token, "model.hub.tokenSecretRef".to_owned())));
     if let Some(set) = &spec.tasks.train {
         of_rows("tasks.train", &set.dataset, &set.select, &mut found);
     }
@@ -40,12 +43,7 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
 
 fn of_rows(path: &str, dataset: &Dataset, select: &Select, found: &mut Vec<Reference>) {
     let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
-    found.extend(token.map(|token| Reference {
-        kind: ReferenceKind::Secret,
-        name: token.name.clone(),
-        key: token.key.clone(),
-        path: format!("{path}.dataset.hub.tokenSecretRef"),
-    }));
+    found.extend(token.map(|token| secret(token, format!("{path}.dataset.hub.tokenSecretRef"))));
     for (field, ids) in [("instanceIds", &select.instance_ids), ("exclude", &select.exclude)] {
         let list = ids.as_ref().and_then(|ids| ids.config_map_ref.as_ref());
         found.extend(list.map(|list| Reference {
@@ -54,6 +52,15 @@ fn of_rows(path: &str, dataset: &Dataset, select: &Select, found: &mut Vec<Refer
             key: list.key.clone(),
             path: format!("{path}.select.{field}.configMapRef"),
         }));
+    }
+}
+
+fn secret(named: &SecretKeyRef, path: String) -> Reference {
+    Reference {
+        kind: ReferenceKind::Secret,
+        name: named.name.clone(),
+        key: named.key.clone(),
+        path,
     }
 }
 

@@ -4,7 +4,7 @@
 //! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the
 //! spec.
 
-use grpo_crds::{InferencePoolSpec, common::SecretKeyRef, inference_pool::LoraLimits, sources::ModelSource};
+use grpo_crds::{InferencePoolSpec, inference_pool::LoraLimits};
 
 /// The engine listens here, on loopback: the agent beside it is the only door.
 pub const ENGINE_PORT: u16 = 8001;
@@ -16,58 +16,23 @@ pub const RENDEZVOUS_PORT: u16 = 29500;
 /// knows which.
 pub const SERVED_NAME: &str = "policy";
 
-/// Where an engine finds the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelAt {
-    /// A folder, or the name of a repository that the engine downloads itself.
-    pub argument: String,
-    /// Of the repository.
-    pub revision: Option<String>,
-    /// With which the repository is read.
-    pub token: Option<SecretKeyRef>,
-    /// The files are mounted: nothing is downloaded, and nobody outside is asked.
-    pub mounted: bool,
-}
-
-impl ModelAt {
-    /// Where a source is once it is mounted, or how the engine downloads it.
-    pub fn of(source: &ModelSource) -> Self {
-        match &source.hub {
-            Some(hub) => Self {
-                argument: hub.repo.clone(),
-                revision: hub.revision.clone(),
-                token: hub.token_secret_ref.clone(),
-                mounted: false,
-            },
-            None => Self {
-                argument: source.directory(),
-                revision: None,
-                token: None,
-                mounted: true,
-            },
-        }
-    }
-}
-
 /// Why the engine cannot get at the model, if it cannot.
 pub fn model_refusal(spec: &InferencePoolSpec) -> Option<String> {
     let engine = spec.engine.name();
-    match (&spec.model.hub, &spec.model.object_store) {
-        (_, Some(_)) if spec.engine.external.is_none() => Some(format!(
+    let reads = spec.model.object_store.is_none() || spec.engine.external.is_some();
+    (!reads).then(|| {
+        format!(
             "spec.model.objectStore: engine.{engine} cannot read an object store; bring the files to a volume or into an image, and use \
              model.persistentVolumeClaim or model.image"
-        )),
-        (Some(_), _) if spec.engine.embedded.is_some() => Some(
-            "spec.model.hub: engine.embedded downloads nothing; use model.image or model.persistentVolumeClaim, or vllm or sglang".to_owned(),
-        ),
-        _ => None,
-    }
+        )
+    })
 }
 
 /// What a command line is made from besides the engine's own settings.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
-    pub model: ModelAt,
+    /// The folder with the model's files.
+    pub model: String,
     pub lora: Option<&'a LoraLimits>,
     /// The engine reports the experts of tokens.
     pub routed_experts: bool,
@@ -81,7 +46,7 @@ pub struct Launch<'a> {
 impl<'a> Launch<'a> {
     pub fn of(spec: &'a InferencePoolSpec, node: u32, leader: String) -> Self {
         Self {
-            model: ModelAt::of(&spec.model),
+            model: spec.model.directory(),
             lora: spec.lora.as_ref(),
             routed_experts: spec.routed_experts == Some(true),
             node,

@@ -6,12 +6,15 @@
 //! | vllm, sglang | `nodes` | engine; the agent as a sidecar that ends after it |
 //! | external | 1 | agent |
 //!
+//! A model of the hub is brought by an init container before all of them ([`crate::model_download`]).
+//!
 //! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An
 //! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
 //! the replica is made again.
 
-use grpo_contracts::{RunConfig, access::Service};
+use grpo_contracts::{ModelDownload, RunConfig, access::Service};
 use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
+use grpo_crds::sources::joined;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -25,18 +28,19 @@ use crate::{
     admission::Gate,
     desired_object::DesiredObject,
     digest::digest,
+    model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume},
     names::{self, PodKey, account},
     pod_parts::{
-        allow, api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
-        resources, scratch_volume, tokens,
+        allow, api_server_access, container_security, environment, lay_over, model, mount, pod_security, resources,
+        scratch_volume, tokens,
     },
     settings::Settings,
 };
 
 /// Where the agent pulls versions to, and the engine reads them.
 const CACHE: &str = "/cache";
-/// Where engines keep what they download and compile.
-const MODEL_CACHE: &str = "/model-cache";
+/// Where engines keep what is downloaded for them and what they compile.
+const MODEL_CACHE: &str = ModelDownload::CACHE_MOUNT;
 /// What an engine may take to end once it has nothing to do any more.
 const ENDING_SECONDS: u64 = 30;
 /// The agent's variable for [`drain_key`].
@@ -108,11 +112,26 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> Des
             }
         }
     }
-    if key.rank == 0 {
-        let (tokens, access) = agent_access();
-        if let Some(volumes) = spec["volumes"].as_array_mut() {
+    let fetch = fetch_model(seen);
+    let token = fetch.as_ref().and_then(|fetch| model_download::token(fetch.hub));
+    let (tokens, access) = agent_access();
+    if let Some(volumes) = spec["volumes"].as_array_mut() {
+        volumes.extend(token.map(|(volume, _)| volume));
+        if key.rank == 0 {
             volumes.extend([tokens.0, access.0]);
+        } else if fetch.is_some() {
+            volumes.push(tokens.0);
         }
+    }
+    if let Some(fetch) = fetch {
+        let mut first = vec![fetch.container(settings, attempt)];
+        first.extend(
+            spec["initContainers"]
+                .as_array_mut()
+                .into_iter()
+                .flat_map(std::mem::take),
+        );
+        spec["initContainers"] = json!(first);
     }
     let mut labels = pool_labels(seen);
     for (label, number) in [
@@ -128,6 +147,28 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> Des
         gate.put_on(&mut pod.object);
     }
     pod
+}
+
+/// How a pod gets a model of the hub. An external engine has its own.
+fn fetch_model(seen: &InferencePoolObservation) -> Option<Fetch<'_>> {
+    let spec = &seen.pool.spec;
+    let hub = spec.model.hub.as_ref().filter(|_| spec.engine.external.is_none())?;
+    let (owner, cache) = (&seen.owner, MODEL_CACHE);
+    Some(Fetch {
+        hub,
+        cache: joined(cache, Some(ModelDownload::HUB_FOLDER)),
+        cache_mount: mount(CACHE_VOLUME, cache, false),
+        pin: match &seen.run {
+            Some(run) => Pin::Driver {
+                run: run.clone(),
+                namespace: owner.namespace.clone(),
+            },
+            None => Pin::Cache {
+                name: owner.uid.clone(),
+            },
+        },
+        env: &spec.env,
+    })
 }
 
 /// Draining, then ending.
@@ -261,6 +302,10 @@ fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt
         volumes.push(volume);
         mounts.push(at);
     }
+    if spec.model.hub.is_some() {
+        volumes.push(cache_volume(spec.model_cache.as_ref()));
+        mounts.push(mount(CACHE_VOLUME, MODEL_CACHE, true));
+    }
     let container = json!({
         "name": "engine",
         "image": settings.engine_image,
@@ -288,30 +333,27 @@ fn served_engine(
         scratch_volume("cache"),
         scratch_volume("tmp"),
         json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory}}),
-        model_cache(seen),
+        cache_volume(spec.model_cache.as_ref()),
     ];
     let mut mounts = vec![
         mount("cache", CACHE, true),
         mount("tmp", "/tmp", false),
         mount("shm", "/dev/shm", false),
-        mount("model-cache", MODEL_CACHE, false),
+        mount(CACHE_VOLUME, MODEL_CACHE, false),
     ];
     if let Some((volume, at)) = model(&spec.model, settings) {
         volumes.push(volume);
         mounts.push(at);
     }
     let (image, command, args, mut own) = command_line(seen, settings, launch);
-    own.extend(shared_environment(launch));
-    let token = launch.model.token.as_ref().map(
-        |token| json!({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}}),
-    );
+    own.extend(shared_environment());
     let mut container = json!({
         "name": "engine",
         "image": image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": command,
         "args": args,
-        "env": with_secrets(environment(settings, attempt, &own, &spec.env), token.into_iter().collect()),
+        "env": environment(settings, attempt, &own, &spec.env),
         "resources": resources(spec.resources.as_ref(), spec.engine.gpus_per_node()),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -384,31 +426,16 @@ fn command_line(seen: &InferencePoolObservation, settings: &Settings, launch: &L
 }
 
 /// What Python engines need to run as a user their image does not know, on a file system they cannot write.
-fn shared_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
-    let mut environment = vec![
+fn shared_environment() -> Vec<(&'static str, String)> {
+    vec![
         ("USER", "grpo".to_owned()),
         ("HF_HOME", format!("{MODEL_CACHE}/huggingface")),
         ("TORCHINDUCTOR_CACHE_DIR", format!("{MODEL_CACHE}/torchinductor")),
         ("TRITON_CACHE_DIR", format!("{MODEL_CACHE}/triton")),
         ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
-    ];
-    if launch.model.mounted {
-        environment.push(("HF_HUB_OFFLINE", "1".to_owned()));
-    }
-    environment
-}
-
-fn model_cache(seen: &InferencePoolObservation) -> Value {
-    let name = "model-cache";
-    match &seen.pool.spec.model_cache {
-        Some(cache) => match (&cache.claim_name, &cache.host_path, &cache.size_limit) {
-            (Some(claim), ..) => claim_volume(name, claim, false),
-            (None, Some(path), _) => json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}),
-            (None, None, Some(size)) => json!({"name": name, "emptyDir": {"sizeLimit": size.0}}),
-            (None, None, None) => scratch_volume(name),
-        },
-        None => scratch_volume(name),
-    }
+        // The model is there: no server is asked for it.
+        ("HF_HUB_OFFLINE", "1".to_owned()),
+    ]
 }
 
 /// An environment with values that come from Secrets, which win.

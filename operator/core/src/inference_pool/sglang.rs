@@ -36,8 +36,7 @@ pub const COMMAND: [&str; 3] = ["python3", "-m", "sglang.launch_server"];
 pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
     let mut arguments = Arguments::default();
     arguments
-        .set("--model-path", &launch.model.argument)
-        .maybe("--revision", launch.model.revision.as_deref())
+        .set("--model-path", &launch.model)
         .set("--served-model-name", SERVED_NAME)
         .set("--host", "127.0.0.1")
         .set("--port", ENGINE_PORT)

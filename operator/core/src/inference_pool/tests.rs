@@ -291,26 +291,49 @@ fn a_flag_that_the_operator_sets_itself_leaves_everything_as_it_is_and_is_named(
 
 #[test]
 fn a_model_that_the_engine_cannot_get_at_is_named_with_what_to_do() {
-    for (engine, model, words) in [
-        (
-            "{embedded: {}}",
-            "{hub: {repo: a/b}}",
-            "engine.embedded downloads nothing",
-        ),
-        (
-            "{vllm: {}}",
-            "{objectStore: {url: 's3://a/b'}}",
-            "model.persistentVolumeClaim",
-        ),
-    ] {
+    for engine in ["{embedded: {}}", "{vllm: {}}"] {
         let pool = seeing(&format!(
-            "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, spec: {{model: {model}, engine: {engine}}}}}"
+            "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, \
+             spec: {{model: {{objectStore: {{url: 's3://a/b'}}}}, engine: {engine}}}}}"
         ));
         let decision = decided(&pool);
         assert!(decision.create.is_empty());
         let (status, message) = condition(&decision, "Accepted");
-        assert!(status == "False" && message.contains(words), "{message}");
+        assert!(
+            status == "False" && message.contains("model.persistentVolumeClaim"),
+            "{message}"
+        );
     }
+}
+
+/// The init container that brings the model, of each pod.
+fn fetches(seen: &InferencePoolObservation) -> Vec<String> {
+    let pods = decided(seen).create.into_iter().map(|(pod, _)| pod.object);
+    let first = pods.map(|pod| pod["spec"]["initContainers"][0].clone());
+    first
+        .inspect(|first| assert_eq!(first["name"], "model"))
+        .map(|first| first["args"].to_string())
+        .collect()
+}
+
+#[test]
+fn replicas_take_the_commit_that_the_driver_of_their_run_says_or_the_one_of_their_cache() {
+    let model = "spec: {model: {hub: {repo: a/b}}, engine: {vllm: {tensorParallel: 16, nodes: 2}}}";
+    let mut pool = seeing(&format!(
+        "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, {model}}}"
+    ));
+    pool.run = None;
+    let alone = fetches(&pool);
+    assert_eq!(alone.len(), 2, "the pods of a replica read the model each");
+    let name = format!(r#""--pin-name","{}""#, pool.owner.uid);
+    assert!(alone.iter().all(|args| args.contains(&name)), "{alone:?}");
+    pool.run = Some("demo".into());
+    let of_run = fetches(&pool);
+    let url = format!(
+        r#""--pin-url","http://demo-driver.{}.svc:8070/v1/model""#,
+        pool.owner.namespace
+    );
+    assert!(of_run.iter().all(|args| args.contains(&url)), "{of_run:?}");
 }
 
 #[test]

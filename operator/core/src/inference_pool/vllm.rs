@@ -2,7 +2,7 @@
 //!
 //! | flag | why |
 //! |---|---|
-//! | (the model) | a mounted folder, or a repository that vLLM downloads into the model cache |
+//! | (the model) | a folder: mounted, or downloaded before the engine starts |
 //! | `--served-model-name policy` | requests do not depend on where the model came from |
 //! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door, above all to the routes of the dev mode |
 //! | `--tensor-parallel-size`, `--pipeline-parallel-size`, `--data-parallel-size` | the pool's parallelism; the pod asks for as many GPUs |
@@ -45,9 +45,8 @@ pub const COMMAND: [&str; 2] = ["vllm", "serve"];
 
 /// What comes after [`COMMAND`].
 pub fn arguments(engine: &VllmEngine, launch: &Launch<'_>) -> Vec<String> {
-    let mut arguments = Arguments::of([launch.model.argument.clone()]);
+    let mut arguments = Arguments::of([launch.model.clone()]);
     arguments
-        .maybe("--revision", launch.model.revision.as_deref())
         .set("--served-model-name", SERVED_NAME)
         .set("--host", "127.0.0.1")
         .set("--port", ENGINE_PORT)

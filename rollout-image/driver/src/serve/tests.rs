@@ -11,7 +11,8 @@ async fn served() -> (tempfile::TempDir, String) {
     store.create_bytes("journal/0000000001.json", "{}").await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let router = router(&store, Board::new("uid-1", 3), Arc::new(Metrics::default()));
+    let (board, metrics) = (Board::new("uid-1", 3), Arc::new(Metrics::default()));
+    let router = router(&store, board, metrics, watch::channel(None).1);
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
     (mount, url)
 }

@@ -114,3 +114,71 @@ fn with_a_queue_no_pod_is_made_while_a_reference_is_missing() {
     let decision = decided(&run);
     assert!(decision.create.is_empty(), "{:?}", names(&decision.objects));
 }
+
+/// The demo with a gated model of the hub.
+fn with_model(mut run: GrpoRun) -> GrpoRun {
+    let hub = json!({"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "token"}});
+    run.spec.model = serde_json::from_value(json!({"hub": hub})).unwrap();
+    run
+}
+
+#[test]
+fn trainer_and_engines_take_the_model_that_the_driver_says_and_only_what_downloads_sees_the_token() {
+    let run = seen(with_model(new_demo().run));
+    let decision = super::decide(&run, &Settings::for_tests());
+    let pods: Vec<_> = decision.create.iter().map(|(_, pod, _)| pod).collect();
+    for pod in &pods {
+        let spec = &pod.object["spec"];
+        let (main, first) = (&spec["containers"][0], &spec["initContainers"][0]);
+        let driver = pod.name.contains("-driver-");
+        let token = "/model-token";
+        assert_eq!(main.to_string().contains(token), driver, "{}", pod.name);
+        assert_eq!(first["name"] == "model", !driver, "{}", pod.name);
+        if !driver {
+            let args = first["args"].to_string();
+            for words in ["demo-driver.team.svc:8070/v1/model", "/store/team/demo/hub", token] {
+                assert!(args.contains(words), "{args}");
+            }
+        }
+    }
+    assert_eq!(pods.len(), 3, "a driver and two of the trainer");
+    let policies = decision
+        .objects
+        .iter()
+        .filter(|object| object.object["kind"] == "NetworkPolicy");
+    let mut policies = policies.filter(|policy| policy.name.ends_with("-driver"));
+    let policy = policies.next().unwrap().object.to_string();
+    assert!(policy.contains(r#""grpo.dev/role":"trainer""#), "{policy}");
+}
+
+#[test]
+fn driver_and_trainer_share_the_cache_of_the_runs_pool() {
+    let mut run = with_model(new_demo().run);
+    let pool = run.spec.inference.pool.as_mut().unwrap();
+    pool.model_cache = serde_json::from_value(json!({"claimName": "models"})).unwrap();
+    let decision = super::decide(&seen(run), &Settings::for_tests());
+    for (_, pod, _) in &decision.create {
+        let spec = &pod.object["spec"];
+        let claims = spec["volumes"].as_array().unwrap().iter();
+        let claims = claims.filter(|volume| volume["persistentVolumeClaim"]["claimName"] == "models");
+        assert_eq!(claims.count(), 1, "{}", pod.name);
+        let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+        let cache = mounts
+            .iter()
+            .find(|mount| mount["mountPath"] == "/model-cache")
+            .unwrap();
+        assert_eq!(
+            cache["readOnly"] == true,
+            pod.name.contains("-trainer-"),
+            "{}",
+            pod.name
+        );
+    }
+}
+
+#[test]
+fn a_missing_token_of_the_model_is_a_missing_reference() {
+    let found = references(&with_model(new_demo().run).spec);
+    let paths: Vec<_> = found.iter().map(|reference| reference.path.as_str()).collect();
+    assert_eq!(paths, ["model.hub.tokenSecretRef"]);
+}

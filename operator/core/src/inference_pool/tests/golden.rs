@@ -63,6 +63,11 @@ fn golden_embedded() {
 }
 
 #[test]
+fn golden_embedded_with_a_model_of_the_hub() {
+    golden("embedded-hub");
+}
+
+#[test]
 fn golden_vllm_on_eight_gpus() {
     golden("vllm-tp8");
 }

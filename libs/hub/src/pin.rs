@@ -1,0 +1,95 @@
+//! What a process needs to know to bring the same files as another one: a commit, and which of its files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::Hub;
+use crate::error::HubError;
+use crate::model;
+use crate::repository::{Commit, RemoteFile, Repository};
+use crate::snapshot::{self, Progress};
+use crate::transfer::in_background;
+
+/// Below a repository's folder in a cache, what processes that share the cache agreed on.
+const PINS: &str = "pins";
+
+/// Files of a commit. Written down once, and read by everyone who must hold the same files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    pub commit: Commit,
+    pub files: Vec<RemoteFile>,
+}
+
+impl Pin {
+    /// The files of a model at the commit that the revision names now.
+    pub async fn of_model(hub: &Hub, repository: &Repository, revision: Option<&str>) -> Result<Self, HubError> {
+        let commit = hub.pin(repository, revision).await?;
+        let files = model::files(repository, &hub.list(repository, &commit).await?)?;
+        Ok(Self { commit, files })
+    }
+
+    /// The files that processes of this name, which share a cache, took before; or those of a model at the commit that
+    /// the revision names now.
+    pub async fn agreed(
+        hub: &Hub,
+        repository: &Repository,
+        revision: Option<&str>,
+        cache: &Path,
+        name: &str,
+    ) -> Result<Self, HubError> {
+        let path = cache.join(repository.folder()).join(PINS).join(format!("{name}.json"));
+        if let Some(pin) = in_background(read, path.clone()).await? {
+            return Ok(pin);
+        }
+        let pin = Self::of_model(hub, repository, revision).await?;
+        in_background(write_once, (pin.clone(), path.clone())).await?;
+        // Of two processes the first one's counts.
+        Ok(in_background(read, path).await?.unwrap_or(pin))
+    }
+
+    /// The same commit without its weights: what configures and tokenizes.
+    pub fn without_weights(mut self) -> Self {
+        self.files.retain(|file| !model::is_weights(&file.path));
+        self
+    }
+
+    /// Brings the files into a cache; answers the folder that has them.
+    pub async fn fetch(
+        &self,
+        hub: &Hub,
+        repository: &Repository,
+        cache: &Path,
+        progress: &Progress,
+    ) -> Result<PathBuf, HubError> {
+        snapshot::ensure(hub, repository, &self.commit, &self.files, cache, progress).await
+    }
+}
+
+fn read(path: PathBuf) -> Result<Option<Pin>, HubError> {
+    let read = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.and_then(|bytes| serde_json::from_slice(&bytes).map_err(Into::into)),
+    };
+    read.map_err(HubError::disk("reading which files processes agreed on in", &path))
+}
+
+/// A whole file under its name, unless there is one.
+fn write_once((pin, path): (Pin, PathBuf)) -> Result<(), HubError> {
+    let own = path.with_extension(snapshot::host());
+    let write = || {
+        fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        let file = fs::File::create(&own)?;
+        serde_json::to_writer(&file, &pin)?;
+        file.sync_all()?;
+        let named = match fs::hard_link(&own, &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        };
+        fs::remove_file(&own)?;
+        named
+    };
+    write().map_err(HubError::disk("writing which files processes agree on to", &path))
+}

@@ -1,0 +1,104 @@
+//! Room in a cache: what is left over or has not been used for long goes when a download needs its place, and a
+//! download that has no room is refused before its first byte.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::statvfs::statvfs;
+
+use crate::error::HubError;
+use crate::lock::try_lock;
+
+/// A snapshot that was used within this time stays, whether or not its run still runs.
+const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What has its place below a repository's folder.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+pub(crate) const PARTS: &str = "parts";
+/// An empty file for each snapshot: its time is that of the snapshot's last use.
+const USED: &str = "used";
+
+/// Notes that a snapshot is used now. A cache that can only be read is left as it is.
+pub(crate) fn mark((repository, commit): (PathBuf, String)) -> Result<(), HubError> {
+    let folder = repository.join(USED);
+    let marked = fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join(commit)));
+    // Creating a file that is there leaves its time alone.
+    let _ = marked.and_then(|file| file.set_modified(SystemTime::now()));
+    Ok(())
+}
+
+/// The bytes that a user may still write to the file system of a folder.
+pub(crate) fn free(folder: &Path) -> io::Result<u64> {
+    let found = statvfs(folder)?;
+    #[allow(clippy::unnecessary_cast, reason = "the widths differ by platform")]
+    Ok(found.blocks_available() as u64 * found.fragment_size() as u64)
+}
+
+/// Makes room for `needed` bytes. The caller holds the lock of `repository` and is going to continue the unfinished
+/// files `wanted`.
+pub(crate) fn make(
+    cache: &Path,
+    repository: &Path,
+    wanted: &[PathBuf],
+    needed: u64,
+    free: impl Fn(&Path) -> io::Result<u64>,
+) -> Result<(), HubError> {
+    // A file system that does not say how much is free says it when it is full.
+    let lacks = || free(cache).ok().filter(|free| *free < needed);
+    if lacks().is_none() {
+        return Ok(());
+    }
+    for part in entries(&repository.join(PARTS)) {
+        if !wanted.contains(&part) {
+            let _ = fs::remove_file(part);
+        }
+    }
+    let mut unused: Vec<(SystemTime, PathBuf, PathBuf)> = entries(cache).into_iter().flat_map(unused).collect();
+    unused.sort();
+    for (_, of, snapshot) in unused {
+        if lacks().is_none() {
+            return Ok(());
+        }
+        // Its repository's download may be under way.
+        let held = of == repository || matches!(try_lock(of.join("lock")), Ok(Some(_)));
+        if held {
+            let _ = fs::remove_dir_all(&snapshot);
+        }
+    }
+    match lacks() {
+        None => Ok(()),
+        Some(free) => Err(HubError::Room {
+            cache: cache.to_owned(),
+            needed,
+            free,
+        }),
+    }
+}
+
+/// The snapshots of a repository that have not been used for long: last use, repository, folder.
+fn unused(repository: PathBuf) -> Vec<(SystemTime, PathBuf, PathBuf)> {
+    let snapshots = entries(&repository.join(SNAPSHOTS)).into_iter();
+    let used = |snapshot: &Path| {
+        fs::metadata(repository.join(USED).join(snapshot.file_name()?))
+            .ok()?
+            .modified()
+            .ok()
+    };
+    let unused = snapshots.filter_map(|snapshot| {
+        // One without a mark was begun by a process that died at once.
+        let used = used(&snapshot).unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_old = used.elapsed().is_ok_and(|ago| ago > UNUSED);
+        is_old.then(|| (used, repository.clone(), snapshot))
+    });
+    unused.collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
+    found.map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Downloads from the hub: what a run takes of a repository is pinned in its store before the first byte, so that a
+//! later driver takes the same files, also when the branch has moved or the hub is away.
+
+use crate::fault::{DriverError, TerminalFault};
+use crate::progress::{Board, Topic};
+use grpo_crds::progress::PinnedRevision;
+use grpo_hub::snapshot::Progress;
+use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_records::store::{RunStore, sha256_hex};
+use grpo_records::{StoreError, paths};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a download says how far it is.
+const SAY: Duration = Duration::from_secs(2);
+/// Most revisions that are shown.
+const REVISIONS_SHOWN: usize = 64;
+
+/// Downloads for one run.
+pub struct Downloads<'a> {
+    pub settings: HubSettings,
+    pub store: &'a RunStore,
+    /// The folder for files of the hub.
+    pub cache: PathBuf,
+    pub board: &'a Board,
+}
+
+/// What is in the store: what was asked for, and what the run takes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Pinned<T> {
+    #[serde(flatten)]
+    of: T,
+    #[serde(flatten)]
+    pin: Pin,
+}
+
+impl Downloads<'_> {
+    /// The hub, as the owner of a token in a file.
+    pub fn hub(&self, token: Option<&Path>) -> Result<Hub, DownloadError> {
+        let mut settings = self.settings.clone();
+        if let Some(file) = token {
+            let failed = |source| DownloadError::Token {
+                path: file.to_owned(),
+                source,
+            };
+            let read = std::fs::read_to_string(file).map_err(failed)?;
+            settings.token = Some(read.trim().to_owned());
+        }
+        Ok(Hub::new(&settings)?)
+    }
+
+    /// The pin that the run's first driver made of this, or the one that `pin` makes now.
+    pub async fn pinned<T: Serialize + DeserializeOwned>(
+        &self,
+        repository: &Repository,
+        path: &str,
+        of: T,
+        pin: impl Future<Output = Result<Pin, HubError>>,
+    ) -> Result<Pin, DownloadError> {
+        let pinned: Pinned<T> = match self.store.read_json(path).await {
+            Err(StoreError::Missing { .. }) => {
+                let pin = pin.await?;
+                self.store.create(path, &Pinned { of, pin }).await?;
+                // Of two drivers the first one's counts.
+                self.store.read_json(path).await?
+            }
+            pinned => pinned?,
+        };
+        let pin = pinned.pin;
+        self.board.change(|progress| {
+            let known = progress.revisions.iter().any(|known| known.repo == repository.name);
+            if !known && progress.revisions.len() < REVISIONS_SHOWN {
+                progress.revisions.push(PinnedRevision {
+                    repo: repository.name.clone(),
+                    commit: pin.commit.to_string(),
+                });
+            }
+        });
+        Ok(pin)
+    }
+
+    /// Brings the files into a cache and answers their folder; says meanwhile how far it is.
+    pub async fn bring(
+        &self,
+        hub: &Hub,
+        repository: &Repository,
+        pin: &Pin,
+        cache: &Path,
+    ) -> Result<PathBuf, DownloadError> {
+        let (progress, mut seen) = (Progress::default(), None);
+        let mut download = std::pin::pin!(pin.fetch(hub, repository, cache, &progress));
+        let folder = loop {
+            match tokio::time::timeout(SAY, &mut download).await {
+                Ok(folder) => break folder,
+                Err(_) => self.say(repository, &progress, &mut seen),
+            }
+        };
+        self.board.say(Topic::Download, None);
+        let folder = folder?;
+        tracing::info!(%repository, commit = %pin.commit, files = pin.files.len(), "the files are here");
+        Ok(folder)
+    }
+
+    /// `seen`: the time and the bytes of the first look, from which the rate is counted.
+    fn say(&self, repository: &Repository, progress: &Progress, seen: &mut Option<(Instant, u64)>) {
+        let (arrived, all) = progress.bytes();
+        let (since, first) = *seen.get_or_insert((Instant::now(), arrived));
+        let rate = arrived.saturating_sub(first) as f64 / since.elapsed().as_secs_f64().max(1.0);
+        let text = in_words(repository, arrived, all, rate);
+        self.board.say(Topic::Download, Some(text));
+    }
+}
+
+/// `Downloading model Qwen/Qwen3-8B 3.4/16.4 GB, 1.2 GB/s`
+fn in_words(repository: &Repository, arrived: u64, all: u64, rate: f64) -> String {
+    let of = |bytes: f64| if bytes >= 1e9 { (1e9, "GB") } else { (1e6, "MB") };
+    let ((scale, unit), (rate_scale, rate_unit)) = (of(all as f64), of(rate));
+    let [arrived, all] = [arrived, all].map(|bytes| format!("{:.1}", bytes as f64 / scale));
+    let rate = rate / rate_scale;
+    format!("Downloading {repository} {arrived}/{all} {unit}, {rate:.1} {rate_unit}/s")
+}
+
+/// The name of a record of this in the store.
+pub fn key(of: &impl Serialize) -> String {
+    let mut name = sha256_hex(&serde_json::to_vec(of).unwrap_or_default());
+    name.truncate(16);
+    name
+}
+
+/// The folder for files of the hub in a run's store.
+pub fn cache(store: &(PathBuf, String)) -> PathBuf {
+    let (mount, root) = store;
+    Path::new(mount).join(root).join(paths::HUB)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("reading the token {}: {source}", path.display())]
+    Token { path: PathBuf, source: std::io::Error },
+}
+
+impl DownloadError {
+    /// A hub in trouble may be well again for the next attempt; the rest is for people to mend, under this reason.
+    pub fn ends(self, reason: &'static str, repository: &Repository) -> DriverError {
+        let message = format!("downloading {repository}: {self}");
+        match self {
+            Self::Store(error) => error.into(),
+            // A proxy's page in the place of the hub's answer passes, too; and room may be made.
+            Self::Hub(error)
+                if error.is_transient()
+                    || matches!(
+                        error,
+                        HubError::Disk { .. } | HubError::Room { .. } | HubError::Malformed { .. }
+                    ) =>
+            {
+                DriverError::Other(message)
+            }
+            _ => TerminalFault::new(reason, message).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_download_says_how_far_it_is_in_units_that_people_read() {
+        let model = Repository::model("Qwen/Qwen3-8B");
+        for (arrived, all, rate, words) in [
+            (3_400_000_000, 16_400_000_000, 1.2e9, "3.4/16.4 GB, 1.2 GB/s"),
+            (34_000_000, 16_400_000_000, 9e7, "0.0/16.4 GB, 90.0 MB/s"),
+            (2_000_000, 2_500_000, 0.0, "2.0/2.5 MB, 0.0 MB/s"),
+        ] {
+            let text = in_words(&model, arrived, all, rate);
+            assert_eq!(text, format!("Downloading model Qwen/Qwen3-8B {words}"));
+        }
+    }
+}
