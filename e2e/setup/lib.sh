@@ -57,15 +57,22 @@ fresh() { [ "$(cat "$CACHE/stamps/$1" 2> /dev/null)" = "$2" ]; }
 
 stamp() { printf '%s\n' "$2" > "$CACHE/stamps/$1"; }
 
-# grader_site: the grader's Python packages, as rollout-image/grader/requirements.txt lists them.
+# grader_site: the grader's Python packages, as the lists in rollout-image/grader have them.
 grader_site() {
   local list="$REPO/rollout-image/grader/requirements.txt" site="$CACHE/grader-site" hash
+  local tables="$REPO/rollout-image/grader/requirements-tables.txt"
   mkdir -p "$site"
   [ -e "$list" ] || return 0
-  hash=$(hash_of "$list")
+  hash=$(hash_of "$list" "$tables")
   fresh grader-site "$hash" && return
   rm -rf "$site"
-  python3 -m pip install --quiet --no-deps --no-compile --python-version 3.11 --only-binary=:all: --target "$site" -r "$list" ||
-    "$CACHE/venv/bin/python" -m pip install --quiet --no-deps --no-compile --target "$site" -r "$list"
+  grader_packages "$list" "$site"
+  grader_packages "$tables" "$site/older"
   stamp grader-site "$hash"
+}
+
+# grader_packages LIST FOLDER: the packages of LIST, without their dependencies.
+grader_packages() {
+  python3 -m pip install --quiet --no-deps --no-compile --python-version 3.11 --only-binary=:all: --target "$2" -r "$1" ||
+    "$CACHE/venv/bin/python" -m pip install --quiet --no-deps --no-compile --target "$2" -r "$1"
 }

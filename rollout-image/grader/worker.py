@@ -1,6 +1,7 @@
 """Judges logs with the official swebench package: JSON lines in, JSON lines out, for as long as stdin is open.
 
 `{"id", "op": "prepare", "row"}`             -> `{"id", "ok": true, "evalScript"}`
+`{"id", "op": "complete", "format", "row"}`  -> `{"id", "ok": true, "row"}`, a row that can be graded (rows.py)
 `{"id", "op": "grade", "row", "patch", "log"}` -> `{"id", "ok": true, "resolved", "status", "failToPass", "passToPass", "infraFailure"}`
 anything that goes wrong                     -> `{"id", "ok": false, "error", "field"}`
 
@@ -54,19 +55,15 @@ def _enter_swebench() -> None:
 
 _enter_swebench()
 
+import rows  # noqa: E402
 import swebench  # noqa: E402
+from rows import RowFault  # noqa: E402
 from swebench.harness.constants import EvalType  # noqa: E402
 from swebench.harness.grading import get_eval_report  # noqa: E402
 from swebench.harness.log_parsers import PARSER_REGISTRY  # noqa: E402
 from swebench.harness.utils import make_test_spec  # noqa: E402
 
-
-class RowFault(Exception):
-    """A row that cannot be graded, and the field that is to blame."""
-
-    def __init__(self, field: str, message: str):
-        super().__init__(message)
-        self.field = field
+PARSER_REGISTRY.update(rows.PARSERS)
 
 
 def _test_spec(row: dict):
@@ -91,6 +88,12 @@ def prepare(message: dict) -> dict:
     return {"evalScript": _test_spec(message["row"]).eval_script}
 
 
+def complete(message: dict) -> dict:
+    row = rows.complete(message["format"], message["row"])
+    _test_spec(row)
+    return {"row": row}
+
+
 def grade(message: dict) -> dict:
     spec = _test_spec(message["row"])
     prediction = {"instance_id": spec.instance_id, "model_patch": message["patch"], "model_name_or_path": "policy"}
@@ -111,7 +114,7 @@ def grade(message: dict) -> dict:
 
 
 def main() -> None:
-    operations = {"prepare": prepare, "grade": grade}
+    operations = {"prepare": prepare, "complete": complete, "grade": grade}
     # Whatever a parser prints must not be taken for an answer.
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps({"ready": True, "swebench": swebench.__version__}), file=answers, flush=True)
