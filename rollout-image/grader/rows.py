@@ -1,8 +1,8 @@
 """From rows as their publishers have them to complete ones, which swebench 5 grades: a function for each format.
 
-A complete row says by itself how it is graded: `image`, `eval_script`, `log_parser`, `eval_type` and the lists of tests.
-`setup` is a script that every sandbox of the task runs before anything else, `hide` names what is then removed where the
-policy works, `activate` is the environment of its commands.
+A complete row says by itself how it is graded: `image`, `eval_script`, `log_parser`, `eval_type` and the lists of
+tests. `setup` is a script that every sandbox of the task runs before anything else, `hide` names what is then removed
+where the policy works, `activate` is the environment of its commands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the releases before swebench 5 and the package swesmith know of repositories: test commands and log parsers.
 
-swebench 5 wants them in the row. swebench 4 has the same name as swebench 5, so both lie apart: 4 and swesmith in the folder
-`older` of the grader's packages (requirements-tables.txt). They are imported once, while the modules of 5 are set aside;
-functions keep the modules that they were made with.
+swebench 5 wants them in the row. swebench 4 has the same name as swebench 5, so 4 and swesmith lie apart, in the folder
+`older` of the grader's packages (requirements-tables.txt). They are imported once, while the modules of 5 are set
+aside; functions keep the modules that they were made with.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _folder() -> str:
         if os.path.isdir(os.path.join(folder, "swebench")):
             return folder
     raise TablesMissing(
-        "swebench 4 and swesmith are not installed in the grader's folder older; install requirements-tables.txt there, "
-        "or give rows with image, eval_script and log_parser"
+        "swebench 4 and swesmith are not installed in the grader's folder older; "
+        "install requirements-tables.txt there, or give rows with image, eval_script and log_parser"
     )
 
 

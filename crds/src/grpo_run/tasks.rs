@@ -60,8 +60,8 @@ pub struct EvaluationSet {
     /// Rows, one task each.
     pub dataset: Dataset,
     /// What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E,
-    /// KodCode: as those datasets publish them; they are compiled once, and the compiled rows are kept in the store.
-    /// Auto: told from the columns.
+    /// SweSmith, SweRebench, KodCode: as those datasets publish them; they are completed when the run begins, and the
+    /// completed rows are kept in the store. Auto: told from the columns of each row.
     #[serde(default)]
     pub format: RowFormat,
     /// Which of the rows.
@@ -111,6 +111,8 @@ pub enum RowFormat {
     SweGym,
     R2E,
     KodCode,
+    SweSmith,
+    SweRebench,
 }
 
 /// A file of rows, as JSON lines or Parquet: exactly one of the fields.

@@ -145,11 +145,12 @@ impl Range {
             instances: vec![task()?["instance_id"].as_str().unwrap().to_owned()],
             ..Selection::default()
         };
-        let task = tasks::load(&selection, &[rows().join("train.jsonl")])?.remove(0);
         let worker = GraderWorker::new(
             repository().join("rollout-image/grader/worker.py"),
             cluster::cache().join("grader-site"),
         );
+        let set = tasks::load("train", &selection, &[rows().join("train.jsonl")], &worker).await?;
+        let task = set.tasks[0].clone();
         let minutes = Duration::from_secs(120);
         let grader = Grader::new(
             pool.gateway()?,

@@ -123,9 +123,8 @@ fn rows(found: &mut Found, path: &str, dataset: &Dataset, format: RowFormat) {
         &dataset.object_store,
         "put the file into an image, on a volume or on the hub",
     );
-    let read = matches!(format, RowFormat::Auto | RowFormat::Compiled | RowFormat::SweBench);
     found.unless(
-        read,
+        format != RowFormat::KodCode,
         &format!("{path}.format"),
         &format,
         "compile the rows, and use Compiled",

@@ -44,8 +44,8 @@ const CASES: [(&str, &[(&str, &str)]); 17] = [
         &[("tasks.train.format", r#""KodCode""#)],
     ),
     (
-        "{tasks: {evaluate: [{name: e, dataset: {image: {reference: i, path: p}}, format: R2E}]}}",
-        &[("tasks.evaluate[e].format", r#""R2E""#)],
+        "{tasks: {evaluate: [{name: e, dataset: {image: {reference: i, path: p}}, format: KodCode}]}}",
+        &[("tasks.evaluate[e].format", r#""KodCode""#)],
     ),
     (
         "{agent: {bash: null, tools: {}}}",

@@ -15,6 +15,8 @@ pub const STAGING: &str = ".staging";
 pub const DATASETS: &str = "datasets";
 /// Which files of a model of the hub a run reads.
 pub const MODELS: &str = "models";
+/// What was made of the rows of each set.
+pub const TASKS: &str = "tasks";
 /// Files downloaded from the hub.
 pub const HUB: &str = "hub";
 /// What TensorBoard reads, a file an attempt of the trainer.
@@ -30,6 +32,16 @@ pub fn dataset(key: &str) -> String {
 /// `key`: of the model and its revision.
 pub fn model(key: &str) -> String {
     format!("{MODELS}/{key}.json")
+}
+
+/// Which rows of a set became tasks, and which were skipped.
+pub fn task_report(set: &str) -> String {
+    format!("{TASKS}/{set}.json")
+}
+
+/// The rows that graders were given, where they are not those of the dataset.
+pub fn task_rows(set: &str) -> String {
+    format!("{TASKS}/{set}.jsonl")
 }
 
 pub fn journal_entry(sequence: u64) -> String {

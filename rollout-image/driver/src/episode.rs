@@ -20,6 +20,7 @@ use crate::grade::{Graded, Grader};
 use crate::patch;
 use crate::replicas::Gate;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
+use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use crate::trajectory::Trajectory;
@@ -136,7 +137,16 @@ impl Episodes {
         let begun = trajectory.turns.last().map(|turn| turn.lease.clone());
         let sandbox = match begun {
             Some(lease) => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
-            None => self.lease(plan, &self.lease_id(plan, dir), trajectory).await?,
+            None => {
+                let sandbox = self.lease(plan, &self.lease_id(plan, dir), trajectory).await?;
+                match self.set_up(&sandbox, &plan.task).await {
+                    Ok(()) => sandbox,
+                    Err(stop) => {
+                        sandbox.release().await;
+                        return Err(stop);
+                    }
+                }
+            }
         };
         // What was sampled by other weights belongs to another attempt.
         if resume
@@ -216,6 +226,15 @@ impl Episodes {
             .await;
         trajectory.waited_millis += millis(began.elapsed());
         Ok(leased?)
+    }
+
+    async fn set_up(&self, sandbox: &Sandbox, task: &Task) -> Result<(), Abort> {
+        let id = format!("setup-{}", self.writer.epoch);
+        let done = setup::run(sandbox, task, &id, WorksNext::Policy).await?;
+        done.map_err(|message| Abort::Void {
+            reason: VoidReason::TaskBroken,
+            message,
+        })
     }
 
     /// The commit patches are taken against, seen to exist before the policy could have touched it.

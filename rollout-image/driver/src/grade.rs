@@ -15,6 +15,7 @@ use crate::outcome::{self, Attempt, Control, Next};
 use crate::patch;
 use crate::retry::{Budget, Pauses, Retry};
 use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
+use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
@@ -269,6 +270,14 @@ impl Grader {
         script: String,
         patched: &mut bool,
     ) -> Result<Evaluated, SandboxError> {
+        if let Err(note) = setup::run(sandbox, task, "setup", WorksNext::Grader).await? {
+            return Ok(Evaluated::Not(Tried {
+                attempt: Attempt::NoReport,
+                report: None,
+                log: None,
+                note: Some(note),
+            }));
+        }
         sandbox.put_file(patch::EVAL_FILE, Bytes::from(script)).await?;
         if let Some(patch) = patch {
             sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;

@@ -5,7 +5,7 @@
 
 use grpo_verify::grader::GraderCommand;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -102,6 +102,15 @@ impl GraderWorker {
         match answer["evalScript"].as_str() {
             Some(script) => Ok(script.to_owned()),
             None => Err(no_answer(instance, "an answer without evalScript")),
+        }
+    }
+
+    /// A row of another format with all that grading needs; refuses one that cannot be completed.
+    pub async fn complete(&self, instance: &str, format: &str, row: &Value) -> Result<Map<String, Value>, WorkerError> {
+        let request = json!({"op": "complete", "format": format, "row": row});
+        match self.ask(instance, request).await?["row"].take() {
+            Value::Object(row) => Ok(row),
+            other => Err(no_answer(instance, format!("{other} in the place of a row"))),
         }
     }
 

@@ -35,6 +35,7 @@ pub mod rollout;
 pub mod sandbox;
 pub mod seeds;
 pub mod serve;
+pub mod setup;
 pub mod shared_journal;
 pub mod start;
 pub mod tasks;

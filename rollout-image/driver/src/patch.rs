@@ -10,6 +10,8 @@
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";
 /// Where the task's evaluation script lies in the grader's sandbox.
 pub const EVAL_FILE: &str = "/tmp/grpo/eval.sh";
+/// Where the task's setup lies in either sandbox while it runs.
+pub const SETUP_FILE: &str = "/tmp/grpo/setup.sh";
 /// A larger patch is not graded: nobody fixes a bug with it.
 pub const MAX_PATCH: usize = 8 << 20;
 
@@ -67,6 +69,13 @@ clean && patch -p1 --batch --forward --fuzz=5 -i "$patch" && exit 0
 exit 7
 "#;
 
+/// The script may hold the answer, so it goes before the policy comes. The rest of the arguments is removed as well.
+const SET_UP: &str = r#"script=$1
+shift
+[ ! -f "$script" ] || bash "$script" || exit 1
+rm -rf -- "$script" "$@"
+"#;
+
 const CHECK: &str = r#"cd "$1" && git -c safe.directory='*' cat-file -e "$2^{tree}""#;
 const HEAD: &str = r#"cd "$1" && git -c safe.directory='*' rev-parse --verify HEAD"#;
 
@@ -94,6 +103,12 @@ pub fn apply(repo: &str, base: &str) -> Vec<String> {
 
 fn apply_from(repo: &str, base: &str, patch: &str) -> Vec<String> {
     script(APPLY, &[repo, base, patch])
+}
+
+/// Runs [`SETUP_FILE`] if it is there, and removes it and what is to be `hidden`.
+pub fn set_up(hidden: &[String]) -> Vec<String> {
+    let hidden = hidden.iter().map(String::as_str);
+    script(SET_UP, &std::iter::once(SETUP_FILE).chain(hidden).collect::<Vec<_>>())
 }
 
 /// Succeeds when the base commit is there.

@@ -33,6 +33,8 @@ pub enum Topic {
     Engines,
     /// Images that cannot be pulled.
     Images,
+    /// What the rows of the datasets are, and which were skipped. It stays, so it is said last.
+    Tasks,
 }
 
 /// The value in memory. Cloning is cheap and shares it.

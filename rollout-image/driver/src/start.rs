@@ -12,14 +12,14 @@ use crate::iterate::{self, Run};
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::places::Places;
-use crate::progress::Board;
+use crate::progress::{Board, Topic};
 use crate::replicas::Gate;
 use crate::replicas::switch::{self, View};
 use crate::retry::Budget;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
-use crate::tasks::{self, Task};
+use crate::tasks::{self, Task, TaskSet, report};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
 use grpo_auth::TokenFile;
@@ -68,21 +68,25 @@ pub async fn run(
         cache: downloads::cache(&settings.store),
         board: &board,
     };
-    let train_tasks = match &settings.train {
-        Some(training) => tasks::load(&training.tasks, &downloads.files(&training.tasks.source).await?)?,
-        None => Vec::new(),
-    };
-    let mut evaluation_tasks: Vec<Vec<Task>> = Vec::new();
-    for set in &settings.evaluate {
-        evaluation_tasks.push(tasks::load(&set.tasks, &downloads.files(&set.tasks.source).await?)?);
-    }
-    let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
-    let all: Vec<Task> = train_tasks
+    let worker = GraderWorker::new(&process.grader_worker, &process.grader_site);
+    let mut sets: Vec<TaskSet> = Vec::new();
+    let training = settings
+        .train
         .iter()
-        .chain(evaluation_tasks.iter().flatten())
-        .cloned()
-        .collect();
+        .map(|training| ("train".to_owned(), &training.tasks));
+    let evaluations = settings.evaluate.iter();
+    let evaluations = evaluations.map(|set| (format!("evaluate.{}", set.name), &set.tasks));
+    for (name, selection) in training.chain(evaluations) {
+        let files = downloads.files(&selection.source).await?;
+        sets.push(tasks::load(&name, selection, &files, &worker).await?);
+    }
+    say_rows(&board, &sets);
+    let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
+    let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
     take_up_store(&settings, &journal, &all).await?;
+    for set in &sets {
+        report::keep(&store, set).await?;
+    }
     fence_earlier_drivers(&journal, process.attempt).await?;
     let live = take_up_settings(&settings, process, &journal).await?;
 
@@ -99,7 +103,7 @@ pub async fn run(
     let trainer = trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer));
     let grader = Grader::new(
         gateway.clone(),
-        GraderWorker::new(&process.grader_worker, &process.grader_site),
+        worker,
         settings.reward.grade_timeout,
         Budget {
             request: patience.gateway,
@@ -108,9 +112,6 @@ pub async fn run(
         patience.pauses,
         format!("{} attempt {}", settings.uid, process.attempt),
     )?;
-    for task in &all {
-        grader.script(task).await?;
-    }
     remember_verdicts(&store, &journal, &grader).await?;
 
     let template = ChatTemplate::load(&settings.model)
@@ -137,7 +138,11 @@ pub async fn run(
         grading: watch::channel(0).0,
         bases: Default::default(),
     });
-    let shared = |tasks: Vec<Task>| tasks.into_iter().map(Arc::new).collect::<Vec<_>>();
+    let mut shared = sets
+        .into_iter()
+        .map(|set| set.tasks.into_iter().map(Arc::new).collect::<Vec<_>>());
+    let train_tasks = settings.train.as_ref().and_then(|_| shared.next()).unwrap_or_default();
+    let evaluation_tasks = shared.collect();
     Ok(Arc::new(Run {
         settings,
         store,
@@ -158,9 +163,16 @@ pub async fn run(
         target,
         view: view_seen,
         note: watch::channel(None).0,
-        train_tasks: shared(train_tasks),
-        evaluation_tasks: evaluation_tasks.into_iter().map(shared).collect(),
+        train_tasks,
+        evaluation_tasks,
     }))
+}
+
+/// Says what the rows are and which were skipped.
+fn say_rows(board: &Board, sets: &[TaskSet]) {
+    sets.iter().for_each(|set| set.report.log());
+    let said: Vec<String> = sets.iter().filter_map(|set| set.report.message()).collect();
+    board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 
 /// Goes on in a store that this run, or one of the same tasks under its name, began; refuses any other.

@@ -1,16 +1,20 @@
 //! Tasks: the rows of a dataset, read once, checked once.
 //!
 //! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
-//! which are taken and in which order. A row that cannot be used is a fault that names file, line and field; nothing is
-//! skipped in silence. The whole row goes to the official grader; the policy sees only [`Task::variables`], never the
-//! gold patch or the names of the tests.
+//! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
+//! can be read and not graded is skipped, and a [`report`] names it. The whole row goes to the official grader; the
+//! policy sees only [`Task::variables`], never the gold patch or the names of the tests.
 
 pub mod format;
 pub mod reader;
+pub mod report;
 pub mod selection;
 pub mod source;
 
-use crate::fault::TerminalFault;
+use self::format::{Candidate, RowKind, Ungradable};
+use self::report::{SetReport, SkippedRow};
+use crate::fault::{DriverError, TerminalFault};
+use crate::grader_worker::{GraderWorker, WorkerError};
 use grpo_records::store::sha256_hex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -18,7 +22,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Fields of a row that no prompt may show.
-const KEPT_FROM_PROMPTS: [&str; 5] = ["patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "eval_script"];
+const KEPT_FROM_PROMPTS: [&str; 6] = [
+    "patch",
+    "test_patch",
+    "FAIL_TO_PASS",
+    "PASS_TO_PASS",
+    "eval_script",
+    "setup",
+];
 
 /// What a task's format says of the place in which the agent works and its tests run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +40,10 @@ pub struct TaskEnvironment {
     pub variables: BTreeMap<String, String>,
     /// A shell script whose environment the policy's commands get, such as that of a conda environment.
     pub activation: Option<String>,
+    /// A script that every sandbox of the task runs before anything else; empty for none.
+    pub setup: String,
+    /// What is then removed from the sandboxes in which the policy works.
+    pub hidden: Vec<String>,
 }
 
 /// One task.
@@ -58,14 +73,91 @@ impl Task {
     }
 }
 
-/// Reads the selected tasks from the files of their source.
-pub fn load(selection: &selection::Selection, files: &[PathBuf]) -> Result<Vec<Task>, TerminalFault> {
+/// The tasks of a set, and what was made of its rows.
+#[derive(Clone, Debug)]
+pub struct TaskSet {
+    pub tasks: Vec<Task>,
+    pub report: SetReport,
+}
+
+/// Reads the selected tasks of the set `name` from the files of their source. Rows that cannot be graded are as if they
+/// were not there, but for the report; rows behind the limit are not read.
+pub async fn load(
+    name: &str,
+    selection: &selection::Selection,
+    files: &[PathBuf],
+    worker: &GraderWorker,
+) -> Result<TaskSet, DriverError> {
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    selection::choose(
-        selection,
-        &names.join(", "),
-        files.iter().flat_map(|file| reader::rows(file)),
-    )
+    let from = names.join(", ");
+    let mut choice = selection::Choice::new(selection);
+    let (mut report, mut kinds) = (SetReport::new(name, selection.format), BTreeMap::new());
+    for row in files.iter().flat_map(|file| reader::rows(file)) {
+        let row = row?;
+        let place = row.place;
+        let named = row.fields.get("instance_id").and_then(Value::as_str).map(str::to_owned);
+        let graded = match Candidate::of(selection.format, row) {
+            Ok(candidate) if !choice.takes(&candidate, &place)? => continue,
+            Ok(candidate) => (Some(candidate.instance.clone()), complete(candidate, worker).await?),
+            Err(ungradable) => (named, Err(ungradable)),
+        };
+        match graded {
+            (_, Ok((kind, task))) => {
+                *kinds.entry(kind).or_default() += 1;
+                choice.keep(task);
+            }
+            (instance, Err(ungradable)) => report.skipped.push(SkippedRow {
+                instance,
+                place: place.to_string(),
+                cause: ungradable.to_string(),
+            }),
+        }
+        if choice.is_full() {
+            break;
+        }
+    }
+    let tasks = choice.tasks(&from)?;
+    report.count(&kinds, tasks.len());
+    if tasks.is_empty() {
+        let what = match kinds.is_empty() && !report.skipped.is_empty() {
+            false => format!("tasks.{name}: {from} has no row that the selection asks for"),
+            true => format!(
+                "tasks.{name}: {from} has no row that can be graded: {}; complete the rows, or name their format",
+                report.skipped_in_words()
+            ),
+        };
+        return Err(TerminalFault::new("NoTasks", what).into());
+    }
+    Ok(TaskSet { tasks, report })
+}
+
+/// The task of a row, with what the publishers' packages add; refused if the official grader would refuse it.
+async fn complete(
+    candidate: Candidate,
+    worker: &GraderWorker,
+) -> Result<Result<(RowKind, Task), Ungradable>, DriverError> {
+    let Candidate {
+        kind,
+        instance,
+        fields,
+        sha256,
+        ..
+    } = candidate;
+    let asked = match kind {
+        RowKind::Compiled => match format::task(fields, sha256) {
+            Ok(task) => worker.eval_script(&instance, &task.row).await.map(|_| Ok(task)),
+            Err(ungradable) => return Ok(Err(ungradable)),
+        },
+        kind => {
+            let completed = worker.complete(&instance, kind.name(), &Value::Object(fields)).await;
+            completed.map(|fields| format::task(fields, sha256))
+        }
+    };
+    match asked {
+        Ok(task) => Ok(task.map(|task| (kind, task))),
+        Err(WorkerError::Row { field, what, .. }) => Ok(Err(Ungradable { field, what })),
+        Err(error) => Err(TerminalFault::new("GraderUnavailable", error.to_string()).into()),
+    }
 }
 
 /// One checksum over the rows in order: tells whether a run goes on with the tasks it began with.

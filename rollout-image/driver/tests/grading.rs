@@ -119,9 +119,12 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
         request: Duration::from_secs(10),
         total: Duration::from_secs(1),
     };
-    let grader = Grader::new(gateway, worker(), timeout, patience, world::PAUSES, "attempt 1").unwrap();
-    let tasks = tasks::load(&Selection::default(), std::slice::from_ref(&world.tasks));
-    (grader, tasks.unwrap().remove(0))
+    let (files, worker) = (std::slice::from_ref(&world.tasks), worker());
+    let set = tasks::load("train", &Selection::default(), files, &worker)
+        .await
+        .unwrap();
+    let grader = Grader::new(gateway, worker, timeout, patience, world::PAUSES, "attempt 1").unwrap();
+    (grader, set.tasks[0].clone())
 }
 
 /// A patch that makes the evaluation hang is graded once more; then the empty patch shows that the task is sound.

@@ -11,5 +11,7 @@ mod grading;
 mod model;
 mod process;
 mod restarts;
+mod rows;
 mod runs;
+mod task_sets;
 mod world;

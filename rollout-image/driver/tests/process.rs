@@ -192,7 +192,7 @@ async fn experts_that_were_recorded_before_a_driver_was_killed_are_in_the_batch_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_declared_fault_ends_with_42_and_a_last_word_that_names_file_line_and_field() {
+async fn a_declared_fault_ends_with_42_and_a_last_word_that_names_file_row_and_field() {
     let world = World::new(1).await;
     let mut broken = world.rows["task-0"].clone();
     broken["FAIL_TO_PASS"] = json!(7);
@@ -201,12 +201,11 @@ async fn a_declared_fault_ends_with_42_and_a_last_word_that_names_file_line_and_
     assert_eq!(code, Some(42));
     let word: serde_json::Value =
         serde_json::from_slice(&std::fs::read(world.mount.path().join("termination.json")).unwrap()).unwrap();
-    assert_eq!(word["reason"], "TaskRowInvalid");
+    assert_eq!(word["reason"], "NoTasks");
+    let message = word["message"].as_str().unwrap();
     assert!(
-        word["message"]
-            .as_str()
-            .unwrap()
-            .contains("train.jsonl line 1, field FAIL_TO_PASS")
+        message.contains("train.jsonl") && message.contains("task-0 (field FAIL_TO_PASS"),
+        "{message}"
     );
 }
 

@@ -1,13 +1,17 @@
 //! From a row to a task, by the format of its dataset.
+//!
+//! A row is complete when it says by itself how it is graded; rows of other formats are completed by the grader's
+//! worker, which has the publishers' packages. What a row lacks is not a fault of the run: the row is skipped.
 
 use super::reader::Row;
 use super::{Task, TaskEnvironment};
-use crate::fault::TerminalFault;
 use grpo_crds::grpo_run::RowFormat;
 use grpo_records::paths::is_plain_name;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+type Fields = Map<String, Value>;
 
 /// Where SWE-bench images have the repository.
 const REPOSITORY: &str = "/testbed";
@@ -15,99 +19,257 @@ const REPOSITORY: &str = "/testbed";
 const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
 /// As their evaluation scripts begin.
 const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
+/// Columns by which a row says how it is graded.
+const GRADED_BY: [&str; 3] = ["eval_script", "log_parser", "eval_type"];
 
-/// Its position among the selected ones is not known yet.
-pub fn task(format: RowFormat, row: Row<'_>) -> Result<Task, TerminalFault> {
-    match format {
-        // SWE-bench's rows are compiled ones since its version 5.
-        RowFormat::Auto | RowFormat::Compiled | RowFormat::SweBench => compiled(row),
-        RowFormat::SweGym | RowFormat::R2E | RowFormat::KodCode => {
-            let what = format!("rows of {format:?} are not read; compile them, and use format: Compiled");
-            Err(row.place.fault("(format)", what))
+/// Why a row cannot be graded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("field {field}: {what}")]
+pub struct Ungradable {
+    pub field: String,
+    pub what: String,
+}
+
+impl Ungradable {
+    pub fn new(field: impl Into<String>, what: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            what: what.into(),
         }
     }
 }
 
-/// A row that names its image, evaluation script, log parser and tests, with the fields of SWE-bench 5.
-fn compiled(row: Row<'_>) -> Result<Task, TerminalFault> {
-    let instance = text(&row, "instance_id")?;
-    if !is_plain_name(&instance) {
-        let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");
-        return Err(row.place.fault("instance_id", what));
+/// What one row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RowKind {
+    /// With image, evaluation script, log parser and lists of tests.
+    Compiled,
+    /// The columns of SWE-bench before its version 5.
+    SweBench,
+    SweGym,
+    R2E,
+    SweSmith,
+    SweRebench,
+}
+
+impl RowKind {
+    /// As the worker and people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Compiled => "Compiled",
+            Self::SweBench => "SweBench",
+            Self::SweGym => "SweGym",
+            Self::R2E => "R2E",
+            Self::SweSmith => "SweSmith",
+            Self::SweRebench => "SweRebench",
+        }
     }
-    for field in [
-        "problem_statement",
-        "repo",
-        "version",
-        "eval_script",
-        "log_parser",
-        "eval_type",
-    ] {
-        text(&row, field)?;
+}
+
+/// A row before it is completed: what a selection asks about.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub kind: RowKind,
+    pub instance: String,
+    pub repo: String,
+    pub fields: Fields,
+    /// Of the row's bytes.
+    pub sha256: String,
+}
+
+impl Candidate {
+    /// Names the row and says what it is.
+    pub fn of(format: RowFormat, row: Row<'_>) -> Result<Self, Ungradable> {
+        let (mut fields, source) = unwrapped(row.fields)?;
+        let kind = kind(format, &fields, source.as_deref())?;
+        if kind == RowKind::R2E && !has(&fields, "instance_id") {
+            let name = format!("{}__{}", text(&fields, "repo_name")?, text(&fields, "commit_hash")?);
+            fields.insert("instance_id".to_owned(), Value::String(name));
+        }
+        let instance = text(&fields, "instance_id")?;
+        if !is_plain_name(&instance) {
+            let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");
+            return Err(Ungradable::new("instance_id", what));
+        }
+        let repo = match kind {
+            RowKind::R2E => fields.get("repo_name"),
+            _ => fields.get("repo"),
+        };
+        Ok(Self {
+            kind,
+            instance,
+            repo: repo.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            fields,
+            sha256: row.sha256,
+        })
+    }
+}
+
+/// The row inside of a row of slime, `{text or input, metadata: {instance, data_source}}`, and its source; any other
+/// row is itself.
+fn unwrapped(mut outer: Fields) -> Result<(Fields, Option<String>), Ungradable> {
+    if has(&outer, "instance_id") {
+        return Ok((outer, None));
+    }
+    let object = |value: Option<Value>, field: &str| match value {
+        Some(Value::Object(object)) => Ok(Some(object)),
+        Some(Value::String(text)) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| Ungradable::new(field, format!("not a JSON object: {error}"))),
+        None | Some(Value::Null) => Ok(None),
+        Some(_) => Err(Ungradable::new(field, "not an object")),
+    };
+    let is_wrapped = ["text", "input", "prompt"].into_iter().find(|field| has(&outer, field));
+    let Some(statement) = is_wrapped.filter(|_| has(&outer, "metadata") || has(&outer, "instance")) else {
+        return Ok((outer, None));
+    };
+    let mut metadata = object(outer.remove("metadata"), "metadata")?.unwrap_or_default();
+    let instance = metadata.remove("instance").or_else(|| outer.remove("instance"));
+    let Some(mut inner) = object(instance, "metadata.instance")? else {
+        return Err(Ungradable::new("metadata.instance", "missing"));
+    };
+    if let (false, Some(Value::String(text))) = (has(&inner, "problem_statement"), outer.get(statement)) {
+        inner.insert("problem_statement".to_owned(), Value::String(text.clone()));
+    }
+    let source = metadata.get("data_source").or(outer.get("data_source"));
+    let source = source.and_then(Value::as_str).map(str::to_lowercase);
+    Ok((inner, source))
+}
+
+fn has(fields: &Fields, name: &str) -> bool {
+    !matches!(fields.get(name), None | Some(Value::Null)) && fields[name] != ""
+}
+
+/// `source`: the name of the dataset, where the row says it.
+fn kind(format: RowFormat, fields: &Fields, source: Option<&str>) -> Result<RowKind, Ungradable> {
+    let says_how = GRADED_BY.iter().any(|name| has(fields, name));
+    Ok(match format {
+        RowFormat::Auto => detected(fields, source),
+        RowFormat::Compiled => RowKind::Compiled,
+        RowFormat::SweBench if says_how => RowKind::Compiled,
+        RowFormat::SweBench => RowKind::SweBench,
+        RowFormat::SweGym => RowKind::SweGym,
+        RowFormat::R2E => RowKind::R2E,
+        RowFormat::SweSmith => RowKind::SweSmith,
+        RowFormat::SweRebench => RowKind::SweRebench,
+        RowFormat::KodCode => {
+            return Err(Ungradable::new(
+                "(format)",
+                "rows of KodCode are not read; compile them",
+            ));
+        }
+    })
+}
+
+fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
+    let has = |name| has(fields, name);
+    let from = |name: &str| source.is_some_and(|source| source.contains(name));
+    let is_of_smith = |field| {
+        fields
+            .get(field)
+            .and_then(Value::as_str)
+            .is_some_and(|name| name.contains("swesmith"))
+    };
+    if has("log_parser") || has("eval_type") {
+        return RowKind::Compiled;
+    }
+    if has("expected_output_json") {
+        return RowKind::R2E;
+    }
+    if has("install_config") {
+        return RowKind::SweRebench;
+    }
+    if is_of_smith("image_name") || is_of_smith("repo") {
+        return RowKind::SweSmith;
+    }
+    // The only one that publishes scripts without a parser.
+    if from("swe-gym") || has("eval_script") && has("test_patch") && !has("image") {
+        return RowKind::SweGym;
+    }
+    match has("test_patch") && has("version") && !has("eval_script") {
+        true => RowKind::SweBench,
+        false => RowKind::Compiled,
+    }
+}
+
+/// The task of a complete row. Its position among the selected ones is not known yet.
+pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
+    let instance = text(&fields, "instance_id")?;
+    for field in ["problem_statement", "repo", "version"].into_iter().chain(GRADED_BY) {
+        text(&fields, field)?;
     }
     for field in ["FAIL_TO_PASS", "PASS_TO_PASS"] {
-        tests(&row, field)?;
+        tests(&fields, field)?;
     }
-    let image = image(&row, &instance)?;
-    let variables = match row.fields.get("env") {
-        None | Some(Value::Null) => BTreeMap::new(),
-        Some(value) => serde_json::from_value(value.clone())
-            .map_err(|_| row.place.fault("env", "not an object of names and texts"))?,
+    let image = image(&fields, &instance)?;
+    let environment = TaskEnvironment {
+        directory: REPOSITORY.to_owned(),
+        variables: read::<BTreeMap<String, String>>(&fields, "env", "an object of names and texts")?,
+        activation: activation(&fields, &image)?,
+        setup: read::<String>(&fields, "setup", "a shell script")?,
+        hidden: read::<Vec<String>>(&fields, "hide", "a list of paths")?,
     };
-    let activation = activation(&row, &image)?;
-    let mut fields = row.fields;
     fields.insert("image".to_owned(), Value::String(image.clone()));
     Ok(Task {
         index: 0,
         image,
         base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
-        environment: TaskEnvironment {
-            directory: REPOSITORY.to_owned(),
-            variables,
-            activation,
-        },
-        sha256: row.sha256,
+        environment,
+        sha256,
         row: Arc::new(Value::Object(fields)),
         instance,
     })
 }
 
-fn text(row: &Row<'_>, field: &str) -> Result<String, TerminalFault> {
-    match row.fields.get(field) {
+fn text(fields: &Fields, field: &str) -> Result<String, Ungradable> {
+    match fields.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(row.place.fault(field, "not a text")),
-        None => Err(row.place.fault(field, "missing")),
+        Some(Value::Null) | None => Err(Ungradable::new(field, "missing")),
+        Some(_) => Err(Ungradable::new(field, "not a text")),
+    }
+}
+
+/// A field that may be left out.
+fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields, field: &str, wanted: &str) -> Result<T, Ungradable> {
+    match fields.get(field) {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(value) => {
+            serde_json::from_value(value.clone()).map_err(|_| Ungradable::new(field, format!("not {wanted}")))
+        }
     }
 }
 
 /// The lists come as lists, or as JSON in a text.
-fn tests(row: &Row<'_>, field: &str) -> Result<Vec<String>, TerminalFault> {
-    let read = match row.fields.get(field) {
-        None => return Err(row.place.fault(field, "missing")),
+fn tests(fields: &Fields, field: &str) -> Result<Vec<String>, Ungradable> {
+    let read = match fields.get(field) {
+        None | Some(Value::Null) => return Err(Ungradable::new(field, "missing")),
         Some(Value::String(text)) => serde_json::from_str(text),
         Some(value) => serde_json::from_value(value.clone()),
     };
-    read.map_err(|error| row.place.fault(field, format!("not a list of test names: {error}")))
+    read.map_err(|error| Ungradable::new(field, format!("not a list of test names: {error}")))
 }
 
 /// The row's own script wins; an empty one activates nothing.
-fn activation(row: &Row<'_>, image: &str) -> Result<Option<String>, TerminalFault> {
-    match row.fields.get("activate") {
+fn activation(fields: &Fields, image: &str) -> Result<Option<String>, Ungradable> {
+    match fields.get("activate") {
         Some(Value::String(script)) => Ok(Some(script.clone()).filter(|script| !script.is_empty())),
         Some(Value::Null) | None => Ok(image.contains(SWE_BENCH_IMAGE).then(|| SWE_BENCH_ACTIVATION.to_owned())),
-        Some(_) => Err(row.place.fault("activate", "not a shell script")),
+        Some(_) => Err(Ungradable::new("activate", "not a shell script")),
     }
 }
 
 /// The row's own image wins; SWE-bench's naming rule is for rows that have none.
-fn image(row: &Row<'_>, instance: &str) -> Result<String, TerminalFault> {
+fn image(fields: &Fields, instance: &str) -> Result<String, Ungradable> {
     for field in ["image", "image_name", "docker_image"] {
-        match row.fields.get(field) {
+        match fields.get(field) {
             Some(Value::String(image)) if !image.is_empty() => return Ok(image.clone()),
-            None | Some(Value::Null) => {}
-            Some(_) => return Err(row.place.fault(field, "not the name of an image")),
+            None | Some(Value::Null | Value::String(_)) => {}
+            Some(_) => return Err(Ungradable::new(field, "not the name of an image")),
         }
     }
     let id = instance.replace("__", "_1776_").to_lowercase();
     Ok(format!("docker.io/swebench/sweb.eval.x86_64.{id}:latest"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,13 @@ pub struct Place<'a> {
     number: usize,
 }
 
+impl std::fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.file.file_name().unwrap_or(self.file.as_os_str());
+        write!(f, "{} {} {}", name.display(), self.unit, self.number)
+    }
+}
+
 impl Place<'_> {
     /// A fault that names file, line and field.
     pub fn fault(&self, field: &str, what: impl std::fmt::Display) -> TerminalFault {
@@ -43,7 +50,7 @@ pub struct Row<'a> {
     pub sha256: String,
 }
 
-type Rows<'a> = Box<dyn Iterator<Item = Result<Row<'a>, TerminalFault>> + 'a>;
+type Rows<'a> = Box<dyn Iterator<Item = Result<Row<'a>, TerminalFault>> + Send + 'a>;
 
 /// The rows of a file.
 pub fn rows(file: &Path) -> Rows<'_> {

@@ -1,8 +1,9 @@
 //! Which tasks of a dataset are taken, and in which order.
 
-use super::reader::Row;
+use super::Task;
+use super::format::Candidate;
+use super::reader::Place;
 use super::source::Source;
-use super::{Task, format};
 use crate::fault::TerminalFault;
 use grpo_crds::grpo_run::{RowFormat, TaskOrder};
 use rand::SeedableRng;
@@ -44,15 +45,6 @@ pub fn pattern(text: &str) -> Result<Regex, regex_lite::Error> {
 }
 
 impl Selection {
-    fn takes(&self, task: &Task, wanted: &HashSet<&str>, excluded: &HashSet<&str>) -> bool {
-        let name = task.instance.as_str();
-        let repo = task.row["repo"].as_str().unwrap_or_default();
-        (wanted.is_empty() || wanted.contains(name))
-            && !excluded.contains(name)
-            && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(name))
-            && (self.repos.is_empty() || self.repos.iter().any(|wanted| wanted == repo))
-    }
-
     /// How many rows that pass the filters are enough. None if all have to be read.
     fn enough(&self) -> Option<usize> {
         let limit = self.limit.filter(|_| self.shuffle.is_none())?;
@@ -61,57 +53,74 @@ impl Selection {
     }
 }
 
-/// The tasks that the selection asks for; `from` names the rows' files. Rows behind the limit are not read.
-pub fn choose<'a>(
-    selection: &Selection,
-    from: &str,
-    rows: impl Iterator<Item = Result<Row<'a>, TerminalFault>>,
-) -> Result<Vec<Task>, TerminalFault> {
-    let wanted: HashSet<&str> = selection.instances.iter().map(String::as_str).collect();
-    let excluded: HashSet<&str> = selection.exclude.iter().map(String::as_str).collect();
-    let enough = selection.enough();
-    let mut known = HashSet::new();
-    let mut tasks = Vec::new();
-    for row in rows {
-        let row = row?;
-        let place = row.place;
-        let task = format::task(selection.format, row)?;
-        if !known.insert(task.instance.clone()) {
-            return Err(place.fault("instance_id", format!("{} is there twice", task.instance)));
-        }
-        if selection.takes(&task, &wanted, &excluded) {
-            tasks.push(task);
-        }
-        if enough == Some(tasks.len()) {
-            break;
+/// A selection under way: it is shown one row after the other, and given the task of each row that it takes.
+pub struct Choice<'a> {
+    selection: &'a Selection,
+    wanted: HashSet<&'a str>,
+    excluded: HashSet<&'a str>,
+    /// Every instance that was seen.
+    known: HashSet<String>,
+    kept: Vec<Task>,
+}
+
+impl<'a> Choice<'a> {
+    pub fn new(selection: &'a Selection) -> Self {
+        Self {
+            selection,
+            wanted: selection.instances.iter().map(String::as_str).collect(),
+            excluded: selection.exclude.iter().map(String::as_str).collect(),
+            known: HashSet::new(),
+            kept: Vec::new(),
         }
     }
-    let missing: Vec<&str> = match selection.limit {
-        Some(_) => Vec::new(),
-        None => wanted.into_iter().filter(|id| !known.contains(*id)).collect(),
-    };
-    if !missing.is_empty() {
-        return Err(TerminalFault::new(
-            "TaskNotFound",
-            format!("{from} has no row for {}", missing.join(", ")),
-        ));
+
+    /// Whether the row passes the filters. An instance that is there twice is a fault of the dataset.
+    pub fn takes(&mut self, row: &Candidate, place: &Place<'_>) -> Result<bool, TerminalFault> {
+        let name = row.instance.as_str();
+        if !self.known.insert(name.to_owned()) {
+            return Err(place.fault("instance_id", format!("{name} is there twice")));
+        }
+        let selection = self.selection;
+        Ok((self.wanted.is_empty() || self.wanted.contains(name))
+            && !self.excluded.contains(name)
+            && selection.pattern.as_ref().is_none_or(|pattern| pattern.is_match(name))
+            && (selection.repos.is_empty() || selection.repos.contains(&row.repo)))
     }
-    if let Some(seed) = selection.shuffle {
-        tasks.shuffle(&mut random(seed, 0, b"order of choice."));
+
+    pub fn keep(&mut self, task: Task) {
+        self.kept.push(task);
     }
-    let Slice { index, of } = selection.slice.unwrap_or(Slice { index: 0, of: 1 });
-    let limit = selection.limit.unwrap_or(usize::MAX);
-    let mut tasks: Vec<Task> = tasks.into_iter().skip(index).step_by(of).take(limit).collect();
-    if tasks.is_empty() {
-        return Err(TerminalFault::new(
-            "NoTasks",
-            format!("{from} has no row that the selection asks for"),
-        ));
+
+    /// No further row is needed.
+    pub fn is_full(&self) -> bool {
+        self.selection.enough() == Some(self.kept.len())
     }
-    for (index, task) in tasks.iter_mut().enumerate() {
-        task.index = index as u32;
+
+    /// The selected tasks, in order; `from` names the rows' files.
+    pub fn tasks(self, from: &str) -> Result<Vec<Task>, TerminalFault> {
+        let (selection, known) = (self.selection, self.known);
+        let missing: Vec<&str> = match selection.limit {
+            Some(_) => Vec::new(),
+            None => self.wanted.into_iter().filter(|id| !known.contains(*id)).collect(),
+        };
+        if !missing.is_empty() {
+            return Err(TerminalFault::new(
+                "TaskNotFound",
+                format!("{from} has no row for {}", missing.join(", ")),
+            ));
+        }
+        let mut tasks = self.kept;
+        if let Some(seed) = selection.shuffle {
+            tasks.shuffle(&mut random(seed, 0, b"order of choice."));
+        }
+        let Slice { index, of } = selection.slice.unwrap_or(Slice { index: 0, of: 1 });
+        let limit = selection.limit.unwrap_or(usize::MAX);
+        let mut tasks: Vec<Task> = tasks.into_iter().skip(index).step_by(of).take(limit).collect();
+        for (index, task) in tasks.iter_mut().enumerate() {
+            task.index = index as u32;
+        }
+        Ok(tasks)
     }
-    Ok(tasks)
 }
 
 /// Random numbers of this seed, for one of its uses.

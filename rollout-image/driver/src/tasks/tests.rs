@@ -1,7 +1,7 @@
 use super::selection::{Selection, Slice, for_iteration};
 use super::source::Source;
 use super::*;
-use grpo_crds::grpo_run::{RowFormat, TaskOrder};
+use grpo_crds::grpo_run::TaskOrder;
 
 fn row(id: &str) -> Value {
     serde_json::json!({
@@ -22,11 +22,49 @@ fn file(rows: &[String]) -> (tempfile::TempDir, Selection) {
     (dir, selection)
 }
 
-fn loaded(selection: &Selection) -> Result<Vec<Task>, TerminalFault> {
+/// A worker that completes a row by `completed`, and refuses one whose parser is `unknown`.
+const WORKER: &str = r#"
+import json, sys
+print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    row, answer = asked["row"], {"id": asked["id"], "ok": True}
+    if asked["op"] == "prepare" and row["log_parser"] == "unknown":
+        answer |= {"ok": False, "field": "log_parser", "error": "no log parser 'unknown'"}
+    elif asked["op"] == "prepare":
+        answer |= {"evalScript": "x"}
+    else:
+        added = {"eval_script": "x", "log_parser": "p", "eval_type": "pass_and_fail", "image": asked["format"]}
+        defaults = {"repo": "r", "version": "1", "problem_statement": "fix", "FAIL_TO_PASS": [], "PASS_TO_PASS": []}
+        answer |= {"row": {**defaults, **row, **added}}
+    print(json.dumps(answer), flush=True)
+"#;
+
+fn set_of(selection: &Selection, files: &[PathBuf]) -> Result<TaskSet, TerminalFault> {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("worker.py");
+    std::fs::write(&script, WORKER).unwrap();
+    let worker = GraderWorker::new(script, dir.path());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    match runtime.block_on(load("train", selection, files, &worker)) {
+        Ok(set) => Ok(set),
+        Err(DriverError::Terminal(fault)) => Err(fault),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn loaded_set(selection: &Selection) -> Result<TaskSet, TerminalFault> {
     let Source::File(file) = &selection.source else {
         panic!("{:?} is not a file", selection.source)
     };
-    load(selection, std::slice::from_ref(file))
+    set_of(selection, std::slice::from_ref(file))
+}
+
+fn loaded(selection: &Selection) -> Result<Vec<Task>, TerminalFault> {
+    loaded_set(selection).map(|set| set.tasks)
 }
 
 #[test]
@@ -39,34 +77,126 @@ fn a_row_becomes_a_task_and_the_policy_never_sees_the_gold_patch() {
 }
 
 #[test]
-fn an_unreadable_row_names_file_line_and_field() {
-    let mut second = row("b");
-    second["FAIL_TO_PASS"] = Value::String("not json".into());
-    let (_dir, selection) = file(&[row("a").to_string(), second.to_string()]);
-    let fault = loaded(&selection).unwrap_err();
-    assert_eq!(fault.reason, "TaskRowInvalid");
-    assert!(
-        fault.message.contains("train.jsonl line 2, field FAIL_TO_PASS"),
-        "{fault}"
-    );
-
-    let (_dir, selection) = file(&["{\"instance_id\":".to_owned()]);
-    assert!(loaded(&selection).unwrap_err().message.contains("line 1, field (row)"));
-    let mut no_parser = row("c");
-    no_parser.as_object_mut().unwrap().remove("log_parser");
-    let (_dir, selection) = file(&[no_parser.to_string()]);
-    assert!(
-        loaded(&selection)
-            .unwrap_err()
-            .message
-            .contains("line 1, field log_parser: missing")
-    );
+fn bytes_that_are_no_row_and_an_instance_that_is_there_twice_end_the_run_and_name_file_line_and_field() {
+    for (rows, wanted) in [
+        (
+            [row("a").to_string(), "{\"instance_id\":".into()],
+            "train.jsonl line 2, field (row)",
+        ),
+        ([row("a").to_string(), "[1]".into()], "train.jsonl line 2, field (row)"),
+        (
+            [row("a").to_string(), row("a").to_string()],
+            "train.jsonl line 2, field instance_id: a is there twice",
+        ),
+    ] {
+        let (_dir, selection) = file(&rows);
+        let fault = loaded(&selection).unwrap_err();
+        assert_eq!(fault.reason, "TaskRowInvalid");
+        assert!(fault.message.contains(wanted), "{fault}");
+    }
 }
 
 #[test]
-fn an_instance_that_would_climb_out_of_the_store_is_refused() {
-    let (_dir, selection) = file(&[row("../../etc").to_string()]);
-    assert!(loaded(&selection).unwrap_err().message.contains("field instance_id"));
+fn a_row_that_cannot_be_graded_is_skipped_and_named_with_its_cause() {
+    let without = |field: &str| {
+        let mut row = row("b");
+        row.as_object_mut().unwrap().remove(field);
+        row
+    };
+    let with = |field: &str, value: Value| {
+        let mut row = row("b");
+        row[field] = value;
+        row
+    };
+    for (bad, instance, cause) in [
+        (without("log_parser"), Some("b"), "field log_parser: missing"),
+        (without("FAIL_TO_PASS"), Some("b"), "field FAIL_TO_PASS: missing"),
+        (without("instance_id"), None, "field instance_id: missing"),
+        (
+            with("FAIL_TO_PASS", "not json".into()),
+            Some("b"),
+            "field FAIL_TO_PASS: not a list of test names",
+        ),
+        (
+            with("image", 3.into()),
+            Some("b"),
+            "field image: not the name of an image",
+        ),
+        (
+            with("eval_script", Value::Null),
+            Some("b"),
+            "field eval_script: missing",
+        ),
+        (
+            with("log_parser", "unknown".into()),
+            Some("b"),
+            "field log_parser: no log parser 'unknown'",
+        ),
+        // It would climb out of the store.
+        (
+            with("instance_id", "../../etc".into()),
+            Some("../../etc"),
+            "field instance_id: \"../../etc\" may only",
+        ),
+    ] {
+        let (_dir, selection) = file(&[row("a"), bad, row("c")].map(|row| row.to_string()));
+        let set = loaded_set(&selection).unwrap();
+        let names: Vec<_> = set
+            .tasks
+            .iter()
+            .map(|task| (task.index, task.instance.as_str()))
+            .collect();
+        assert_eq!(names, [(0, "a"), (1, "c")], "{cause}");
+        let [skipped] = set.report.skipped.as_slice() else {
+            panic!("{:?}", set.report)
+        };
+        assert_eq!(
+            (skipped.instance.as_deref(), skipped.place.as_str()),
+            (instance, "train.jsonl line 2")
+        );
+        assert!(skipped.cause.starts_with(cause), "{cause}: {skipped:?}");
+        // So a store that was begun without the row is taken up.
+        let (_dir, kept) = file(&[row("a"), row("c")].map(|row| row.to_string()));
+        assert_eq!(checksum(&set.tasks), checksum(&loaded(&kept).unwrap()));
+    }
+}
+
+#[test]
+fn a_set_without_a_row_that_can_be_graded_is_refused_with_the_first_names_and_causes() {
+    let rows = ["a", "b", "c", "d", "e"].map(|id| {
+        let mut row = row(id);
+        row["log_parser"] = Value::Null;
+        row.to_string()
+    });
+    let (_dir, selection) = file(&rows);
+    let fault = loaded(&selection).unwrap_err();
+    assert_eq!(fault.reason, "NoTasks");
+    let wanted = "5 skipped: a (field log_parser: missing), b (field log_parser: missing), \
+                  c (field log_parser: missing) and 2 more";
+    assert!(fault.message.contains(wanted), "{fault}");
+}
+
+#[test]
+fn a_limit_counts_rows_that_can_be_graded_and_rows_that_are_not_selected_are_not_skipped() {
+    let mut broken = row("b");
+    broken["log_parser"] = Value::Null;
+    let (_dir, mut selection) = file(&[row("a"), broken, row("c"), row("d")].map(|row| row.to_string()));
+    selection.limit = Some(2);
+    let names: Vec<_> = loaded(&selection)
+        .unwrap()
+        .into_iter()
+        .map(|task| task.instance)
+        .collect();
+    assert_eq!(names, ["a", "c"]);
+    selection.exclude = vec!["b".into()];
+    assert_eq!(loaded_set(&selection).unwrap().report.skipped, []);
+    (selection.exclude, selection.limit) = (Vec::new(), None);
+    selection.instances = vec!["a".into(), "b".into()];
+    let set = loaded_set(&selection).unwrap();
+    assert_eq!((set.tasks.len(), set.report.skipped.len()), (1, 1));
+    selection.slice = Some(Slice { index: 1, of: 2 });
+    let fault = loaded(&selection).unwrap_err();
+    assert!(fault.message.contains("no row that the selection asks for"), "{fault}");
 }
 
 #[test]
@@ -112,12 +242,8 @@ fn the_agent_has_the_environment_in_which_the_tests_run() {
     });
     assert_eq!(none.unwrap(), None);
     let wrong = activation(&|row| drop(row.insert("activate".into(), Value::Bool(true))));
-    assert!(
-        wrong
-            .unwrap_err()
-            .message
-            .contains("field activate: not a shell script")
-    );
+    let message = wrong.unwrap_err().message;
+    assert!(message.contains("field activate: not a shell script"), "{message}");
 }
 
 #[test]
@@ -191,21 +317,6 @@ fn every_pass_takes_every_task_once_and_iterations_follow_each_other() {
     assert_eq!(for_iteration(TaskOrder::InOrder, 7, 3, 2, 2), [2, 0]);
 }
 
-#[test]
-fn the_selection_says_what_the_rows_are() {
-    let (_dir, mut selection) = file(&[row("a").to_string()]);
-    for format in [RowFormat::Auto, RowFormat::Compiled] {
-        selection.format = format;
-        assert_eq!(loaded(&selection).unwrap().len(), 1, "{format:?}");
-    }
-    selection.format = RowFormat::SweGym;
-    let fault = loaded(&selection).unwrap_err();
-    assert!(
-        fault.message.contains("line 1, field (format): rows of SweGym"),
-        "{fault}"
-    );
-}
-
 /// The rows as parquet: texts, and `PASS_TO_PASS` as a list.
 fn as_parquet(path: &std::path::Path, rows: &[Value], compression: parquet::basic::Compression) {
     use parquet::data_type::{ByteArray, ByteArrayType};
@@ -272,7 +383,7 @@ fn rows_are_the_same_from_json_lines_from_a_json_array_and_from_parquet() {
         .into();
     let dir = tempfile::tempdir().unwrap();
     let fields = |path: std::path::PathBuf| -> Vec<Value> {
-        let tasks = load(&Selection::default(), &[path]).unwrap();
+        let tasks = set_of(&Selection::default(), &[path]).unwrap().tasks;
         tasks.iter().map(|task| (*task.row).clone()).collect()
     };
     let path = |name: &str| dir.path().join(name);
@@ -299,17 +410,15 @@ fn rows_are_the_same_from_json_lines_from_a_json_array_and_from_parquet() {
 fn a_row_that_cannot_be_read_names_its_number_in_an_array_or_in_parquet() {
     let dir = tempfile::tempdir().unwrap();
     let message = |name: &str| {
-        load(&Selection::default(), &[dir.path().join(name)])
+        set_of(&Selection::default(), &[dir.path().join(name)])
             .unwrap_err()
             .message
     };
     std::fs::write(dir.path().join("rows.json"), format!("[{}, 3]", row("a"))).unwrap();
     assert!(message("rows.json").contains("rows.json row 2, field (row)"));
-    let mut second = row("b");
-    second["FAIL_TO_PASS"] = "no list".into();
     let file = dir.path().join("rows.parquet");
-    as_parquet(&file, &[row("a"), second], parquet::basic::Compression::SNAPPY);
-    assert!(message("rows.parquet").contains("rows.parquet row 2, field FAIL_TO_PASS"));
+    as_parquet(&file, &[row("a"), row("a")], parquet::basic::Compression::SNAPPY);
+    assert!(message("rows.parquet").contains("rows.parquet row 2, field instance_id"));
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
     assert!(message("rows.parquet").starts_with("reading the dataset"));
@@ -320,6 +429,6 @@ fn a_line_longer_than_a_row_may_be_is_refused_without_reading_on() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.jsonl");
     std::fs::write(&path, vec![b'x'; (16 << 20) + 100]).unwrap();
-    let message = load(&Selection::default(), &[path]).unwrap_err().message;
+    let message = set_of(&Selection::default(), &[path]).unwrap_err().message;
     assert!(message.contains("line 1, field (row): longer than"), "{message}");
 }

@@ -1,0 +1,151 @@
+use super::*;
+use crate::tasks::reader;
+use serde_json::json;
+
+/// As the publishers have their columns, without what no format is told by.
+fn swe_bench() -> Value {
+    json!({
+        "instance_id": "django__django-11099", "repo": "django/django", "version": "3.0", "base_commit": "abc",
+        "patch": "gold", "test_patch": "diff", "problem_statement": "fix", "hints_text": "", "created_at": "2019",
+        "FAIL_TO_PASS": "[\"a\"]", "PASS_TO_PASS": "[]", "environment_setup_commit": "def",
+    })
+}
+
+fn with(mut row: Value, added: Value) -> Value {
+    let added = added.as_object().unwrap().clone();
+    row.as_object_mut().unwrap().extend(added);
+    row
+}
+
+fn r2e() -> Value {
+    json!({
+        "repo_name": "sympy", "docker_image": "namanjain12/sympy_final:abc", "commit_hash": "abc", "prompt": "p",
+        "parsed_commit_content": "{}", "expected_output_json": "{}", "problem_statement": "fix", "modified_files": [],
+    })
+}
+
+fn candidate(format: RowFormat, row: Value) -> Result<Candidate, Ungradable> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rows.jsonl");
+    std::fs::write(&file, row.to_string()).unwrap();
+    let row = reader::rows(&file).next().unwrap().unwrap();
+    Candidate::of(format, row)
+}
+
+#[test]
+fn auto_tells_the_format_from_the_columns_of_a_row() {
+    let compiled = with(
+        swe_bench(),
+        json!({"image": "i", "eval_script": "x", "log_parser": "p", "eval_type": "pass_and_fail"}),
+    );
+    let smith = json!({
+        "instance_id": "oauthlib__oauthlib.1fd52536.lm_rewrite__1", "repo": "swesmith/oauthlib__oauthlib.1fd52536",
+        "patch": "bug", "FAIL_TO_PASS": ["a"], "PASS_TO_PASS": [], "image_name": "swebench/swesmith.x86_64.oauthlib",
+        "problem_statement": "fix",
+    });
+    let rebench = with(
+        swe_bench(),
+        json!({"docker_image": "swerebench/x", "install_config": {"test_cmd": "pytest"}}),
+    );
+    // Parquet files have every column in every row.
+    let empty = with(
+        swe_bench(),
+        json!({"image": null, "eval_script": "", "log_parser": null, "eval_type": null}),
+    );
+    for (row, kind, repo) in [
+        (swe_bench(), RowKind::SweBench, "django/django"),
+        (empty, RowKind::SweBench, "django/django"),
+        (compiled, RowKind::Compiled, "django/django"),
+        (
+            with(swe_bench(), json!({"eval_script": "x"})),
+            RowKind::SweGym,
+            "django/django",
+        ),
+        (
+            with(swe_bench(), json!({"eval_script": "x", "image": "i"})),
+            RowKind::Compiled,
+            "django/django",
+        ),
+        (r2e(), RowKind::R2E, "sympy"),
+        (rebench, RowKind::SweRebench, "django/django"),
+        (smith, RowKind::SweSmith, "swesmith/oauthlib__oauthlib.1fd52536"),
+        (json!({"instance_id": "a"}), RowKind::Compiled, ""),
+    ] {
+        let found = candidate(RowFormat::Auto, row).unwrap();
+        assert_eq!((found.kind, found.repo.as_str()), (kind, repo), "{found:?}");
+    }
+}
+
+#[test]
+fn a_format_in_the_spec_wins_and_swe_bench_is_either_form() {
+    let complete = || with(swe_bench(), json!({"eval_script": "x", "log_parser": "p"}));
+    for (format, row, kind) in [
+        (RowFormat::Compiled, swe_bench(), RowKind::Compiled),
+        (RowFormat::SweBench, complete(), RowKind::Compiled),
+        (RowFormat::SweBench, swe_bench(), RowKind::SweBench),
+        (RowFormat::SweGym, complete(), RowKind::SweGym),
+        (RowFormat::SweSmith, swe_bench(), RowKind::SweSmith),
+        (RowFormat::SweRebench, swe_bench(), RowKind::SweRebench),
+    ] {
+        assert_eq!(candidate(format, row).unwrap().kind, kind, "{format:?}");
+    }
+    let refused = candidate(RowFormat::KodCode, swe_bench()).unwrap_err();
+    assert_eq!(refused.field, "(format)");
+}
+
+#[test]
+fn a_row_of_r2e_is_named_by_its_repository_and_commit() {
+    assert_eq!(candidate(RowFormat::Auto, r2e()).unwrap().instance, "sympy__abc");
+    let named = with(r2e(), json!({"instance_id": "mine"}));
+    assert_eq!(candidate(RowFormat::Auto, named).unwrap().instance, "mine");
+}
+
+#[test]
+fn a_row_of_slime_is_the_row_inside_of_it() {
+    let mut bare = swe_bench();
+    bare.as_object_mut().unwrap().remove("problem_statement");
+    let wrapped = |name: &str, metadata: Value| json!({name: "from outside", "metadata": metadata});
+    let inside = |source: &str| json!({"instance": swe_bench(), "data_source": source});
+    for (row, kind, statement) in [
+        (
+            wrapped("text", inside("princeton-nlp/SWE-bench_Verified")),
+            RowKind::SweBench,
+            "fix",
+        ),
+        (wrapped("input", inside("SWE-Gym/SWE-Gym")), RowKind::SweGym, "fix"),
+        (
+            wrapped("text", json!({"instance": r2e(), "data_source": "R2E"})),
+            RowKind::R2E,
+            "fix",
+        ),
+        (
+            wrapped("text", json!({"instance": bare})),
+            RowKind::SweBench,
+            "from outside",
+        ),
+        (
+            wrapped("text", inside("x").to_string().into()),
+            RowKind::SweBench,
+            "fix",
+        ),
+        (
+            json!({"prompt": "p", "instance": swe_bench()}),
+            RowKind::SweBench,
+            "fix",
+        ),
+    ] {
+        let found = candidate(RowFormat::Auto, row).unwrap();
+        assert_eq!(
+            (found.kind, &found.fields["problem_statement"]),
+            (kind, &statement.into())
+        );
+    }
+    for (metadata, field) in [
+        (json!({"data_source": "x"}), "metadata.instance"),
+        (json!("no JSON"), "metadata"),
+        (json!({"instance": [1]}), "metadata.instance"),
+    ] {
+        let refused = candidate(RowFormat::Auto, wrapped("text", metadata)).unwrap_err();
+        assert_eq!(refused.field, field, "{refused}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Rows with the columns of their publishers.
+
+use serde_json::{Value, json};
+
+pub const TEST_PATCH: &str = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n\
+    +++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n";
+
+pub fn with(row: &Value, added: Value) -> Value {
+    let mut row = row.clone();
+    row.as_object_mut().unwrap().extend(added.as_object().unwrap().clone());
+    row
+}
+
+/// The columns of SWE-bench before its version 5.
+pub fn classic(repo: &str, version: &str) -> Value {
+    json!({
+        "instance_id": "Owner__name-1", "repo": repo, "version": version, "base_commit": "abc", "patch": "gold",
+        "test_patch": TEST_PATCH, "problem_statement": "fix", "FAIL_TO_PASS": "[\"t.py::a\"]", "PASS_TO_PASS": "[]",
+    })
+}
+
+pub fn gym() -> Value {
+    let script = format!(
+        "#!/bin/bash\nset -exo pipefail\nsource /opt/miniconda3/bin/activate\nconda activate testbed\ncd /testbed\n\
+         make init\ngit checkout abc tests/test_a.py\ngit apply -v - <<'EOF_114329324912'\n{TEST_PATCH}\n\
+         EOF_114329324912\npytest -n0 -rA tests/test_a.py\ngit checkout abc tests/test_a.py\n"
+    );
+    with(
+        &classic("getmoto/moto", "4.1"),
+        json!({"eval_script": script, "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": []}),
+    )
+}
+
+pub fn r2e(expected: Value) -> Value {
+    json!({
+        "instance_id": "sympy__abc", "repo_name": "sympy", "docker_image": "namanjain12/sympy_final:abc",
+        "commit_hash": "abc", "problem_statement": "Look.\n[ISSUE]\nfix\n[/ISSUE]\n",
+        "expected_output_json": expected.to_string(), "parsed_commit_content": "the answer",
+    })
+}
+
+pub const SMITH: &str = "swesmith/oauthlib__oauthlib.1fd52536";
+
+pub fn smith(patch: &str) -> Value {
+    json!({
+        "instance_id": "oauthlib__oauthlib.1fd52536.lm_rewrite__1", "repo": SMITH, "patch": patch,
+        "FAIL_TO_PASS": ["tests/t.py::a"], "PASS_TO_PASS": ["tests/t.py::b"], "problem_statement": "fix",
+        "image_name": "swebench/swesmith.x86_64.oauthlib_1776_oauthlib.1fd52536",
+    })
+}
+
+pub fn rebench() -> Value {
+    with(
+        &classic("owner/name", "1.2"),
+        json!({
+            "docker_image": "swerebench/sweb.eval.x86_64.owner_1776_name-1",
+            "install_config": {
+                "test_cmd": "pytest -rA", "install": "pip install -e .", "log_parser": "parse_log_pytest",
+            },
+        }),
+    )
+}
