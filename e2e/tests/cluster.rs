@@ -24,9 +24,11 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const HUB_REPOSITORY: &str = "demo/tasks";
+const HUB_MODEL: &str = "demo/model";
 const HUB_TOKEN: &str = "a-token";
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
 /// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones,
@@ -138,9 +140,9 @@ where
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]
-async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_from_a_hub() -> Result<()> {
+async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_and_model_from_a_hub() -> Result<()> {
     let scene = Scene::new("repeat").await?;
-    let hub = hub_with_the_rows().await?;
+    let hub = hub_with_rows_and_model().await?;
     let token =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": HUB_TOKEN}});
     let _: Secret = scene.make(token).await?;
@@ -154,18 +156,36 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_fro
             .with("/rollout/iterations", json!(1))
             .with("/algorithm/learningRate", json!(0.0)))
     };
-    let of_the_hub = |split: &str| json!({"hub": {"repo": HUB_REPOSITORY, "split": split, "tokenSecretRef": {"name": "hub", "key": "token"}}});
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "models"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "50Mi"}}}});
+    let _: PersistentVolumeClaim = scene.make(claim).await?;
+    let token = json!({"name": "hub", "key": "token"});
+    let of_the_hub = |split: &str| json!({"hub": {"repo": HUB_REPOSITORY, "split": split, "tokenSecretRef": token}});
+    let at_the_hub = json!([{"name": "HF_ENDPOINT", "value": hub.endpoint}]);
     let second = evaluate("second")?
         .for_each_set(|set| set["dataset"] = of_the_hub(set["name"].as_str().unwrap_or_default()))
         .with("/tasks/train/dataset", of_the_hub("train"))
-        .with("/driver/env", json!([{"name": "HF_ENDPOINT", "value": hub.endpoint}]));
-    let mut folders = Vec::new();
+        .with("/model", json!({"hub": {"repo": HUB_MODEL, "tokenSecretRef": token}}))
+        .with("/inference/pool/modelCache", json!({"claimName": "models"}))
+        .with("/driver/env", at_the_hub.clone())
+        .with("/trainer/env", at_the_hub.clone())
+        .with("/inference/pool/env", at_the_hub);
+    let (mut folders, mut shown) = (Vec::new(), Vec::new());
     for manifest in [evaluate("first")?, second] {
         scene.apply(&manifest).await?;
         let ended = scene.follow(manifest.name()).await?;
+        let progress = ended.run.status.as_ref().and_then(|status| status.progress.as_ref());
+        shown = progress.map_or(Vec::new(), |progress| progress.revisions.clone());
         folders.push(scene.store_of(&ended.run).await?);
         delete_run(&scene.client, &ended.run, SOON).await?;
     }
+    let shown: Vec<&str> = shown.iter().map(|revision| revision.repo.as_str()).collect();
+    assert_eq!(shown, [HUB_MODEL, HUB_REPOSITORY]);
+    let weights = hub
+        .requests()
+        .into_iter()
+        .filter(|request| request.host == "files" && request.path == "model.safetensors");
+    assert_eq!(weights.count(), 1, "driver, trainer and engine share one download");
     let (first, second) = (first_and_last(&folders[0]), first_and_last(&folders[1]));
     for (set, (weights, _)) in &first {
         let other = &second[set].0;
@@ -178,17 +198,24 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_fro
     scene.clear().await
 }
 
-/// The demo's rows on a gated hub that pods of the cluster reach.
-async fn hub_with_the_rows() -> Result<PlayedHub> {
+/// The demo's rows and model on a gated hub that pods of the cluster reach.
+async fn hub_with_rows_and_model() -> Result<PlayedHub> {
     let played = PlayedHub::start_at(&host_address()).await?;
-    let file = |name: &str| -> Result<(String, Content)> {
-        let rows = std::fs::read(rows().join(name))?;
-        Ok((name.to_owned(), Content::Large(rows.into())))
-    };
-    let repository = Repository::dataset(HUB_REPOSITORY);
-    let files = [file("train.jsonl")?, file("heldout.jsonl")?];
-    played.push(&repository, "main", files.into());
-    played.gate(&repository, HUB_TOKEN);
+    let model = rows().with_file_name("model-files");
+    let folders = [
+        (Repository::dataset(HUB_REPOSITORY), rows()),
+        (Repository::model(HUB_MODEL), model),
+    ];
+    for (repository, folder) in folders {
+        let mut files = BTreeMap::new();
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let content = Content::Large(std::fs::read(entry.path())?.into());
+            files.insert(entry.file_name().to_string_lossy().into_owned(), content);
+        }
+        played.push(&repository, "main", files);
+        played.gate(&repository, HUB_TOKEN);
+    }
     Ok(played)
 }
 
