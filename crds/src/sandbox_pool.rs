@@ -205,10 +205,11 @@ impl Reset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageRewrite {
-    /// Prefix of the name.
+    /// A registry (`docker.io/`), a folder of one (`swebench/`), or one image with its tag. Names are read as runtimes
+    /// read them: `swebench/x` is `docker.io/swebench/x`, and `ubuntu` is `docker.io/library/ubuntu`.
     #[schemars(length(min = 1, max = 512))]
     pub from: String,
-    /// What takes its place.
+    /// What takes its place. The rest of the name, its tag and its digest stay.
     #[schemars(length(max = 512))]
     pub to: String,
 }

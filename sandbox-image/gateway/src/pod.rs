@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{
 use kube::Resource;
 use serde_json::json;
 
+use crate::image_name::rewritten;
+
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const ROLE_LABEL: &str = "grpo.dev/role";
 const PREFETCH: &str = "image";
@@ -46,15 +48,6 @@ pub struct Template {
     pub spec: SandboxPoolSpec,
     /// The term in which this gateway holds the ledger.
     pub term: u64,
-}
-
-/// The image's name after the pool's rewrites; the first that fits wins.
-pub fn rewritten(spec: &SandboxPoolSpec, image: &str) -> String {
-    let rewrite = spec
-        .image_rewrites
-        .iter()
-        .find_map(|r| Some(format!("{}{}", r.to, image.strip_prefix(&r.from)?)));
-    rewrite.unwrap_or_else(|| image.to_owned())
 }
 
 /// The container restarts when sandboxd says so by its exit code, and not when it ends in any other way. All
@@ -214,7 +207,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
             "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
             "containers": [{
                 "name": CONTAINER,
-                "image": rewritten(&template.spec, image),
+                "image": rewritten(&template.spec.image_rewrites, image),
                 "imagePullPolicy": "IfNotPresent",
                 "command": [format!("{MOUNT}/sandboxd")],
                 "env": [{"name": KEY_ENV, "value": template.public_key}],

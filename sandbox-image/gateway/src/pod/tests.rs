@@ -113,7 +113,7 @@ fn a_sandbox_with_a_slot_keeps_away_from_nodes_where_that_is_taken() {
 
 #[test]
 fn a_prefetch_pod_has_the_image_and_nothing_of_a_sandbox_and_is_made_once_for_an_image_and_a_template() {
-    let template = template("{max: 4, resources: {limits: {memory: 8Gi}}, imageRewrites: [{from: t, to: m/t}]}");
+    let template = template("{max: 4, resources: {limits: {memory: 8Gi}}, imageRewrites: [{from: task, to: m/task}]}");
     let pod = prefetch(&template, "task:1").unwrap();
     let name = |template: &Template, image: &str| prefetch(template, image).unwrap().metadata.name.unwrap();
     let own = name(&template, "task:1");
@@ -163,7 +163,8 @@ fn a_sandbox_would_rather_run_where_its_image_is_and_still_keeps_its_slot() {
 #[test]
 fn the_first_rewrite_that_fits_wins() {
     let spec = template("{max: 4, imageRewrites: [{from: docker.io/a/, to: x/}, {from: docker.io/, to: m/}]}").spec;
-    assert_eq!(rewritten(&spec, "docker.io/a/b:1"), "x/b:1");
-    assert_eq!(rewritten(&spec, "docker.io/c:1"), "m/c:1");
-    assert_eq!(rewritten(&spec, "ghcr.io/c:1"), "ghcr.io/c:1");
+    let rewritten = |image| rewritten(&spec.image_rewrites, image);
+    assert_eq!(rewritten("a/b:1"), "x/b:1");
+    assert_eq!(rewritten("docker.io/c/d:1"), "m/c/d:1");
+    assert_eq!(rewritten("ghcr.io/c:1"), "ghcr.io/c:1");
 }
