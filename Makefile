@@ -149,6 +149,14 @@ bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's, and
 	cargo build $(TORCH) --bin grpo-bench-trainer
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,9
 
+bench-hub: ## downloads from a hub beside huggingface_hub and curl: faults, kills, 8 GB over loopback; 16 GB of disk, 15 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/hub-client.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-engine-agent --bin grpo-bench-hub
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-hub" --ours "$$CARGO_TARGET_DIR/debug/grpo-engine-agent" \
+	  --python "$$GRPO_CACHE/venv-hub/bin/python" --work "$$GRPO_CACHE/bench-hub"
+
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
