@@ -1,6 +1,6 @@
-//! Benchmarks of processes of ours beside their peers: [`hub_bench`], [`operator_bench`] and [`sandbox_bench`].
-//! Programs write their rows to `bench/results`; short variants of them are end-to-end tests. The trainer's bench is a crate of its own
-//! (`bench/trainer`), because it links libtorch.
+//! Benchmarks of processes of ours beside their peers: [`hub_bench`], [`operator_bench`] and [`sandbox_bench`]. Their
+//! programs write rows to `bench/results`; short variants of two of them are end-to-end tests. The trainer's bench is a
+//! crate of its own (`bench/trainer`), because it links libtorch.
 
 pub mod hub_bench;
 pub mod operator_bench;

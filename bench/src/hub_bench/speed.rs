@@ -35,9 +35,7 @@ pub async fn measure(programs: &Programs, work: &Path, scale: Scale) -> Result<V
     let clients = [
         Client::Ours,
         Client::HubClient { workers: 8 },
-        Client::HubClient { workers: 4 },
         Client::HubClient { workers: 1 },
-        Client::Curl { workers: 4 },
         Client::Curl { workers: 2 },
     ];
     let mut runs: BTreeMap<Client, Vec<Ran>> = BTreeMap::new();

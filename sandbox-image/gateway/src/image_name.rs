@@ -1,8 +1,8 @@
 //! Names of images as container runtimes read them (the reference grammar of `distribution/reference`), and the pool's
 //! rewrites of them.
 //!
-//! `swebench/x:1` and `docker.io/swebench/x:1` are one image, and `ubuntu` is `docker.io/library/ubuntu`: a rewrite that
-//! compared texts would miss the published form of most tasks' images.
+//! `swebench/x:1` and `docker.io/swebench/x:1` are one image, and `ubuntu` is `docker.io/library/ubuntu`: a rewrite
+//! that compared texts would miss the published form of most tasks' images.
 
 use grpo_crds::sandbox_pool::ImageRewrite;
 
