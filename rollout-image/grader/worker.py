@@ -73,7 +73,7 @@ def _test_spec(row: dict):
         raise RowFault(str(missing.args[0]), f"the row has no {missing.args[0]}") from missing
     except (TypeError, ValueError) as error:
         raise RowFault("FAIL_TO_PASS", f"the row's test lists cannot be read: {error}") from error
-    if spec.log_parser not in PARSER_REGISTRY:
+    if not isinstance(spec.log_parser, str) or spec.log_parser not in PARSER_REGISTRY:
         raise RowFault("log_parser", f"swebench {swebench.__version__} has no log parser {spec.log_parser!r}")
     if spec.eval_type not in {kind.value for kind in EvalType}:
         raise RowFault("eval_type", f"swebench {swebench.__version__} has no eval type {spec.eval_type!r}")
@@ -84,10 +84,26 @@ def _test_spec(row: dict):
     return spec
 
 
+def _of_row(operation):
+    """A row that breaks a function of swebench's is one that cannot be graded, and not a worker that does not answer."""
+
+    def asked(message: dict) -> dict:
+        try:
+            return operation(message)
+        except RowFault:
+            raise
+        except Exception as error:  # noqa: BLE001
+            raise RowFault("(row)", f"{type(error).__name__}: {error}") from error
+
+    return asked
+
+
+@_of_row
 def prepare(message: dict) -> dict:
     return {"evalScript": _test_spec(message["row"]).eval_script}
 
 
+@_of_row
 def complete(message: dict) -> dict:
     row = rows.complete(message["format"], message["row"])
     _test_spec(row)

@@ -11,8 +11,11 @@ use nix::sys::statvfs::statvfs;
 use crate::error::HubError;
 use crate::lock::try_lock;
 
-/// A snapshot that was used within this time stays, whether or not its run still runs.
-const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A snapshot that a pod began to use within this time stays. One that works for longer may lose its files: it finds
+/// them again when it is made anew.
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// What a download leaves free: a run's records may be on the same volume.
+const RESERVE: u64 = 1 << 30;
 
 /// What has its place below a repository's folder.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
@@ -29,11 +32,20 @@ pub(crate) fn mark((repository, commit): (PathBuf, String)) -> Result<(), HubErr
     Ok(())
 }
 
-/// The bytes that a user may still write to the file system of a folder.
+/// The bytes that a download may write to the file system of a folder.
 pub(crate) fn free(folder: &Path) -> io::Result<u64> {
     let found = statvfs(folder)?;
     #[allow(clippy::unnecessary_cast, reason = "the widths differ by platform")]
-    Ok(found.blocks_available() as u64 * found.fragment_size() as u64)
+    let [all, free, unit] = [
+        found.blocks() as u64,
+        found.blocks_available() as u64,
+        found.fragment_size() as u64,
+    ];
+    if all == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let reserve = RESERVE.min(all.saturating_mul(unit) / 100);
+    Ok(free.saturating_mul(unit).saturating_sub(reserve))
 }
 
 /// Makes room for `needed` bytes. The caller holds the lock of `repository` and is going to continue the unfinished
@@ -50,20 +62,37 @@ pub(crate) fn make(
     if lacks().is_none() {
         return Ok(());
     }
-    for part in entries(&repository.join(PARTS)) {
-        if !wanted.contains(&part) {
-            let _ = fs::remove_file(part);
+    let repositories = entries(cache);
+    for of in &repositories {
+        // Where there are no locks, another process may be writing them.
+        let _lock = match of == repository {
+            true => None,
+            false => match try_lock(of.join("lock")) {
+                Ok(Some(Some(lock))) => Some(lock),
+                _ => continue,
+            },
+        };
+        for part in entries(&of.join(PARTS)) {
+            if !wanted.contains(&part) && (of != repository || is_ours(&part)) {
+                let _ = fs::remove_file(part);
+            }
         }
     }
-    let mut unused: Vec<(SystemTime, PathBuf, PathBuf)> = entries(cache).into_iter().flat_map(unused).collect();
-    unused.sort();
-    for (_, of, snapshot) in unused {
+    let mut found: Vec<Unused> = repositories.into_iter().flat_map(unused).collect();
+    found.sort();
+    for (_, of, snapshot) in found {
         if lacks().is_none() {
             return Ok(());
         }
-        // Its repository's download may be under way.
-        let held = of == repository || matches!(try_lock(of.join("lock")), Ok(Some(_)));
-        if held {
+        // Its repository's download may be under way, or has used it since. Held until it is gone.
+        let _lock = match of == repository {
+            true => None,
+            false => match try_lock(of.join("lock")) {
+                Ok(Some(lock)) => lock,
+                _ => continue,
+            },
+        };
+        if unused(of).iter().any(|(_, _, still)| *still == snapshot) {
             let _ = fs::remove_dir_all(&snapshot);
         }
     }
@@ -77,8 +106,16 @@ pub(crate) fn make(
     }
 }
 
-/// The snapshots of a repository that have not been used for long: last use, repository, folder.
-fn unused(repository: PathBuf) -> Vec<(SystemTime, PathBuf, PathBuf)> {
+/// An unfinished file that has no process's name behind its own is written under the lock.
+fn is_ours(part: &Path) -> bool {
+    part.extension().is_none()
+}
+
+/// Last use, repository, folder.
+type Unused = (SystemTime, PathBuf, PathBuf);
+
+/// The snapshots of a repository that have not been used for long.
+fn unused(repository: PathBuf) -> Vec<Unused> {
     let snapshots = entries(&repository.join(SNAPSHOTS)).into_iter();
     let used = |snapshot: &Path| {
         fs::metadata(repository.join(USED).join(snapshot.file_name()?))

@@ -11,7 +11,7 @@
 //!
 //! Files are never overwritten: a commit's bytes do not change. One process downloads at a time, the others wait for it
 //! and then find the files; when it dies, the next one continues its unfinished files. A download that has no room
-//! removes what has not been used for a week ([`room`]).
+//! removes what has not been used for a month ([`room`]).
 
 use std::fs::{self, File};
 use std::io;

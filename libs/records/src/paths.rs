@@ -44,6 +44,11 @@ pub fn task_rows(set: &str) -> String {
     format!("{TASKS}/{set}.jsonl")
 }
 
+/// The commit that patches of a task are taken against, where its row names none. `key`: of the row.
+pub fn task_base(key: &str) -> String {
+    format!("{TASKS}/bases/{key}")
+}
+
 pub fn journal_entry(sequence: u64) -> String {
     format!("{JOURNAL}/{sequence:010}.json")
 }

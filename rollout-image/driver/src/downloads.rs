@@ -72,12 +72,12 @@ impl Downloads<'_> {
         };
         let pin = pinned.pin;
         self.board.change(|progress| {
-            let known = progress.revisions.iter().any(|known| known.repo == repository.name);
-            if !known && progress.revisions.len() < REVISIONS_SHOWN {
-                progress.revisions.push(PinnedRevision {
-                    repo: repository.name.clone(),
-                    commit: pin.commit.to_string(),
-                });
+            let revision = PinnedRevision {
+                repo: repository.name.clone(),
+                commit: pin.commit.to_string(),
+            };
+            if !progress.revisions.contains(&revision) && progress.revisions.len() < REVISIONS_SHOWN {
+                progress.revisions.push(revision);
             }
         });
         Ok(pin)

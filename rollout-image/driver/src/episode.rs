@@ -180,7 +180,9 @@ impl Episodes {
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
     ) -> Result<Option<Bytes>, Abort> {
-        let base = self.base_commit(sandbox, &plan.task).await?;
+        let base = self
+            .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
+            .await?;
         let mut episode = LiveEpisode {
             plan,
             dir,
@@ -237,16 +239,21 @@ impl Episodes {
         })
     }
 
-    /// The commit patches are taken against, seen to exist before the policy could have touched it.
-    async fn base_commit(&self, sandbox: &Sandbox, task: &Task) -> Result<String, Abort> {
-        let cell = self
-            .bases
-            .lock()
-            .await
-            .entry(task.instance.clone())
-            .or_default()
-            .clone();
+    /// The commit patches are taken against, seen to exist before the policy could have touched it. One that the row
+    /// does not name is in the store before the first turn: a later driver may meet a sandbox in which the policy has
+    /// committed.
+    async fn base_commit(&self, sandbox: &Sandbox, task: &Task, fresh: bool) -> Result<String, Abort> {
+        // By row: two sets may have different rows of one instance.
+        let cell = self.bases.lock().await.entry(task.sha256.clone()).or_default().clone();
         let base = cell.get_or_try_init(|| async {
+            let kept = paths::task_base(&task.sha256);
+            if task.base_commit.is_none() && self.store.exists(&kept).await.map_err(DriverError::from)? {
+                let bytes = self.store.bytes(&kept).await.map_err(DriverError::from)?;
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            if task.base_commit.is_none() && !fresh {
+                return Err(Abort::Abandoned);
+            }
             let repository = &task.environment.directory;
             let argv = match &task.base_commit {
                 Some(base) => patch::check(repository, base),
@@ -262,6 +269,8 @@ impl Episodes {
             match (result.exit_code, &task.base_commit) {
                 (Some(0), Some(base)) => Ok(base.clone()),
                 (Some(0), None) if printed.len() >= 40 && printed.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                    let bytes = Bytes::from(printed.to_owned());
+                    once::create_bytes(&self.store, &self.writer, &kept, bytes).await?;
                     Ok(printed.to_owned())
                 }
                 _ => Err(Abort::Void {

@@ -247,43 +247,47 @@ impl Grader {
             Ok(sandbox) => sandbox,
             Err(error) => return Ok(lost(&error)),
         };
-        let mut patched = false;
-        let facts = self.evaluate(&sandbox, task, patch, script, &mut patched).await;
+        let mut stage = Stage::SettingUp;
+        let facts = self.evaluate(&sandbox, task, patch, script, &mut stage).await;
         sandbox.release().await;
         match facts {
             Ok(Evaluated::Log(log)) => self.judge(task, patch, log).await,
             Ok(Evaluated::Not(tried)) => Ok(tried),
+            // Nothing of the policy's is in the sandbox yet: no limit that is hit counts against it.
+            Err(error) if stage == Stage::SettingUp => Ok(lost(&error)),
             Err(error) => Ok(match error.blame() {
                 Blame::Workload => without_log(Attempt::Exhausted, &error),
-                Blame::Unknown if patched => without_log(Attempt::Silent, &error),
+                Blame::Unknown if stage == Stage::Patched => without_log(Attempt::Silent, &error),
                 Blame::Unknown | Blame::Infrastructure => lost(&error),
             }),
         }
     }
 
-    /// `patched` from the moment on at which the patch can do something.
     async fn evaluate(
         &self,
         sandbox: &Sandbox,
         task: &Task,
         patch: Option<&Bytes>,
         script: String,
-        patched: &mut bool,
+        stage: &mut Stage,
     ) -> Result<Evaluated, SandboxError> {
         if let Err(note) = setup::run(sandbox, task, "setup", WorksNext::Grader).await? {
             return Ok(Evaluated::Not(Tried {
-                attempt: Attempt::NoReport,
+                attempt: Attempt::Lost {
+                    reason: VoidReason::TaskBroken,
+                },
                 report: None,
                 log: None,
                 note: Some(note),
             }));
         }
         sandbox.put_file(patch::EVAL_FILE, Bytes::from(script)).await?;
+        *stage = Stage::Unpatched;
         if let Some(patch) = patch {
             sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;
             let base = task.base_commit.as_deref().unwrap_or("HEAD");
             let argv = patch::apply(&task.environment.directory, base);
-            *patched = true;
+            *stage = Stage::Patched;
             let applied = sandbox.exec(&command("apply", argv, APPLY_TIMEOUT, 64 << 10)).await?;
             if applied.exit_code != Some(0) {
                 return Ok(Evaluated::Not(not_applied(applied)));
@@ -363,6 +367,17 @@ impl Grader {
             .map_err(DriverError::io("writing a log for the grader"))?;
         Ok(file)
     }
+}
+
+/// How far a grader's sandbox is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Neither patch nor evaluation has begun.
+    SettingUp,
+    /// The evaluation may run, without a patch.
+    Unpatched,
+    /// From the moment on at which the patch can do something.
+    Patched,
 }
 
 enum Evaluated {

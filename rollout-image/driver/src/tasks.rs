@@ -131,6 +131,14 @@ pub async fn load(
     Ok(TaskSet { tasks, report })
 }
 
+/// Asks a worker that does not answer once more: it is another process then.
+async fn twice<T>(ask: impl AsyncFn() -> Result<T, WorkerError>) -> Result<T, WorkerError> {
+    match ask().await {
+        Err(WorkerError::NoAnswer { .. }) => ask().await,
+        answer => answer,
+    }
+}
+
 /// The task of a row, with what the publishers' packages add; refused if the official grader would refuse it.
 async fn complete(
     candidate: Candidate,
@@ -145,17 +153,23 @@ async fn complete(
     } = candidate;
     let asked = match kind {
         RowKind::Compiled => match format::task(fields, sha256) {
-            Ok(task) => worker.eval_script(&instance, &task.row).await.map(|_| Ok(task)),
+            Ok(task) => {
+                let ask = async || worker.eval_script(&instance, &task.row).await;
+                twice(ask).await.map(|_| Ok(task))
+            }
             Err(ungradable) => return Ok(Err(ungradable)),
         },
         kind => {
-            let completed = worker.complete(&instance, kind.name(), &Value::Object(fields)).await;
-            completed.map(|fields| format::task(fields, sha256))
+            let fields = Value::Object(fields);
+            let ask = async || worker.complete(&instance, kind.name(), &fields).await;
+            twice(ask).await.map(|fields| format::task(fields, sha256))
         }
     };
     match asked {
         Ok(task) => Ok(task.map(|task| (kind, task))),
         Err(WorkerError::Row { field, what, .. }) => Ok(Err(Ungradable { field, what })),
+        // A machine without memory or time passes; a row that was skipped for it would be missing for good.
+        Err(error @ WorkerError::NoAnswer { .. }) => Err(DriverError::Other(error.to_string())),
         Err(error) => Err(TerminalFault::new("GraderUnavailable", error.to_string()).into()),
     }
 }

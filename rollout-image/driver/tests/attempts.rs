@@ -96,6 +96,33 @@ async fn an_episode_that_has_ended_holds_its_ids_once_and_is_graded_after_a_rest
 }
 
 #[tokio::test]
+async fn a_resumed_episode_takes_its_patch_against_the_commit_that_it_began_with_though_the_policy_has_committed() {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row.as_object_mut().unwrap().remove("base_commit");
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let turn = world.dir().join(paths::turn(&folder(), 1));
+    let (at, commit) = (turn.clone(), "git -c user.name=p -c user.email=p@p commit -qam mine");
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, _| {
+        let command = match prompt.matches("assistant\n").count() {
+            1 => format!("sed -i 's/a - b/a + b/' $F && cd $(dirname $F) && {commit}"),
+            _ => "echo SUBMIT".to_owned(),
+        };
+        if command == "echo SUBMIT" {
+            std::fs::write(&at, "{\"schema\":3}").unwrap();
+        }
+        format!("Go.\n```bash\n{command}\n```")
+    });
+    let stopped = attempt(&world, 1, false).await.unwrap_err();
+    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
+    std::fs::remove_file(&turn).unwrap();
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+    let meta = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((meta.outcome, meta.turns), (grpo_records::Outcome::Resolved, 2));
+    assert!(meta.patch_bytes > 0);
+}
+
+#[tokio::test]
 async fn a_driver_that_finds_a_turn_of_another_one_stops() {
     let world = World::new(1).await;
     let turn = world.dir().join(paths::turn(&folder(), 1));

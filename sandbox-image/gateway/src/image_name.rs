@@ -39,22 +39,21 @@ impl<'a> Name<'a> {
     fn rewritten(&self, rewrite: &ImageRewrite) -> Option<String> {
         let from = rewrite.from.as_str();
         let whole = Name::of_image(from);
-        let is_whole = whole.parts == self.parts && (whole.version.is_empty() || whole.version == self.version);
-        let taken = match is_whole {
-            true => self.parts.len(),
-            false => {
+        // Of `a/b:1` it is also `a/b:1@sha256:...`.
+        let rest = self.version.strip_prefix(whole.version);
+        let rest = rest.filter(|rest| rest.is_empty() || whole.version.is_empty() || rest.starts_with('@'));
+        let (taken, version) = match rest.filter(|_| whole.parts == self.parts) {
+            // A rewrite of one version names the version that takes its place.
+            Some(_) if !whole.version.is_empty() => (self.parts.len(), ""),
+            Some(version) => (self.parts.len(), version),
+            None => {
                 let prefix = prefix(from)?;
-                self.parts.starts_with(&prefix).then_some(prefix.len())?
+                let taken = self.parts.starts_with(&prefix).then_some(prefix.len())?;
+                (taken, self.version)
             }
         };
         let to = Some(rewrite.to.trim_end_matches('/')).filter(|to| !to.is_empty());
         let parts: Vec<&str> = to.into_iter().chain(self.parts[taken..].iter().copied()).collect();
-        // A rewrite of one version names the version that takes its place.
-        let version = if is_whole && !whole.version.is_empty() {
-            ""
-        } else {
-            self.version
-        };
         Some(parts.join("/") + version)
     }
 }
@@ -62,8 +61,11 @@ impl<'a> Name<'a> {
 /// The first parts of names that a rewrite is for: a registry, or a folder of one. None for one image.
 fn prefix(from: &str) -> Option<Vec<&str>> {
     let folder = from.trim_end_matches('/');
-    // A colon of the last part is a tag's, unless a slash behind it says that it is a port's.
-    let is_image = folder.len() == from.len() && !split_version(from).1.is_empty();
+    // A colon of the last part is a tag's, unless a slash behind it says that it is a port's, or nothing but digits
+    // follows in a name of one part.
+    let version = split_version(from).1;
+    let port = !from.contains('/') && version.len() > 1 && version[1..].bytes().all(|byte| byte.is_ascii_digit());
+    let is_image = folder.len() == from.len() && !version.is_empty() && !port;
     let only_registry = !folder.contains('/') && is_registry(folder);
     match (is_image, only_registry) {
         (true, _) => None,
@@ -149,6 +151,8 @@ mod tests {
                 "other/a/b:1@sha256:ab",
             ),
             ("host:5000/a", "other", "host:5000/a/b:1", "other/b:1"),
+            ("host:5000", "other", "host:5000/a/b:1", "other/a/b:1"),
+            ("redis:7", "m/redis:8", "redis:7", "m/redis:8"),
             ("ghcr.io/a/b", "m/c", "ghcr.io/a/b:1", "m/c:1"),
             ("t", "m/t", "t:1", "m/t:1"),
             ("docker.io/", "", "swebench/x:1", "swebench/x:1"),
@@ -160,6 +164,9 @@ mod tests {
     #[test]
     fn a_rewrite_of_one_version_is_for_no_other() {
         assert_eq!(rewrite("a/b:1", "m/b:2", "docker.io/a/b:1"), "m/b:2");
-        assert_eq!(rewrite("a/b:1", "m/b:2", "a/b:3"), "a/b:3");
+        assert_eq!(rewrite("a/b:1", "m/b:2", "a/b:1@sha256:ab"), "m/b:2");
+        for other in ["a/b:3", "a/b:12", "a/b"] {
+            assert_eq!(rewrite("a/b:1", "m/b:2", other), other);
+        }
     }
 }

@@ -72,7 +72,7 @@ fn leftovers_go_first_then_what_was_not_used_for_longest() {
 #[test]
 fn what_is_used_stays_and_the_refusal_says_what_to_do() {
     let cache = Cache::new();
-    let used = cache.snapshot("b", "1", 6);
+    let used = cache.snapshot("b", "1", 29);
     let message = cache.make(&[], 450).unwrap_err().to_string();
     assert!(used.exists());
     assert!(message.contains("450") && message.contains("400"), "{message}");
@@ -88,6 +88,18 @@ fn a_snapshot_whose_repository_is_being_downloaded_stays() {
     drop(lock);
     cache.make(&[], 450).unwrap();
     assert!(!old.exists());
+}
+
+#[test]
+fn unfinished_files_of_another_repository_go_unless_its_download_is_under_way() {
+    let cache = Cache::new();
+    let part = cache.part("b", "left");
+    let lock = try_lock(cache.repository("b").join("lock")).unwrap();
+    cache.make(&[], 450).unwrap_err();
+    assert!(part.exists());
+    drop(lock);
+    cache.make(&[], 450).unwrap();
+    assert!(!part.exists());
 }
 
 #[test]
