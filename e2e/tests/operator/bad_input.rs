@@ -221,8 +221,16 @@ async fn verdict(client: &Client, number: usize, entry: &Entry) -> std::result::
     let mut there = ask(client, Verb::Create, &manifest, false).await?;
     if entry.twice {
         let mut again = manifest.clone();
-        again["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"].clone();
-        there = ask(client, Verb::Replace, &again, false).await?;
+        for left in (0..TRIES).rev() {
+            again["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"].clone();
+            match ask(client, Verb::Replace, &again, false).await {
+                Err(refusal) if refusal.code == 409 && left > 0 => there = get(client, &manifest).await?,
+                replaced => {
+                    there = replaced?;
+                    break;
+                }
+            }
+        }
     }
     if let Some(status) = &entry.status {
         there["status"] = status.clone();

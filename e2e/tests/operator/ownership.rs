@@ -228,9 +228,14 @@ async fn what_is_taken_out_of_a_pools_spec_is_taken_out_of_what_was_made_of_it()
         (with(json!([{"name": "SECOND", "value": "2"}])), &["SECOND"][..]),
         (with(json!([])), &[][..]),
     ] {
-        let mut changed = get(&client, &pool).await?;
-        changed["spec"] = manifest["spec"].clone();
-        ask(&client, Verb::Replace, &changed, false).await?;
+        // The operator writes the status meanwhile: what is read may be an older version when it is written.
+        until(SOON, "the pool to be changed", async || {
+            let mut changed = get(&client, &pool).await.map_err(|refusal| refusal.to_string())?;
+            changed["spec"] = manifest["spec"].clone();
+            let written = ask(&client, Verb::Replace, &changed, false).await;
+            written.map(drop).map_err(|refusal| refusal.to_string())
+        })
+        .await?;
         wanted(left).await?;
     }
     Ok(())
