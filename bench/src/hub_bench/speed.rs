@@ -3,6 +3,7 @@
 
 use super::clients::{Client, Job, Programs, REPOSITORY, Ran};
 use super::{HUB_CLIENT, HubBenchError};
+use crate::sandbox_bench::median;
 use grpo_bench_report::Row;
 use grpo_hub::Repository;
 use grpo_hub::played::{Content, PlayedHub};
@@ -70,7 +71,7 @@ pub async fn measure(programs: &Programs, work: &Path, scale: Scale) -> Result<V
     std::fs::remove_dir_all(&source).map_err(HubBenchError::io("removing", &source))?;
     let rate = |client: &Client| {
         let seconds = runs[client].iter().map(|ran| ran.seconds).collect();
-        scale.bytes as f64 / median(seconds) / 1e6
+        scale.bytes as f64 / median(seconds).unwrap_or(f64::INFINITY) / 1e6
     };
     let ours = rate(&Client::Ours);
     let mut rows = Vec::new();
@@ -124,9 +125,4 @@ fn written(path: &PathBuf, size: u64, random: &mut SmallRng) -> std::io::Result<
         left -= part.len() as u64;
     }
     Ok(hex::encode(hash.finalize()))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

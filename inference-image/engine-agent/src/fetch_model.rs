@@ -52,8 +52,6 @@ pub struct Flags {
 pub enum FetchError {
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error("reading the token {}: {source}", path.display())]
-    Token { path: PathBuf, source: std::io::Error },
     #[error("asking {url} which files the run takes: {cause}")]
     Pin { url: Url, cause: String },
 }
@@ -63,7 +61,6 @@ impl FetchError {
         match self {
             Self::Hub(error) => error.is_transient(),
             Self::Pin { .. } => true,
-            Self::Token { .. } => false,
         }
     }
 }
@@ -84,15 +81,7 @@ pub async fn fetch(flags: &Flags) -> Result<PathBuf, FetchError> {
 }
 
 async fn fetch_once(flags: &Flags) -> Result<PathBuf, FetchError> {
-    let mut settings = HubSettings::from_env();
-    if let Some(file) = &flags.token_file {
-        let failed = |source| FetchError::Token {
-            path: file.clone(),
-            source,
-        };
-        let read = std::fs::read_to_string(file).map_err(failed)?;
-        settings.token = Some(read.trim().to_owned());
-    }
+    let settings = HubSettings::from_env().with_token_file(flags.token_file.as_deref())?;
     let (hub, repository) = (Hub::new(&settings)?, Repository::model(&flags.repo));
     let pin = match (&flags.pin_url, &flags.pin_name) {
         (Some(url), _) => told(url, &flags.tokens).await?,

@@ -1,7 +1,7 @@
 //! Requests to a hub: pin a revision, list a commit, fetch a file from a byte on.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -57,6 +57,16 @@ impl HubSettings {
             token: variable("HF_TOKEN").map(|token| token.trim().to_owned()),
             ca_bundle: variable("SSL_CERT_FILE").map(PathBuf::from),
         }
+    }
+
+    /// The same as the owner of the token in a file, where one is given.
+    pub fn with_token_file(mut self, file: Option<&Path>) -> Result<Self, HubError> {
+        if let Some(file) = file {
+            let unreadable = |error| HubError::Settings(format!("reading the token {}: {error}", file.display()));
+            let read = std::fs::read_to_string(file).map_err(unreadable)?;
+            self.token = Some(read.trim().to_owned());
+        }
+        Ok(self)
     }
 }
 

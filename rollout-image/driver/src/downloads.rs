@@ -41,16 +41,7 @@ struct Pinned<T> {
 impl Downloads<'_> {
     /// The hub, as the owner of a token in a file.
     pub fn hub(&self, token: Option<&Path>) -> Result<Hub, DownloadError> {
-        let mut settings = self.settings.clone();
-        if let Some(file) = token {
-            let failed = |source| DownloadError::Token {
-                path: file.to_owned(),
-                source,
-            };
-            let read = std::fs::read_to_string(file).map_err(failed)?;
-            settings.token = Some(read.trim().to_owned());
-        }
-        Ok(Hub::new(&settings)?)
+        Ok(Hub::new(&self.settings.clone().with_token_file(token)?)?)
     }
 
     /// The pin that the run's first driver made of this, or the one that `pin` makes now.
@@ -143,8 +134,6 @@ pub enum DownloadError {
     Hub(#[from] HubError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("reading the token {}: {source}", path.display())]
-    Token { path: PathBuf, source: std::io::Error },
 }
 
 impl DownloadError {
