@@ -52,11 +52,13 @@ test-unit: ## tests that need no cluster
 	cargo test $(PLAIN) --lib --bins --tests
 	cargo test $(TORCH) --lib --bins --tests
 
-test-api: ## rules, bounds and chart on an API server without nodes
+test-api: ## rules, bounds and chart on an API server without nodes; stores in buckets of a real server
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture judges:: chart::
+	# Each starts a server of its own.
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
 
 test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build

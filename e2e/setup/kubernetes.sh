@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the pieces of a Kubernetes cluster from Go modules into the cache, each pinned by the go.mod and go.sum beside
 # it under modules/ (or by its version, for commands that install as they are).
-#   kubernetes.sh [all|control-plane]     control-plane: what serves the API, and KWOK in place of nodes
+#   kubernetes.sh [all|control-plane]     control-plane: what serves the API, KWOK in place of nodes, a server of S3
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -11,6 +11,7 @@ RUNC_VERSION=v1.5.2
 COREDNS_VERSION=v1.14.7
 HELM_VERSION=v4.3.1
 KWOK_VERSION=v0.7.0
+VERSITYGW_VERSION=v1.8.0
 export GOFLAGS=-buildvcs=false
 
 # build NAME CGO ARGUMENTS...: `go install` of the tools of modules/NAME, or of the module@version given last.
@@ -52,6 +53,10 @@ control_plane() {
 # A cluster with nodes of its own has no use for it.
 in_place_of_nodes() { stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"; }
 
+# A server of S3 for tests of stores.
+s3_server() {
+  stage versitygw build versitygw 0 -ldflags "-s -w" "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW_VERSION"
+}
 
 # What nodes need besides.
 nodes() {
@@ -63,7 +68,7 @@ nodes() {
 main() {
   command -v go > /dev/null || die "go is needed to build Kubernetes (https://go.dev/dl)"
   control_plane
-  if [ "${1:-all}" = control-plane ]; then in_place_of_nodes; else nodes; fi
+  if [ "${1:-all}" = control-plane ]; then in_place_of_nodes; s3_server; else nodes; fi
 }
 
 main "$@"

@@ -19,5 +19,6 @@ mod operator;
 mod records_server;
 mod sandbox_faults;
 mod sandboxes;
+mod stores;
 mod support;
 mod tools;

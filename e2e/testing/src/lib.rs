@@ -2,7 +2,7 @@
 //!
 //! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`]
 //! starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale; [`ask`]
-//! puts manifests to it, and [`chart`] installs what the operator needs.
+//! puts manifests to it, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ pub mod ask;
 pub mod chart;
 pub mod cluster;
 pub mod control_plane;
+pub mod s3;
 
 /// The root of the checkout.
 pub fn repository() -> PathBuf {

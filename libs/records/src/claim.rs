@@ -3,13 +3,13 @@
 //! An attempt of the trainer begins while the one before it may still be alive, cut off from the cluster. It withdraws
 //! the claims before it; what these writers still do then changes nothing.
 //!
-//! A claim is a folder below [`paths::STAGING`] with a file that says it holds. What is written under it lies in that
-//! folder first and is then renamed. Withdrawing removes the file, then everything staged. The writer looks for the
-//! file again when all is staged: either it sees that it is gone, or what it staged is removed and the rename finds
-//! nothing, or the rename came before the withdrawal returned.
+//! A claim is a folder below [`paths::STAGING`] with a file that says it holds. What is written under it is staged there
+//! first and then named. Withdrawing removes the file, then discards everything staged. The writer looks for the file
+//! again when all is staged: either it sees that it is gone, or what it staged is discarded and cannot be named, or it
+//! was named before the withdrawal returned.
 
 use crate::paths;
-use crate::store::{RunStore, StoreError, Upload, Uploaded};
+use crate::store::{RunStore, Staged, StoreError, Uploaded};
 use bytes::Bytes;
 
 /// The file that says a claim holds.
@@ -55,10 +55,10 @@ impl Claim {
 
     /// When this returns, every write under the claim is done or will fail.
     pub async fn withdraw(&self) -> Result<(), StoreError> {
+        let folder = format!("{}/{}", paths::STAGING, self.name);
         self.store.delete(&self.file(HOLDS)).await?;
-        self.store
-            .delete_folder(&format!("{}/{}", paths::STAGING, self.name))
-            .await
+        self.store.discard_folder(&folder).await?;
+        self.store.delete_folder(&folder).await
     }
 
     /// Refuses where the claim was withdrawn.
@@ -75,27 +75,20 @@ impl Claim {
 
     /// Gives `path` these bytes, whether it exists or not.
     pub async fn replace(&self, path: &str, bytes: Bytes) -> Result<(), ClaimError> {
-        self.check("writing", path).await?;
-        let staged = self.staged(path);
-        self.explained(path, self.store.replace(&staged, bytes).await).await?;
-        self.name_it(&staged, path).await
+        let mut upload = self.upload(path).await?;
+        upload.write(&bytes).await?;
+        upload.finish().await.map(|_| ())
     }
 
-    /// Begins a file that is too large for memory.
+    /// Begins a file, which may be too large for memory.
     pub async fn upload(&self, path: &str) -> Result<ClaimedUpload, ClaimError> {
         self.check("writing", path).await?;
-        let staged = self.staged(path);
+        let staged = self.store.stage(&self.staged(path), path).await;
         Ok(ClaimedUpload {
-            upload: self.explained(path, self.store.upload(&staged).await).await?,
+            staged: self.explained(path, staged).await?,
             claim: self.clone(),
-            staged,
             path: path.to_owned(),
         })
-    }
-
-    async fn name_it(&self, staged: &str, path: &str) -> Result<(), ClaimError> {
-        self.check("naming", path).await?;
-        self.explained(path, self.store.rename(staged, path).await).await
     }
 
     /// What failed because what was staged is gone failed because of the withdrawal.
@@ -121,23 +114,24 @@ impl Claim {
 /// An upload under a claim.
 pub struct ClaimedUpload {
     claim: Claim,
-    upload: Upload,
-    staged: String,
+    staged: Staged,
     path: String,
 }
 
 impl ClaimedUpload {
     /// Adds bytes. After an error the upload is of no use.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClaimError> {
-        let written = self.upload.write(bytes).await;
+        let written = self.staged.write(bytes).await;
         self.claim.explained(&self.path, written).await
     }
 
     /// The file has its name and is durable when this returns.
-    pub async fn finish(self) -> Result<Uploaded, ClaimError> {
-        let uploaded = self.claim.explained(&self.path, self.upload.finish().await).await?;
-        self.claim.name_it(&self.staged, &self.path).await?;
-        Ok(uploaded)
+    pub async fn finish(mut self) -> Result<Uploaded, ClaimError> {
+        let arrived = self.staged.arrive().await;
+        self.claim.explained(&self.path, arrived).await?;
+        self.claim.check("naming", &self.path).await?;
+        let named = self.staged.name(&*self.claim.store).await;
+        self.claim.explained(&self.path, named).await
     }
 }
 

@@ -1,19 +1,27 @@
 //! Where a run's files are: one trait over [`object_store`] for every process that reads or writes them.
 //!
 //! [`Store`] writes down what a backend guarantees; driver, trainer, readers and verifier rely on nothing else. They do
-//! not learn where a file lies. [`LocalStore`] is a folder on a volume. [`RunStore`] adds the records: JSON with
-//! a schema. Code without a runtime asks through [`wait`].
+//! not learn where a file lies. [`LocalStore`] is a folder on a volume, [`RemoteStore`] one in a bucket. [`RunStore`]
+//! adds the records: JSON with a schema. Code without a runtime asks through [`wait`].
 
+#[cfg(any(test, feature = "fixture"))]
+pub mod conformance;
 mod error;
+mod io;
 mod local;
 mod local_copy;
+mod remote;
 mod run;
+mod staged;
 mod upload;
 
 pub use error::{StoreError, advice};
+pub use io::wait;
 pub use local::LocalStore;
 pub use local_copy::LocalCopy;
-pub use run::{RunStore, wait};
+pub use remote::RemoteStore;
+pub use run::RunStore;
+pub use staged::Staged;
 pub use upload::{Upload, Uploaded};
 
 use async_trait::async_trait;
@@ -98,6 +106,16 @@ pub trait Store: Debug + Send + Sync {
         Upload::begin(self.objects(), path).await
     }
 
+    /// Begins a file that gets the name `path` only while it is not discarded. `staged` is its name until then.
+    async fn stage(&self, staged: &str, path: &str) -> Result<Staged, StoreError> {
+        Ok(Staged::moving(self.upload(staged).await?, staged, path))
+    }
+
+    /// Discards everything that is staged in a folder: when this returns, each has its name or never gets it.
+    async fn discard_folder(&self, folder: &str) -> Result<(), StoreError> {
+        self.delete_folder(folder).await
+    }
+
     /// Adds to the end of a file that one process writes, or begins it. A reader sees an addition whole or not at all.
     /// Additions may be lost in a crash: this is for logs that can be missed.
     async fn append(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
@@ -108,8 +126,8 @@ pub trait Store: Debug + Send + Sync {
         self.replace(path, [before, bytes].concat().into()).await
     }
 
-    /// Moves a file, in the place of one that has the name. [`StoreError::Missing`] where `from` is gone: of two that
-    /// move, or move and delete, one file, one wins. On a volume this is one step; object storage copies.
+    /// Moves a file, in the place of one that has the name. [`StoreError::Missing`] where `from` is gone. On a volume
+    /// this is one step, so of two that move, or move and delete, one file, one wins. Object storage copies.
     async fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let moved = self.objects().rename(&at(from), &at(to)).await;
         moved.map_err(|e| missing_or("renaming", from, e))

@@ -28,6 +28,12 @@ pub enum StoreError {
         "{path} in the store has schema {found}, this build reads schema {SCHEMA}; use an image of the version that wrote it, or give the run another store.path"
     )]
     Schema { path: String, found: u32 },
+    #[error(
+        "the server of {location} does not keep what a run's store needs: {what}; use another server or version of it, or a volume"
+    )]
+    Guarantee { location: String, what: &'static str },
+    #[error("starting the threads that talk to the object store: {source}")]
+    Threads { source: std::io::Error },
     #[error("copying {path} from the store to this machine: {source}; is its temporary folder full?")]
     Copy { path: String, source: std::io::Error },
 }

@@ -15,14 +15,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct RunStore(Arc<dyn Store>);
 
-/// Waits on this thread for a store's answer: for threads that have no runtime, or may wait within one.
-///
-/// Within a runtime the answer has no budget of polls: tokio would hold it back when the budget is used up, until this
-/// thread returns to the runtime, which it does not while it waits.
-pub fn wait<T>(answer: impl Future<Output = T>) -> T {
-    futures::executor::block_on(tokio::task::unconstrained(answer))
-}
-
 impl From<Arc<dyn Store>> for RunStore {
     fn from(store: Arc<dyn Store>) -> Self {
         Self(store)

@@ -1,8 +1,85 @@
-//! What only a folder on a volume has, and errors. [`conformance`] has what every backend guarantees.
-
-mod conformance;
+//! What every backend guarantees, on a volume and on a bucket in memory; what only a folder on a volume has, and errors.
 
 use super::*;
+use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::{MultipartId, PutMultipartOptions, PutPayload, PutResult};
+use std::sync::Arc;
+
+/// A bucket in memory.
+#[derive(Debug, Default)]
+struct Memory(InMemory);
+
+#[async_trait]
+impl MultipartStore for Memory {
+    async fn create_multipart(&self, path: &StorePath) -> object_store::Result<MultipartId> {
+        self.0.create_multipart(path).await
+    }
+
+    async fn create_multipart_opts(
+        &self,
+        path: &StorePath,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<MultipartId> {
+        self.0.create_multipart_opts(path, options).await
+    }
+
+    async fn put_part(
+        &self,
+        path: &StorePath,
+        id: &MultipartId,
+        index: usize,
+        data: PutPayload,
+    ) -> object_store::Result<PartId> {
+        self.0.put_part(path, id, index, data).await
+    }
+
+    async fn complete_multipart(
+        &self,
+        path: &StorePath,
+        id: &MultipartId,
+        parts: Vec<PartId>,
+    ) -> object_store::Result<PutResult> {
+        self.0.complete_multipart(path, id, parts).await
+    }
+
+    /// As servers say that there is no such upload.
+    async fn abort_multipart(&self, path: &StorePath, id: &MultipartId) -> object_store::Result<()> {
+        let missing = |source: object_store::Error| object_store::Error::NotFound {
+            path: path.to_string(),
+            source: source.into(),
+        };
+        self.0.abort_multipart(path, id).await.map_err(missing)
+    }
+}
+
+/// A folder of a bucket in memory.
+pub(super) fn in_memory() -> RunStore {
+    let bucket = Arc::new(InMemory::new());
+    let uploads: Arc<dyn MultipartStore> = Arc::new(Memory(bucket.as_ref().clone()));
+    let store = RemoteStore::new(bucket, Some(uploads), "prefix", "team/demo", "memory://".to_owned());
+    RunStore::from(Arc::new(store.unwrap()) as Arc<dyn Store>)
+}
+
+macro_rules! on_every_backend {
+    ($($guarantee:ident),* $(,)?) => {
+        mod on_a_volume {
+            $(#[tokio::test]
+            async fn $guarantee() {
+                let mount = tempfile::tempdir().unwrap();
+                super::conformance::$guarantee(super::RunStore::open(mount.path(), "team/demo").unwrap()).await;
+            })*
+        }
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $guarantee() {
+                super::conformance::$guarantee(super::in_memory()).await;
+            })*
+        }
+    };
+}
+
+crate::store_guarantees!(on_every_backend);
 
 #[test]
 fn a_full_volume_is_named_with_what_to_do() {

@@ -2,17 +2,23 @@
 
 use super::at;
 use super::error::{StoreError, access};
-use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, UploadPart};
 use sha2::{Digest, Sha256};
 
 /// Bytes of a part; object storage takes no smaller ones than 5 MiB.
 const PART: usize = 8 << 20;
+/// Parts on their way at once.
+const AT_A_TIME: usize = 4;
 
 /// A file under way. Dropped unfinished, it never was; on a volume its bytes are removed then.
 pub struct Upload {
     path: String,
     parts: Box<dyn MultipartUpload>,
     pending: Vec<u8>,
+    under_way: FuturesUnordered<UploadPart>,
+    begun: usize,
     digest: Sha256,
     bytes: u64,
 }
@@ -27,13 +33,19 @@ pub struct Uploaded {
 impl Upload {
     pub(super) async fn begin(objects: &dyn ObjectStore, path: &str) -> Result<Self, StoreError> {
         let parts = objects.put_multipart(&at(path)).await;
-        Ok(Self {
-            parts: parts.map_err(|e| access("beginning", path, e))?,
+        Ok(Self::of(parts.map_err(|e| access("beginning", path, e))?, path))
+    }
+
+    pub(super) fn of(parts: Box<dyn MultipartUpload>, path: &str) -> Self {
+        Self {
+            parts,
             path: path.to_owned(),
             pending: Vec::new(),
+            under_way: FuturesUnordered::new(),
+            begun: 0,
             digest: Sha256::new(),
             bytes: 0,
-        })
+        }
     }
 
     /// Adds bytes. After an error the upload is of no use.
@@ -41,10 +53,11 @@ impl Upload {
         self.digest.update(bytes);
         self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PART - self.pending.len()));
+            let full = part(self.begun);
+            let (now, later) = bytes.split_at(bytes.len().min(full - self.pending.len()));
             self.pending.extend_from_slice(now);
             bytes = later;
-            if self.pending.len() == PART {
+            if self.pending.len() == full {
                 self.put_part().await?;
             }
         }
@@ -53,10 +66,23 @@ impl Upload {
 
     /// The file has its name and is durable when this returns.
     pub async fn finish(mut self) -> Result<Uploaded, StoreError> {
+        self.arrive().await?;
+        self.complete().await
+    }
+
+    /// Every byte is where the file will be when this returns; nothing is written after it.
+    pub(super) async fn arrive(&mut self) -> Result<(), StoreError> {
         // Storage wants one part, even of nothing.
         if !self.pending.is_empty() || self.bytes == 0 {
             self.put_part().await?;
         }
+        while !self.under_way.is_empty() {
+            self.one_arrives().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn complete(mut self) -> Result<Uploaded, StoreError> {
         let finished = self.parts.complete().await;
         finished.map_err(|e| access("finishing", &self.path, e))?;
         Ok(Uploaded {
@@ -66,12 +92,26 @@ impl Upload {
     }
 
     async fn put_part(&mut self) -> Result<(), StoreError> {
-        let part = std::mem::take(&mut self.pending);
-        if let Err(error) = self.parts.put_part(part.into()).await {
+        if self.under_way.len() == AT_A_TIME {
+            self.one_arrives().await?;
+        }
+        let bytes = std::mem::take(&mut self.pending);
+        self.under_way.push(self.parts.put_part(bytes.into()));
+        self.begun += 1;
+        Ok(())
+    }
+
+    async fn one_arrives(&mut self) -> Result<(), StoreError> {
+        if let Some(Err(error)) = self.under_way.next().await {
             // Room for the next try; the error is the one to report.
             let _ = self.parts.abort().await;
             return Err(access("writing", &self.path, error));
         }
         Ok(())
     }
+}
+
+/// The size of a part. An upload has at most 10,000: larger ones behind the first thousand make room for 570 GiB.
+fn part(number: usize) -> usize {
+    if number < 1000 { PART } else { 8 * PART }
 }

@@ -1,60 +1,37 @@
-//! What [`Store`] guarantees, on every backend. A new backend is a line in [`on_every_backend`].
+//! What a [`Store`] guarantees, as tests that take one: an empty one each. [`store_guarantees`](crate::store_guarantees)
+//! names all of them, so that a test of a backend forgets none.
+#![allow(clippy::unwrap_used, missing_docs)]
 
 use super::*;
-use object_store::memory::InMemory;
-use std::sync::Arc;
+use crate::claim::{Claim, ClaimError};
 
-/// Object storage as the seam sees it: nothing but what [`object_store`] has.
-#[derive(Debug, Default)]
-struct Memory(InMemory);
-
-impl Store for Memory {
-    fn objects(&self) -> &dyn ObjectStore {
-        &self.0
-    }
-
-    fn location(&self) -> String {
-        "memory:".to_owned()
-    }
-}
-
-macro_rules! on_every_backend {
-    ($($guarantee:ident),* $(,)?) => {
-        mod on_a_volume {
-            $(#[tokio::test]
-            async fn $guarantee() {
-                let mount = tempfile::tempdir().unwrap();
-                super::$guarantee(super::RunStore::open(mount.path(), "team/demo").unwrap()).await;
-            })*
-        }
-        mod in_memory {
-            $(#[tokio::test]
-            async fn $guarantee() {
-                let store: super::Arc<dyn super::Store> = super::Arc::<super::Memory>::default();
-                super::$guarantee(store.into()).await;
-            })*
+/// Gives the names of all guarantees to a macro.
+#[macro_export]
+macro_rules! store_guarantees {
+    ($each:ident) => {
+        $each! {
+            a_name_is_created_once_and_the_second_writer_learns_it,
+            of_many_who_create_a_name_one_wins_and_its_bytes_stay,
+            a_replaced_file_is_the_old_or_the_new_one_to_every_reader,
+            an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped,
+            an_upload_of_nothing_is_an_empty_file,
+            additions_follow_each_other,
+            a_file_that_was_renamed_is_gone_from_its_old_name,
+            of_two_who_move_a_file_one_wins,
+            ranges_and_listings_see_what_was_written,
+            a_checksum_is_that_of_all_bytes,
+            what_is_not_there_is_missing_and_no_error_to_delete,
+            a_folder_goes_with_everything_below_it,
+            readers_of_paths_get_the_bytes_as_a_file,
+            a_stream_has_the_bytes_of_its_range,
+            of_many_names_every_one_is_listed,
+            a_withdrawn_claim_writes_nothing_wherever_it_was,
+            of_a_writer_and_a_withdrawal_at_once_one_wins,
         }
     };
 }
 
-on_every_backend!(
-    a_name_is_created_once_and_the_second_writer_learns_it,
-    of_many_who_create_a_name_one_wins_and_its_bytes_stay,
-    a_replaced_file_is_the_old_or_the_new_one_to_every_reader,
-    an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped,
-    an_upload_of_nothing_is_an_empty_file,
-    additions_follow_each_other,
-    a_file_that_was_renamed_is_gone_from_its_old_name,
-    of_two_who_move_a_file_one_wins,
-    ranges_and_listings_see_what_was_written,
-    a_checksum_is_that_of_all_bytes,
-    what_is_not_there_is_missing_and_no_error_to_delete,
-    a_folder_goes_with_everything_below_it,
-    readers_of_paths_get_the_bytes_as_a_file,
-    a_stream_has_the_bytes_of_its_range,
-);
-
-async fn a_name_is_created_once_and_the_second_writer_learns_it(store: RunStore) {
+pub async fn a_name_is_created_once_and_the_second_writer_learns_it(store: RunStore) {
     let first = store.create_bytes("a/b.txt", "one").await.unwrap();
     let sha256 = sha256_hex(b"one");
     assert_eq!(first, Created::Written { sha256 });
@@ -62,7 +39,7 @@ async fn a_name_is_created_once_and_the_second_writer_learns_it(store: RunStore)
     assert_eq!(store.bytes("a/b.txt").await.unwrap(), "one");
 }
 
-async fn of_many_who_create_a_name_one_wins_and_its_bytes_stay(store: RunStore) {
+pub async fn of_many_who_create_a_name_one_wins_and_its_bytes_stay(store: RunStore) {
     let writers = (0..16).map(|writer| {
         let store = store.clone();
         tokio::spawn(async move { (writer, store.create_bytes("lock", format!("{writer}")).await.unwrap()) })
@@ -77,7 +54,7 @@ async fn of_many_who_create_a_name_one_wins_and_its_bytes_stay(store: RunStore) 
     assert_eq!(store.bytes("lock").await.unwrap(), won[0].to_string());
 }
 
-async fn a_replaced_file_is_the_old_or_the_new_one_to_every_reader(store: RunStore) {
+pub async fn a_replaced_file_is_the_old_or_the_new_one_to_every_reader(store: RunStore) {
     let of = |n: u8| Bytes::from(vec![n; 100_000]);
     store.replace("f", of(0)).await.unwrap();
     let reader = {
@@ -98,7 +75,7 @@ async fn a_replaced_file_is_the_old_or_the_new_one_to_every_reader(store: RunSto
     reader.await.unwrap();
 }
 
-async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped(store: RunStore) {
+pub async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped(store: RunStore) {
     // More than two parts, in pieces that fit none.
     let bytes: Vec<u8> = (0..20_000_003_u32).map(|n| n as u8).collect();
     let mut upload = store.upload("big").await.unwrap();
@@ -125,20 +102,20 @@ async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped
     assert_eq!(store.bytes("big").await.unwrap(), "other");
 }
 
-async fn an_upload_of_nothing_is_an_empty_file(store: RunStore) {
+pub async fn an_upload_of_nothing_is_an_empty_file(store: RunStore) {
     let uploaded = store.upload("none").await.unwrap().finish().await.unwrap();
     assert_eq!((uploaded.bytes, uploaded.sha256), (0, sha256_hex(b"")));
     assert_eq!(store.length("none").await.unwrap(), Some(0));
 }
 
-async fn additions_follow_each_other(store: RunStore) {
+pub async fn additions_follow_each_other(store: RunStore) {
     for addition in ["one ", "two ", "three"] {
         store.append("logs/a", addition.into()).await.unwrap();
     }
     assert_eq!(store.bytes("logs/a").await.unwrap(), "one two three");
 }
 
-async fn a_file_that_was_renamed_is_gone_from_its_old_name(store: RunStore) {
+pub async fn a_file_that_was_renamed_is_gone_from_its_old_name(store: RunStore) {
     store.create_bytes("staged/new", "new").await.unwrap();
     store.create_bytes("there", "old").await.unwrap();
     store.rename("staged/new", "there").await.unwrap();
@@ -148,7 +125,7 @@ async fn a_file_that_was_renamed_is_gone_from_its_old_name(store: RunStore) {
     assert_eq!(store.files_below("").await.unwrap(), ["deep/er/there"]);
 }
 
-async fn of_two_who_move_a_file_one_wins(store: RunStore) {
+pub async fn of_two_who_move_a_file_one_wins(store: RunStore) {
     store.create_bytes("staged", "x").await.unwrap();
     store.delete("staged").await.unwrap();
     let lost = store.rename("staged", "named").await;
@@ -156,7 +133,7 @@ async fn of_two_who_move_a_file_one_wins(store: RunStore) {
     assert!(!store.exists("named").await.unwrap());
 }
 
-async fn ranges_and_listings_see_what_was_written(store: RunStore) {
+pub async fn ranges_and_listings_see_what_was_written(store: RunStore) {
     for path in ["x/2/c", "x/1/a", "x/b"] {
         store.create_bytes(path, "0123456789").await.unwrap();
     }
@@ -175,7 +152,7 @@ async fn ranges_and_listings_see_what_was_written(store: RunStore) {
     assert_eq!(store.list("y").await.unwrap(), []);
 }
 
-async fn a_checksum_is_that_of_all_bytes(store: RunStore) {
+pub async fn a_checksum_is_that_of_all_bytes(store: RunStore) {
     let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| n as u8).collect();
     let sha256 = sha256_hex(&bytes);
     store.create_bytes("big", bytes).await.unwrap();
@@ -184,7 +161,7 @@ async fn a_checksum_is_that_of_all_bytes(store: RunStore) {
     assert_eq!(store.checksum("none").await.unwrap(), sha256_hex(b""));
 }
 
-async fn what_is_not_there_is_missing_and_no_error_to_delete(store: RunStore) {
+pub async fn what_is_not_there_is_missing_and_no_error_to_delete(store: RunStore) {
     let missing = |error: StoreError| matches!(error, StoreError::Missing { path } if path == "no/thing");
     assert!(missing(store.bytes("no/thing").await.unwrap_err()));
     assert!(missing(store.range("no/thing", 0..1).await.unwrap_err()));
@@ -197,7 +174,7 @@ async fn what_is_not_there_is_missing_and_no_error_to_delete(store: RunStore) {
     assert!(!store.exists("no/thing").await.unwrap());
 }
 
-async fn a_folder_goes_with_everything_below_it(store: RunStore) {
+pub async fn a_folder_goes_with_everything_below_it(store: RunStore) {
     for path in ["a/1", "a/b/2", "a-1", "ab/3"] {
         store.create_bytes(path, "x").await.unwrap();
     }
@@ -206,17 +183,92 @@ async fn a_folder_goes_with_everything_below_it(store: RunStore) {
     assert_eq!(store.names("").await.unwrap().folders, ["ab"]);
 }
 
-async fn readers_of_paths_get_the_bytes_as_a_file(store: RunStore) {
+pub async fn readers_of_paths_get_the_bytes_as_a_file(store: RunStore) {
     store.create_bytes("grade.log", "1 passed").await.unwrap();
     let file = store.local_copy("grade.log").await.unwrap();
     assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "1 passed");
 }
 
-async fn a_stream_has_the_bytes_of_its_range(store: RunStore) {
+pub async fn a_stream_has_the_bytes_of_its_range(store: RunStore) {
     let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| n as u8).collect();
     store.create_bytes("big", bytes.clone()).await.unwrap();
     for range in [0..bytes.len() as u64, 3..PIECE + 4, 7..7] {
         let pieces: Vec<Bytes> = store.stream("big", range.clone()).try_collect().await.unwrap();
         assert!(pieces.concat() == bytes[range.start as usize..range.end as usize]);
     }
+}
+
+pub async fn of_many_names_every_one_is_listed(store: RunStore) {
+    use futures::StreamExt;
+    // More than a server lists at a time.
+    let all: Vec<String> = (0..1_050).map(|n| format!("many/{n:04}")).collect();
+    let written = futures::stream::iter(&all).map(|path| store.create_bytes(path, "x"));
+    let written: Vec<Created> = written.buffer_unordered(16).try_collect().await.unwrap();
+    assert!(!written.contains(&Created::Existed));
+    assert_eq!(store.files_below("many").await.unwrap(), all);
+    assert_eq!(store.names_in("many").await.unwrap().0.len(), all.len());
+    store.delete_folder("many").await.unwrap();
+    assert_eq!(store.list("").await.unwrap(), []);
+}
+
+pub async fn a_withdrawn_claim_writes_nothing_wherever_it_was(store: RunStore) {
+    let old = held(&store, "uid_1_0").await;
+    old.replace("there", "old".into()).await.unwrap();
+    let begun = old.upload("begun").await.unwrap();
+    let mut staged = old.upload("there").await.unwrap();
+    staged.write(b"late").await.unwrap();
+    // Between its last look and the name.
+    let named = store.stage(".staging/uid_1_0/x", "there").await;
+    let mut named = named.unwrap();
+    named.write(b"late").await.unwrap();
+    named.arrive().await.unwrap();
+
+    // The next attempt knows no more than the name.
+    Claim::new(store.clone(), "uid_1_0".to_owned()).withdraw().await.unwrap();
+    assert_eq!(Claim::all(&store).await.unwrap(), Vec::<String>::new());
+    let new = held(&store, "uid_2_0").await;
+    for late in [
+        old.replace("there", "late".into()).await,
+        old.upload("there").await.map(|_| ()),
+        begun.finish().await.map(|_| ()),
+        staged.finish().await.map(|_| ()),
+    ] {
+        assert!(matches!(late, Err(ClaimError::Withdrawn { .. })), "{late:?}");
+    }
+    assert!(named.name(&*store).await.is_err(), "what was discarded got its name");
+    assert_eq!(store.bytes("there").await.unwrap(), "old");
+    assert!(!store.exists("begun").await.unwrap());
+    new.replace("there", "new".into()).await.unwrap();
+    assert_eq!(store.bytes("there").await.unwrap(), "new");
+    // Nothing staged stays.
+    let left = store.files_below(crate::paths::STAGING).await.unwrap();
+    assert_eq!(left, [".staging/uid_2_0/claim"]);
+}
+
+/// The writer's bytes are there when the withdrawal returns, or they never come.
+pub async fn of_a_writer_and_a_withdrawal_at_once_one_wins(store: RunStore) {
+    for round in 0..24_u32 {
+        let claim = held(&store, &format!("uid_{round}_0")).await;
+        let path = format!("weights/{round}");
+        let mut upload = claim.upload(&path).await.unwrap();
+        upload.write(b"bytes").await.unwrap();
+        let writer = tokio::spawn(upload.finish());
+        // At another moment of the writer's each time.
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(std::time::Duration::from_micros(u64::from(round) * 300)).await;
+        claim.withdraw().await.unwrap();
+        let there = store.exists(&path).await.unwrap();
+        let wrote = writer.await.unwrap().is_ok();
+        assert_eq!(store.exists(&path).await.unwrap(), there, "round {round}");
+        assert!(there || !wrote, "round {round}: acknowledged and not there");
+    }
+    assert_eq!(Claim::all(&store).await.unwrap(), Vec::<String>::new());
+}
+
+async fn held(store: &RunStore, name: &str) -> Claim {
+    let claim = Claim::new(store.clone(), name.to_owned());
+    claim.take().await.unwrap();
+    claim
 }

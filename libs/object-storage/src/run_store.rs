@@ -1,0 +1,89 @@
+//! A run's store in a bucket.
+
+use crate::credentials::Credentials;
+use crate::is_refusal;
+use crate::open::{OpenError, Opened, open};
+use grpo_crds::sources::ObjectStoreSource;
+use grpo_records::RunStore;
+use grpo_records::store::{RemoteStore, Store, StoreError, wait};
+use std::path::Path;
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunStoreError {
+    #[error("spec.store.objectStore: {0}")]
+    Open(#[from] OpenError),
+    #[error("spec.store.objectStore: {source}{}", advice(source))]
+    Store {
+        #[from]
+        source: StoreError,
+    },
+}
+
+/// What to do where the server refuses: the end of a message.
+fn advice(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Access { source, .. } if is_refusal(source) => {
+            "; check that the bucket exists, and that the keys of credentialsSecretRef (or the pod's own identity) may read, write, \
+list and delete there"
+        }
+        _ => "",
+    }
+}
+
+impl RunStoreError {
+    /// Whether only people can mend it.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Open(error) => !error.is_transient(),
+            Self::Store { source } => match source {
+                StoreError::Guarantee { .. } | StoreError::Root { .. } => true,
+                StoreError::Access { source, .. } => is_refusal(source),
+                _ => false,
+            },
+        }
+    }
+}
+
+/// Opens the folder `root` (such as `namespace/name`) below the source's URL, and asks the server whether it keeps what
+/// a store needs. `secret` is the folder where the Secret with credentials is mounted; without one the process's own
+/// identity counts.
+pub async fn run_store(
+    source: &ObjectStoreSource,
+    secret: Option<&Path>,
+    root: &str,
+) -> Result<RunStore, RunStoreError> {
+    let store = opened(source, secret, root).await?;
+    store.probe().await?;
+    Ok(RunStore::from(Arc::new(store) as Arc<dyn Store>))
+}
+
+/// The same for a process without a runtime.
+pub fn run_store_blocking(
+    source: &ObjectStoreSource,
+    secret: Option<&Path>,
+    root: &str,
+) -> Result<RunStore, RunStoreError> {
+    RemoteStore::prepare()?;
+    wait(run_store(source, secret, root))
+}
+
+/// The same to read: nothing is written, and what only writers need is not asked for.
+pub async fn read_store(
+    source: &ObjectStoreSource,
+    secret: Option<&Path>,
+    root: &str,
+) -> Result<RunStore, RunStoreError> {
+    let store = opened(source, secret, root).await?;
+    Ok(RunStore::from(Arc::new(store) as Arc<dyn Store>))
+}
+
+async fn opened(source: &ObjectStoreSource, secret: Option<&Path>, root: &str) -> Result<RemoteStore, RunStoreError> {
+    let credentials = match secret {
+        Some(folder) => Credentials::mounted(folder).map_err(OpenError::from)?,
+        None => Credentials::from_env(),
+    };
+    let Opened { objects, parts, prefix } = open(source, &credentials).await?;
+    let location = format!("{}/{root}", source.url.trim_end_matches('/'));
+    Ok(RemoteStore::new(objects, parts, &prefix, root, location)?)
+}

@@ -1,0 +1,366 @@
+//! A store in a bucket.
+//!
+//! A name is created by a conditional put (`If-None-Match: *`), of which a server answers one. The answer may be lost:
+//! every file therefore carries a token of the call that wrote it, and a call whose answer is lost, or is refused on its
+//! second try, looks whose token is there.
+//!
+//! What is written under a claim is an upload in parts to its final name, which is invisible until it is completed.
+//! Discarding aborts the upload: a server completes or aborts one upload, never both. So nothing is copied, and files
+//! may be larger than the 5 GiB that S3 copies. A small file in the claim's folder says which upload it is. Servers
+//! acknowledge the completion of an upload that they do not know, if the name exists, and abort none that they are just
+//! putting together: the token says what happened.
+
+use super::error::{StoreError, access};
+use super::io::needs_io_threads;
+use super::{Created, Staged, Store, Upload, at, sha256_hex};
+use crate::paths::is_plain_name;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path as StorePath;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    Attribute, Attributes, GetOptions, MultipartId, MultipartUpload, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, UploadPart,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The attribute with the token of the call that wrote a file.
+const WRITTEN_BY: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("written-by"));
+/// How often a write whose answer is lost is tried; the client tries each request for minutes besides.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Files that a listing's users read or delete at a time.
+const AT_A_TIME: usize = 16;
+/// How long a server may take to put an upload together, and how often it is looked at.
+const ASSEMBLY: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(250);
+/// The folder of [`RemoteStore::probe`].
+const PROBES: &str = ".probe";
+
+/// A folder of a bucket.
+pub struct RemoteStore {
+    objects: PrefixStore<Arc<dyn ObjectStore>>,
+    parts: Option<Arc<dyn MultipartStore>>,
+    root: StorePath,
+    location: String,
+}
+
+/// An upload under a claim, in the claim's folder.
+#[derive(Serialize, Deserialize)]
+struct UploadNote {
+    path: String,
+    upload: MultipartId,
+    token: String,
+}
+
+impl RemoteStore {
+    /// The folder `root` (such as `namespace/name`) below `prefix` of a bucket. `parts` are the bucket's uploads by
+    /// name, where one that was aborted cannot be completed; without them nothing is written under a claim.
+    /// `location` names the folder in messages.
+    pub fn new(
+        objects: Arc<dyn ObjectStore>,
+        parts: Option<Arc<dyn MultipartStore>>,
+        prefix: &str,
+        root: &str,
+        location: String,
+    ) -> Result<Self, StoreError> {
+        if root.is_empty() || !root.split('/').all(is_plain_name) {
+            return Err(StoreError::Root { path: root.to_owned() });
+        }
+        Self::prepare()?;
+        let root: StorePath = StorePath::from(prefix).parts().chain(StorePath::from(root).parts()).collect();
+        Ok(Self {
+            objects: PrefixStore::new(objects, root.clone()),
+            parts,
+            root,
+            location,
+        })
+    }
+
+    /// Has [`wait`](super::wait) wait for buckets too, on threads without a runtime. Opening one does it as well.
+    pub fn prepare() -> Result<(), StoreError> {
+        needs_io_threads()
+    }
+
+    /// Tries whether the server keeps what this store relies on: a name is created once, and an upload that was aborted
+    /// is never completed. Servers that speak S3 have ignored either without a word.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        let path = format!("{PROBES}/{}", token());
+        let lacks = |what: &'static str| StoreError::Guarantee {
+            location: self.location.clone(),
+            what,
+        };
+        for (bytes, first) in [("one", true), ("two", false)] {
+            let created = self.create_bytes(&path, Bytes::from_static(bytes.as_bytes())).await?;
+            if (created != Created::Existed) != first {
+                return Err(lacks("a name that exists can be created again (it ignores If-None-Match)"));
+            }
+        }
+        if self.parts.is_some() {
+            let staged = format!("{path}.staged");
+            let mut upload = self.stage(&format!("{staged}/note"), &path).await?;
+            upload.write(b"three").await?;
+            upload.arrive().await?;
+            self.discard_folder(&staged).await?;
+            if upload.name(self).await.is_ok() {
+                return Err(lacks("an upload that was aborted can be completed"));
+            }
+        }
+        self.delete(&path).await
+    }
+
+    /// Whose bytes lie under a name; nothing where it does not exist.
+    async fn writer_of(&self, path: &str) -> Result<Option<String>, StoreError> {
+        writer_of(&self.objects, &at(path)).await.map_err(|e| access("looking at", path, e))
+    }
+
+    fn full(&self, path: &str) -> StorePath {
+        self.root.parts().chain(at(path).parts()).collect()
+    }
+
+    fn uploads(&self) -> Result<&Arc<dyn MultipartStore>, StoreError> {
+        let lacks = || StoreError::Guarantee {
+            location: self.location.clone(),
+            what: "an upload that was aborted can be completed",
+        };
+        self.parts.as_ref().ok_or_else(lacks)
+    }
+
+    async fn abort(&self, staged: &str) -> Result<(), StoreError> {
+        let note = match self.bytes(staged).await {
+            Err(StoreError::Missing { .. }) => return Ok(()),
+            note => note?,
+        };
+        // The file that says a claim holds is no upload.
+        if let Ok(note) = serde_json::from_slice::<UploadNote>(&note) {
+            let aborted = self.uploads()?.abort_multipart(&self.full(&note.path), &note.upload).await;
+            match aborted {
+                Ok(()) => {}
+                Err(object_store::Error::NotFound { .. }) => self.settled(&note).await?,
+                Err(error) => return Err(access("aborting the upload of", &note.path, error)),
+            }
+        }
+        self.delete(staged).await
+    }
+
+    /// Waits until an upload that a server knows no more has its name, or had the time to get it.
+    async fn settled(&self, note: &UploadNote) -> Result<(), StoreError> {
+        let since = tokio::time::Instant::now();
+        while self.writer_of(&note.path).await?.as_ref() != Some(&note.token) && since.elapsed() < ASSEMBLY {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    fn objects(&self) -> &dyn ObjectStore {
+        &self.objects
+    }
+
+    fn location(&self) -> String {
+        self.location.clone()
+    }
+
+    async fn create_bytes(&self, path: &str, bytes: Bytes) -> Result<Created, StoreError> {
+        let sha256 = sha256_hex(&bytes);
+        let token = token();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let options = PutOptions {
+                mode: PutMode::Create,
+                attributes: written_by(&token),
+                ..PutOptions::default()
+            };
+            let put = self.objects.put_opts(&at(path), bytes.clone().into(), options).await;
+            let refused = match put {
+                Ok(_) => return Ok(Created::Written { sha256 }),
+                Err(refused) => refused,
+            };
+            // Refused may be the second try of a request whose first was done, and lost may be a request that was done.
+            let Ok(writer) = self.writer_of(path).await else {
+                return Err(access("creating", path, refused));
+            };
+            match writer {
+                Some(writer) if writer == token => return Ok(Created::Written { sha256 }),
+                Some(_) => return Ok(Created::Existed),
+                // A server refuses with a conflict what it did beside something else that came to nothing.
+                None if tries < TRIES && may_pass(&refused) => tokio::time::sleep(PAUSE * tries).await,
+                None => return Err(access("creating", path, refused)),
+            }
+        }
+    }
+
+    async fn upload(&self, path: &str) -> Result<Upload, StoreError> {
+        match &self.parts {
+            Some(_) => Ok(self.begin(path).await?.0),
+            None => Upload::begin(&self.objects, path).await,
+        }
+    }
+
+    async fn stage(&self, staged: &str, path: &str) -> Result<Staged, StoreError> {
+        let (upload, note) = self.begin(path).await?;
+        let note = serde_json::to_vec(&note).map_err(|source| StoreError::Unwritable {
+            path: staged.to_owned(),
+            source,
+        })?;
+        self.replace(staged, note.into()).await?;
+        Ok(Staged::in_place(upload, staged, path))
+    }
+
+    async fn discard_folder(&self, folder: &str) -> Result<(), StoreError> {
+        let staged = self.list(folder).await?;
+        let aborted = futures::stream::iter(staged).map(|file| async move { self.abort(&file.path).await });
+        aborted.buffer_unordered(AT_A_TIME).try_collect().await
+    }
+
+    async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
+        let listed = self.list(folder).await?;
+        let paths = futures::stream::iter(listed.into_iter().map(|file| Ok(at(&file.path)))).boxed();
+        let mut deleted = self.objects.delete_stream(paths);
+        while let Some(deleted) = deleted.next().await {
+            match deleted {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(access("deleting", folder, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RemoteStore {
+    async fn begin(&self, path: &str) -> Result<(Upload, UploadNote), StoreError> {
+        let uploads = self.uploads()?.clone();
+        let token = token();
+        let options = PutMultipartOptions {
+            attributes: written_by(&token),
+            ..PutMultipartOptions::default()
+        };
+        let full = self.full(path);
+        let begun = uploads.create_multipart_opts(&full, options).await;
+        let id = begun.map_err(|e| access("beginning", path, e))?;
+        let parts = NamedUpload {
+            objects: self.objects.clone(),
+            uploads,
+            path: at(path),
+            full,
+            id: id.clone(),
+            token: token.clone(),
+            parts: Arc::default(),
+            begun: 0,
+        };
+        let note = UploadNote {
+            path: path.to_owned(),
+            upload: id,
+            token,
+        };
+        Ok((Upload::of(Box::new(parts), path), note))
+    }
+}
+
+impl fmt::Debug for RemoteStore {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_tuple("RemoteStore").field(&self.location).finish()
+    }
+}
+
+/// An upload that others can abort by its id.
+struct NamedUpload {
+    objects: PrefixStore<Arc<dyn ObjectStore>>,
+    uploads: Arc<dyn MultipartStore>,
+    path: StorePath,
+    full: StorePath,
+    id: MultipartId,
+    token: String,
+    parts: Arc<Mutex<Vec<Option<PartId>>>>,
+    begun: usize,
+}
+
+impl fmt::Debug for NamedUpload {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("NamedUpload").field("path", &self.path).finish()
+    }
+}
+
+#[async_trait]
+impl MultipartUpload for NamedUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (uploads, full, id, parts) = (
+            self.uploads.clone(),
+            self.full.clone(),
+            self.id.clone(),
+            self.parts.clone(),
+        );
+        let index = self.begun;
+        self.begun += 1;
+        Box::pin(async move {
+            let part = uploads.put_part(&full, &id, index, data).await?;
+            let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let length = parts.len().max(index + 1);
+            parts.resize(length, None);
+            parts[index] = Some(part);
+            Ok(())
+        })
+    }
+
+    async fn complete(&mut self) -> object_store::Result<PutResult> {
+        let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
+        let parts = parts.into_iter().flatten().collect();
+        let completed = self.uploads.complete_multipart(&self.full, &self.id, parts).await;
+        // Of a request that was done and whose answer is lost the second try finds no upload.
+        let writer = writer_of(&self.objects, &self.path).await;
+        match (completed, writer) {
+            (completed, Ok(Some(writer))) if writer == self.token => completed.or_else(|_| {
+                Ok(PutResult {
+                    e_tag: None,
+                    version: None,
+                    extensions: Default::default(),
+                })
+            }),
+            (Ok(_), Ok(_)) => Err(object_store::Error::NotFound {
+                path: self.path.to_string(),
+                source: "the upload was aborted".into(),
+            }),
+            (Ok(_), Err(error)) | (Err(error), _) => Err(error),
+        }
+    }
+
+    async fn abort(&mut self) -> object_store::Result<()> {
+        self.uploads.abort_multipart(&self.full, &self.id).await
+    }
+}
+
+/// The token of a file; empty where a file has none, nothing where there is no file.
+async fn writer_of(objects: &dyn ObjectStore, path: &StorePath) -> object_store::Result<Option<String>> {
+    let options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    match objects.get_opts(path, options).await {
+        Ok(found) => Ok(Some(found.attributes.get(&WRITTEN_BY).map_or_else(String::new, |token| token.as_ref().to_owned()))),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn written_by(token: &str) -> Attributes {
+    Attributes::from_iter([(WRITTEN_BY, token.to_owned())])
+}
+
+/// A name that no other call has.
+fn token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// What another try may cure: everything but a refusal of who asks.
+fn may_pass(error: &object_store::Error) -> bool {
+    use object_store::Error;
+    matches!(error, Error::Generic { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. })
+}
