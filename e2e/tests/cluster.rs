@@ -13,10 +13,12 @@ use grpo_demo::report::first_and_last;
 use grpo_hub::Repository;
 use grpo_hub::played::{Content, PlayedHub};
 use grpo_records::paths;
+use grpo_records::folder::RunFolder;
 use grpo_records::trainer::StepMetrics;
 use grpo_testing::cluster::host_address;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::wait;
+use grpo_testing::s3::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -140,9 +142,14 @@ where
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-e2e"]
-async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_and_model_from_a_hub() -> Result<()> {
+async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_and_a_bucket() -> Result<()> {
     let scene = Scene::new("repeat").await?;
     let hub = hub_with_rows_and_model().await?;
+    let served = tempfile::tempdir()?;
+    let bucket = S3Server::start(&host_address(), served.path()).await?;
+    let keys = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}});
+    let _: Secret = scene.make(keys).await?;
     let token =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": HUB_TOKEN}});
     let _: Secret = scene.make(token).await?;
@@ -167,6 +174,11 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_and
         .with("/tasks/train/dataset", of_the_hub("train"))
         .with("/model", json!({"hub": {"repo": HUB_MODEL, "tokenSecretRef": token}}))
         .with("/inference/pool/modelCache", json!({"claimName": "models"}))
+        .with(
+            "/store",
+            json!({"objectStore": {"url": format!("s3://{BUCKET}/e2e"), "endpoint": bucket.endpoint,
+                "credentialsSecretRef": {"name": "s3"}}}),
+        )
         .with("/driver/env", at_the_hub.clone())
         .with("/trainer/env", at_the_hub.clone())
         .with("/inference/pool/env", at_the_hub);
@@ -176,7 +188,13 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_rows_and
         let ended = scene.follow(manifest.name()).await?;
         let progress = ended.run.status.as_ref().and_then(|status| status.progress.as_ref());
         shown = progress.map_or(Vec::new(), |progress| progress.revisions.clone());
-        folders.push(scene.store_of(&ended.run).await?);
+        folders.push(match &ended.run.spec.store.object_store {
+            None => scene.store_of(&ended.run).await?,
+            Some(_) => {
+                let store = format!("e2e/{}/{}", scene.namespace, manifest.name());
+                RunFolder::open(&bucket.objects().join(store))?
+            }
+        });
         delete_run(&scene.client, &ended.run, SOON).await?;
     }
     let shown: Vec<&str> = shown.iter().map(|revision| revision.repo.as_str()).collect();

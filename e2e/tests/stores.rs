@@ -104,7 +104,7 @@ async fn wrong_keys_and_buckets_are_refused_with_the_field_and_what_to_do() -> R
     std::fs::write(secret.join("AWS_SECRET_ACCESS_KEY"), "another")?;
     let refused = run_store(&scene.source, Some(&secret), "team/demo").await.err().ok_or("it was opened")?;
     assert!(refused.is_final(), "{refused}");
-    for part in ["spec.store.objectStore", "credentialsSecretRef"] {
+    for part in ["spec.store", "credentialsSecretRef"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
     Ok(())

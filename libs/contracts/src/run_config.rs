@@ -9,7 +9,7 @@ use grpo_crds::{
     common::ConfigMapKeyRef,
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
     inference_pool::ModelCache,
-    sources::{HubDataset, HubModel, joined},
+    sources::{HubDataset, HubModel, ObjectStoreSource, joined},
 };
 
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
@@ -21,7 +21,7 @@ pub struct RunConfig {
     /// The run's uid: the driver names it in every write of progress.
     pub uid: String,
     pub spec: GrpoRunSpec,
-    /// The run's root inside the store's volume, `<namespace>/<name>` unless given.
+    /// The run's root inside the store's volume or below the bucket's prefix, `<namespace>/<name>` unless given.
     pub store_path: String,
     /// The folder with the model's files.
     pub model_path: String,
@@ -161,6 +161,8 @@ impl RunConfig {
     pub const PATH: &'static str = "/etc/grpo/run.json";
     /// Where the store's volume is mounted in driver and trainer.
     pub const STORE_MOUNT: &'static str = "/store";
+    /// Where the Secret with a bucket's credentials is mounted in driver and trainer, one file a key.
+    pub const STORE_SECRET: &'static str = "/store-credentials";
     /// Where datasets are mounted in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
     /// Where lists of instances are mounted in the driver.
@@ -206,9 +208,14 @@ impl RunConfig {
         }
     }
 
-    /// The folder on the driver's and trainer's file system that is the run's store.
+    /// The folder on the driver's and trainer's file system that is the run's store, where it is on a volume.
     pub fn store_root(&self) -> PathBuf {
         Path::new(Self::STORE_MOUNT).join(&self.store_path)
+    }
+
+    /// The folder with the credentials of the store's bucket, as driver and trainer see it.
+    pub fn store_secret(store: &ObjectStoreSource) -> Option<&'static Path> {
+        store.credentials_secret_ref.as_ref().map(|_| Path::new(Self::STORE_SECRET))
     }
 
     /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its

@@ -64,11 +64,15 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &namespace,
         "name a pool of the run's own namespace",
     );
-    found.given(
-        "store.objectStore",
-        &spec.store.object_store,
-        "use volumeClaimTemplate or persistentVolumeClaim",
-    );
+    if let Some(bucket) = &spec.store.object_store {
+        // An upload to Azure that was aborted can be completed: an attempt that was replaced could still write.
+        found.unless(
+            !bucket.url.starts_with("az://") || !spec.mode.needs_trainer(),
+            "store.objectStore.url",
+            &bucket.url,
+            "use s3:// or gs://, or a volume: an az:// store serves Evaluate only",
+        );
+    }
     found.given(
         "resumeFrom",
         &spec.resume_from,

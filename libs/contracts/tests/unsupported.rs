@@ -22,14 +22,15 @@ fn what_is_executed_is_not_named() {
                     clip: {dual: 3}, aggregation: SequenceSum, control: ShuffledRewards, routerReplay: true}, tasks: {train: {select: {instanceIds: {inline: [a]}}}}, \
                     trainer: {image: i, gpusPerNode: 8, sequenceParallel: 2, shard: Node, offload: {optimizer: true, parameters: true, activations: true}, network: {interface: eth1}, deadlines: {start: 5m, step: 1h, collective: 30s}}}}";
     let dataset = "{spec: {model: {image: null, hub: {repo: a/b, revision: main}}, tasks: {train: {dataset: {image: null, hub: {repo: a/b}}, format: SweBench, select: {instanceIds: {configMapRef: {name: a, key: b}}}}}}}";
-    for patch in [steered, dataset] {
+    let bucket = "{spec: {store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 's3://a/b', credentialsSecretRef: {name: s}}}}}";
+    for patch in [steered, dataset, bucket] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
 }
 
 /// A patch over the base `train`, and every field it makes the driver refuse, with its value.
-const CASES: [(&str, &[(&str, &str)]); 17] = [
+const CASES: [(&str, &[(&str, &str)]); 18] = [
     ("{mode: Validate}", &[("mode", r#""Validate""#)]),
     (
         "{model: {image: null, objectStore: {url: 's3://a'}}}",
@@ -99,6 +100,10 @@ const CASES: [(&str, &[(&str, &str)]); 17] = [
     (
         "{trainer: {gpusPerNode: 8, colocate: true}}",
         &[("trainer.colocate", "true")],
+    ),
+    (
+        "{store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 'az://a/b'}}}",
+        &[("store.objectStore.url", r#""az://a/b""#)],
     ),
     (
         "{resumeFrom: {path: a}, sandboxes: {pool: {warm: {ahead: 2}, allowedNamespaces: [n]}}}",

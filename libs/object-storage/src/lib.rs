@@ -1,7 +1,7 @@
 //! Buckets of S3, Google Cloud Storage and Azure, as a run's manifest names them.
 //!
 //! [`open`] makes a client of an [`ObjectStoreSource`](grpo_crds::sources::ObjectStoreSource) and the credentials that go
-//! with it; [`run_store`] a run's store of that. The protocols are those of
+//! with it; [`store_of`] opens a run's store. The protocols are those of
 //! the crate [`object_store`]; this crate says who signs, through which proxy, and whom TLS trusts.
 
 mod credentials;
@@ -10,7 +10,7 @@ mod run_store;
 
 pub use credentials::{Credentials, CredentialsError};
 pub use open::{OpenError, Opened, open};
-pub use run_store::{RunStoreError, read_store, run_store, run_store_blocking};
+pub use run_store::{RunStoreError, read_store, run_store, run_store_blocking, store_of};
 
 /// Whether a server refused who asks, or what is asked for: another try gets the same answer.
 pub fn is_refusal(error: &object_store::Error) -> bool {

@@ -1,8 +1,9 @@
-//! A run's store in a bucket.
+//! A run's store: a folder on a volume, or one in a bucket.
 
 use crate::credentials::Credentials;
 use crate::is_refusal;
 use crate::open::{OpenError, Opened, open};
+use grpo_contracts::RunConfig;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_records::RunStore;
 use grpo_records::store::{RemoteStore, Store, StoreError, wait};
@@ -11,9 +12,9 @@ use std::sync::Arc;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunStoreError {
-    #[error("spec.store.objectStore: {0}")]
+    #[error("spec.store: {0}")]
     Open(#[from] OpenError),
-    #[error("spec.store.objectStore: {source}{}", advice(source))]
+    #[error("spec.store: {source}{}", advice(source))]
     Store {
         #[from]
         source: StoreError,
@@ -42,6 +43,14 @@ impl RunStoreError {
                 _ => false,
             },
         }
+    }
+}
+
+/// Opens the store of a run; `mount` is where its volume is mounted, if it has one.
+pub async fn store_of(config: &RunConfig, mount: &Path) -> Result<RunStore, RunStoreError> {
+    match &config.spec.store.object_store {
+        None => Ok(RunStore::open(mount, &config.store_path)?),
+        Some(source) => run_store(source, RunConfig::store_secret(source), &config.store_path).await,
     }
 }
 

@@ -118,6 +118,11 @@ pub fn secret_volume(name: &str, secret: &SecretKeyRef, path: &str) -> Value {
     json!({"name": name, "secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path}], "defaultMode": 0o440}})
 }
 
+/// Every key of a Secret as a file.
+pub fn secret_folder(name: &str, secret: &str) -> Value {
+    json!({"name": name, "secret": {"secretName": secret, "defaultMode": 0o440}})
+}
+
 pub fn scratch_volume(name: &str) -> Value {
     json!({"name": name, "emptyDir": {}})
 }

@@ -40,10 +40,6 @@ pub enum Error {
     #[error("{dir} is no copy of a run's store: it has no folder journal/")]
     NoStore { dir: PathBuf },
     #[error(
-        "GrpoRun {run} has no driver that runs, and its store is no volume that a pod could mount; copy the store and give --from DIR"
-    )]
-    NoVolume { run: String },
-    #[error(
         "GrpoRun {run} has no driver that runs, and none was found whose image could read its store; give --reader-image IMAGE (the operator's driver image)"
     )]
     NoReaderImage { run: String },

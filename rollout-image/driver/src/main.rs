@@ -8,6 +8,7 @@ use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
 use grpo_crds::progress::{Fault as ShownFault, Stage};
+use grpo_crds::sources::ObjectStoreSource;
 use grpo_driver::config::{self, Settings};
 use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
@@ -15,6 +16,7 @@ use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
+use grpo_records::look::Records;
 use grpo_records::{Event, RunStore};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -73,6 +75,18 @@ enum Instead {
         /// The run's root inside it.
         #[arg(long)]
         path: String,
+        /// The bucket, where the store is no volume: `s3://bucket/prefix`.
+        #[arg(long)]
+        url: Option<String>,
+        /// The URL of the bucket's server, where it is not that of Amazon, Google or Azure.
+        #[arg(long, requires = "url")]
+        endpoint: Option<String>,
+        /// The bucket's region.
+        #[arg(long, requires = "url")]
+        region: Option<String>,
+        /// The folder with the bucket's credentials, one file a variable. Default: the environment.
+        #[arg(long, requires = "url")]
+        credentials: Option<PathBuf>,
         #[arg(long, default_value_t = records_address())]
         listen: SocketAddr,
     },
@@ -97,8 +111,24 @@ async fn main() -> ExitCode {
             Some(Instead::Records {
                 store_mount,
                 path,
+                url,
+                endpoint,
+                region,
+                credentials,
                 listen,
-            }) => show_records(store_mount, path, *listen).await,
+            }) => {
+                let bucket = url.clone().map(|url| ObjectStoreSource {
+                    url,
+                    endpoint: endpoint.clone(),
+                    region: region.clone(),
+                    credentials_secret_ref: None,
+                });
+                let opened = match &bucket {
+                    Some(bucket) => records_server::open_bucket(bucket, credentials.as_deref(), path).await,
+                    None => records_server::open_volume(store_mount, path),
+                };
+                show_records(opened, *listen).await
+            }
             None => drive(&arguments).await,
         }
     };
@@ -111,8 +141,12 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn show_records(mount: &Path, path: &str, listen: SocketAddr) -> ExitCode {
-    match records_server::serve(mount, path, listen).await {
+async fn show_records(opened: Result<Records, DriverError>, listen: SocketAddr) -> ExitCode {
+    let served = match opened {
+        Ok(records) => records_server::serve(records, listen).await,
+        Err(error) => Err(error),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "no records to be shown");
@@ -156,9 +190,17 @@ async fn drive(arguments: &Arguments) -> ExitCode {
     code
 }
 
+async fn opened(config: &RunConfig, mount: &Path) -> Result<RunStore, DriverError> {
+    let store = grpo_object_storage::store_of(config, mount).await;
+    store.map_err(|error| match error.is_final() {
+        true => TerminalFault::new("StoreUnusable", error.to_string()).into(),
+        false => DriverError::Other(error.to_string()),
+    })
+}
+
 async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Result<(), DriverError> {
     config::executable(config)?;
-    let store = RunStore::open(&arguments.store_mount, &config.store_path)?;
+    let store = opened(config, &arguments.store_mount).await?;
     let metrics = Arc::new(Metrics::default());
     let (guard, keys) = (arguments.auth)
         .guard(Service::Driver, serve::callers(config))

@@ -13,6 +13,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use grpo_crds::sources::ObjectStoreSource;
 use grpo_records::RunStore;
 use grpo_records::look::{EpisodeAt, EpisodesOf, Records, Refusal, RefusalCause, RefusalCode, TurnsOf, routes};
 use serde::Serialize;
@@ -43,8 +44,8 @@ pub async fn open_beside(store: &RunStore, listen: SocketAddr) {
     }
 }
 
-/// Shows the records of a store that lies on a mounted volume, until the process is ended.
-pub async fn serve(mount: &Path, path: &str, listen: SocketAddr) -> Result<(), DriverError> {
+/// The records of a store on a mounted volume.
+pub fn open_volume(mount: &Path, path: &str) -> Result<Records, DriverError> {
     if !path.split('/').all(grpo_records::paths::is_plain_name) {
         let message = format!("--path {path:?} is not a plain relative path such as namespace/name");
         return Err(DriverError::Other(message));
@@ -57,11 +58,26 @@ pub async fn serve(mount: &Path, path: &str, listen: SocketAddr) -> Result<(), D
         );
         return Err(DriverError::Other(message));
     }
-    let records = Records::open(&dir)?;
+    Ok(Records::open(&dir)?)
+}
+
+/// The records of a store in a bucket; `credentials` is the folder with its variables.
+pub async fn open_bucket(
+    bucket: &ObjectStoreSource,
+    credentials: Option<&Path>,
+    path: &str,
+) -> Result<Records, DriverError> {
+    let store = grpo_object_storage::read_store(bucket, credentials, path).await;
+    let store = store.map_err(|error| DriverError::Other(error.to_string()))?;
+    Ok(Records::of(store))
+}
+
+/// Shows records until the process is ended.
+pub async fn serve(records: Records, listen: SocketAddr) -> Result<(), DriverError> {
     let listener = tokio::net::TcpListener::bind(listen)
         .await
         .map_err(DriverError::io(format!("listening on {listen}")))?;
-    tracing::info!(%listen, store = %dir.display(), "showing records");
+    tracing::info!(%listen, "showing records");
     axum::serve(listener, router(records))
         .await
         .map_err(DriverError::io("showing records".to_owned()))

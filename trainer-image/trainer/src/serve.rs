@@ -26,6 +26,7 @@ use grpo_memory::{Facts, ParallelDims};
 use grpo_model::Config;
 use grpo_model::weights::{self, Source};
 use grpo_native::{Arrived, Rendezvous, Watch};
+use grpo_object_storage::run_store_blocking;
 use grpo_objective::rate::rate;
 use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use grpo_records::{RunStore, paths};
@@ -185,7 +186,11 @@ fn train(
         attempt: process.attempt,
         rank: rendezvous.rank,
     };
-    let records = RunStore::make(&config.store_root())?;
+    let records = match &config.spec.store.object_store {
+        None => RunStore::make(&config.store_root())?,
+        Some(bucket) => run_store_blocking(bucket, RunConfig::store_secret(bucket), &config.store_path)
+            .map_err(|error| TrainError::Start(error.to_string()))?,
+    };
     let store = TrainerStore::of_attempt(records.clone(), epoch);
     let mut rank = Rank {
         lineage: "l1".to_owned(),

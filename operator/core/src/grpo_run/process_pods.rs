@@ -22,7 +22,7 @@ use crate::{
     names::{self, account, labels, role},
     pod_parts::{
         api_server_access, claim_volume, config_map_volume, container_security, environment, image_volume, lay_over,
-        model, mount, pod_security, resources, scratch_volume, secret_volume, tokens,
+        model, mount, pod_security, resources, scratch_volume, secret_folder, secret_volume, tokens,
     },
     settings::Settings,
 };
@@ -221,6 +221,11 @@ fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<
         mount("tmp", "/tmp", false),
     ];
     let spec = &seen.run.spec;
+    let bucket = spec.store.object_store.as_ref();
+    if let Some(secret) = bucket.and_then(|bucket| bucket.credentials_secret_ref.as_ref()) {
+        volumes.push(secret_folder("store-credentials", &secret.name));
+        mounts.push(mount("store-credentials", RunConfig::STORE_SECRET, true));
+    }
     if let Some((volume, mut at)) = model(&spec.model.source(), settings) {
         if spec.model.hub.is_some() && of == role::DRIVER {
             at = mount("model", ModelSource::MOUNT, false);
@@ -255,8 +260,7 @@ fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a
     })
 }
 
-/// The store's volume. With an object store there is none to wait for: a process that cannot use one must be able to
-/// start and say so.
+/// The store's volume. With a bucket it is the pod's own, for downloads.
 fn store_volume(seen: &RunObservation) -> Value {
     match store_claim_of(&seen.run) {
         Some(claim) => claim_volume("store", &claim, false),

@@ -119,7 +119,10 @@ impl RunPlan {
         Self {
             mode: format!("{:?}", run.spec.mode),
             objective: run.status.as_ref().and_then(|status| status.objective.clone()),
-            store: config.store_path,
+            store: match &run.spec.store.object_store {
+                Some(bucket) => format!("{}/{}", bucket.url.trim_end_matches('/'), config.store_path),
+                None => config.store_path,
+            },
             model: config.model_path,
             datasets: datasets.map(|set| (set.path.clone(), source(&set))).collect(),
             gateway: config.endpoints.gateway,

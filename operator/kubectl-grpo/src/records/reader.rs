@@ -10,6 +10,7 @@ use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error, refused};
 use grpo_contracts::RunConfig;
+use grpo_contracts::access::account;
 use grpo_contracts::names::{ROLE, RUN, STORE, role, store_claim_of};
 use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -45,7 +46,6 @@ impl Reader {
         options: &RecordsOptions,
     ) -> Result<(Self, PodConnection), Error> {
         let name = run.name_any();
-        let claim = store_claim_of(run).ok_or_else(|| Error::NoVolume { run: name.clone() })?;
         let image = match &options.reader_image {
             Some(image) => image.clone(),
             None => match last_driver.and_then(image_of) {
@@ -61,7 +61,7 @@ impl Reader {
             namespace: Some(&cluster.namespace),
             name: &name,
         };
-        let wanted = pod(run, &claim, &image, last_driver.and_then(|pod| pod.spec.as_ref()));
+        let wanted = pod(run, &image, last_driver.and_then(|pod| pod.spec.as_ref()));
         let wanted = serde_json::from_value(wanted).map_err(|error| Error::Usage(error.to_string()))?;
         let made = pods
             .create(&PostParams::default(), &wanted)
@@ -154,7 +154,8 @@ impl Reader {
 }
 
 /// The reader pod of a run. What made the last driver schedulable and its image pullable is taken over from it.
-pub fn pod(run: &GrpoRun, claim: &str, image: &str, last_driver: Option<&PodSpec>) -> Value {
+pub fn pod(run: &GrpoRun, image: &str, last_driver: Option<&PodSpec>) -> Value {
+    let (args, mounts, volumes) = place(run);
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -176,16 +177,16 @@ pub fn pod(run: &GrpoRun, claim: &str, image: &str, last_driver: Option<&PodSpec
                 "name": "records",
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
-                "args": ["records", "--path", RunConfig::of(run).store_path],
+                "args": args,
                 "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
                 "securityContext": {
                     "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
                     "capabilities": {"drop": ["ALL"]},
                 },
                 "terminationMessagePolicy": "FallbackToLogsOnError",
-                "volumeMounts": [{"name": "store", "mountPath": RunConfig::STORE_MOUNT, "readOnly": true}],
+                "volumeMounts": mounts,
             }],
-            "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim, "readOnly": true}}],
+            "volumes": volumes,
             // A volume that one node at a time may mount is read where the run's other pods have it.
             "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
                 "weight": 100,
@@ -199,12 +200,43 @@ pub fn pod(run: &GrpoRun, claim: &str, image: &str, last_driver: Option<&PodSpec
             }]}},
         },
     });
+    if run.spec.store.object_store.is_some() {
+        pod["spec"]["serviceAccountName"] = json!(account::driver(&run.name_any()));
+    }
     if let Some(last) = last_driver {
         pod["spec"]["imagePullSecrets"] = json!(last.image_pull_secrets.clone().unwrap_or_default());
         pod["spec"]["nodeSelector"] = json!(last.node_selector.clone().unwrap_or_default());
         pod["spec"]["tolerations"] = json!(last.tolerations.clone().unwrap_or_default());
     }
     pod
+}
+
+/// The reader's arguments, mounts and volumes: the store's volume, or the credentials of its bucket. A bucket without a
+/// Secret is read as the run's driver.
+fn place(run: &GrpoRun) -> (Vec<String>, Value, Value) {
+    let mut args = vec!["records".to_owned(), "--path".to_owned(), RunConfig::of(run).store_path];
+    let Some(bucket) = &run.spec.store.object_store else {
+        let volume = store_claim_of(run).map(|claim| {
+            json!({"name": "store", "persistentVolumeClaim": {"claimName": claim, "readOnly": true}})
+        });
+        let mounts = json!([{"name": "store", "mountPath": RunConfig::STORE_MOUNT, "readOnly": true}]);
+        return (args, mounts, json!(volume.into_iter().collect::<Vec<_>>()));
+    };
+    let mut set = |flag: &str, value: &str| args.extend([flag.to_owned(), value.to_owned()]);
+    set("--url", &bucket.url);
+    if let Some(endpoint) = &bucket.endpoint {
+        set("--endpoint", endpoint);
+    }
+    if let Some(region) = &bucket.region {
+        set("--region", region);
+    }
+    let Some(secret) = &bucket.credentials_secret_ref else {
+        return (args, json!([]), json!([]));
+    };
+    set("--credentials", RunConfig::STORE_SECRET);
+    let volume = json!({"name": "credentials", "secret": {"secretName": secret.name, "defaultMode": 0o440}});
+    let at = json!({"name": "credentials", "mountPath": RunConfig::STORE_SECRET, "readOnly": true});
+    (args, json!([at]), json!([volume]))
 }
 
 /// The image of a driver pod's first container.

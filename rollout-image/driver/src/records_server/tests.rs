@@ -74,12 +74,11 @@ async fn records_cannot_be_changed_through_the_server() {
     }
 }
 
-#[tokio::test]
-async fn a_store_that_is_not_there_is_named() {
+#[test]
+fn a_store_that_is_not_there_is_named() {
     let mount = tempfile::tempdir().unwrap();
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let error = serve(mount.path(), "team/demo", listen).await.unwrap_err().to_string();
+    let error = open_volume(mount.path(), "team/demo").err().unwrap().to_string();
     assert!(error.contains("team/demo"), "{error}");
-    let error = serve(mount.path(), "../demo", listen).await.unwrap_err().to_string();
+    let error = open_volume(mount.path(), "../demo").err().unwrap().to_string();
     assert!(error.contains("plain relative path"), "{error}");
 }

@@ -15,7 +15,7 @@ fn run() -> GrpoRun {
 
 #[test]
 fn the_reader_is_restricted_reads_only_and_ends_by_itself() {
-    let made: Pod = serde_json::from_value(pod(&run(), "demo-store", "driver:1", None)).unwrap();
+    let made: Pod = serde_json::from_value(pod(&run(), "driver:1", None)).unwrap();
     let spec = made.spec.unwrap();
     assert_eq!(spec.active_deadline_seconds, Some(600));
     assert_eq!(spec.automount_service_account_token, Some(false));
@@ -54,7 +54,7 @@ fn what_let_the_last_driver_run_lets_the_reader_run() {
         "tolerations": [{"key": "team", "operator": "Exists"}], "nodeSelector": {"pool": "cpu"},
     }))
     .unwrap();
-    let made: Pod = serde_json::from_value(pod(&run(), "c", "driver:1", Some(&last))).unwrap();
+    let made: Pod = serde_json::from_value(pod(&run(), "driver:1", Some(&last))).unwrap();
     let spec = made.spec.unwrap();
     assert_eq!(spec.image_pull_secrets, last.image_pull_secrets);
     assert_eq!(
@@ -81,4 +81,26 @@ fn a_reader_that_cannot_run_says_why() {
         json!({"phase": "Pending", "containerStatuses": state(json!({"waiting": {"reason": "ContainerCreating"}}))}),
     );
     assert_eq!(hopeless(&starting), None);
+}
+
+#[test]
+fn a_bucket_is_read_with_the_runs_credentials_and_no_value_of_them_in_sight() {
+    let mut run = run();
+    run.spec.store = serde_json::from_value(json!({"objectStore": {
+        "url": "s3://runs/a", "endpoint": "http://minio:9000", "credentialsSecretRef": {"name": "s3"}}}))
+    .unwrap();
+    let made: Pod = serde_json::from_value(pod(&run, "driver:1", None)).unwrap();
+    let spec = made.spec.unwrap();
+    let container = &spec.containers[0];
+    let args = container.args.as_ref().unwrap().join(" ");
+    assert_eq!(
+        args,
+        "records --path team/demo --url s3://runs/a --endpoint http://minio:9000 --credentials /store-credentials"
+    );
+    assert_eq!(container.env, None);
+    let volumes = spec.volumes.unwrap();
+    assert_eq!(volumes.len(), 1);
+    let secret = volumes[0].secret.as_ref().unwrap();
+    assert_eq!(secret.secret_name.as_deref(), Some("s3"));
+    assert_eq!(spec.service_account_name.as_deref(), Some("demo-driver"));
 }
