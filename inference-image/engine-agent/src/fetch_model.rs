@@ -8,7 +8,7 @@ use clap::Args;
 use grpo_auth::TokenFile;
 use grpo_contracts::access::{self, Service};
 use grpo_hub::snapshot::{self, Progress};
-use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_hub::{Hub, HubError, HubFiles, HubSettings, Pin, Repository};
 use reqwest::Url;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,13 +83,18 @@ pub async fn fetch(flags: &Flags) -> Result<PathBuf, FetchError> {
 async fn fetch_once(flags: &Flags) -> Result<PathBuf, FetchError> {
     let settings = HubSettings::from_env().with_token_file(flags.token_file.as_deref())?;
     let (hub, repository) = (Hub::new(&settings)?, Repository::model(&flags.repo));
+    let of = HubFiles {
+        hub: &hub,
+        repository: &repository,
+    };
+    let now = Pin::of_model(of, flags.revision.as_deref());
     let pin = match (&flags.pin_url, &flags.pin_name) {
         (Some(url), _) => told(url, &flags.tokens).await?,
-        (None, Some(name)) => Pin::agreed(&hub, &repository, flags.revision.as_deref(), &flags.cache, name).await?,
-        (None, None) => Pin::of_model(&hub, &repository, flags.revision.as_deref()).await?,
+        (None, Some(name)) => Pin::agreed(&of, &flags.cache, name, now).await?,
+        (None, None) => now.await?,
     };
     let progress = Progress::default();
-    let mut download = std::pin::pin!(pin.fetch(&hub, &repository, &flags.cache, &progress));
+    let mut download = std::pin::pin!(pin.fetch(&of, &flags.cache, &progress));
     let folder = loop {
         match tokio::time::timeout(SAY, &mut download).await {
             Ok(folder) => break folder?,

@@ -12,7 +12,7 @@ use axum::{Router, routing::get};
 use grpo_contracts::ModelDownload;
 use grpo_contracts::access::Service;
 use grpo_hub::played::{Content, Damage, PlayedHub};
-use grpo_hub::{Hub, HubSettings, Pin, Repository};
+use grpo_hub::{Hub, HubFiles, HubSettings, Pin, Repository};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -141,7 +141,15 @@ async fn a_pod_waits_for_the_driver_and_takes_the_commit_that_it_says() {
         ..HubSettings::default()
     };
     let hub = Hub::new(&settings).unwrap();
-    let pin = Pin::of_model(&hub, &repository(), None).await.unwrap();
+    let pin = Pin::of_model(
+        HubFiles {
+            hub: &hub,
+            repository: &repository(),
+        },
+        None,
+    )
+    .await
+    .unwrap();
     push(&played, 2);
     let told: Told = Arc::new(Mutex::new((Vec::new(), Some(pin))));
     let router = Router::new()

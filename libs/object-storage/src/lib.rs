@@ -2,12 +2,17 @@
 //!
 //! [`open`] makes a client of an [`ObjectStoreSource`] and the credentials that go with it. The protocols are those of
 //! the crate [`object_store`]; this crate says who signs, through which proxy, and whom TLS trusts.
+//! [`BucketFiles`] are a model or a dataset of a bucket that a cache of [`grpo_hub::snapshot`] downloads.
 
+mod bucket_error;
+mod bucket_files;
 mod credentials;
 mod open;
 
+pub use bucket_error::BucketError;
+pub use bucket_files::{BucketFiles, Content, MOST_OBJECTS};
 pub use credentials::{Credentials, CredentialsError};
-pub use open::{Opened, OpenError, open};
+pub use open::{OpenError, Opened, open};
 
 #[cfg(test)]
 mod tests;

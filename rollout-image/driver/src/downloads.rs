@@ -5,7 +5,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
 use grpo_crds::progress::PinnedRevision;
 use grpo_hub::snapshot::Progress;
-use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_hub::{Hub, HubError, HubFiles, HubSettings, Pin, Repository};
 use grpo_records::store::{RunStore, sha256_hex};
 use grpo_records::{StoreError, paths};
 use serde::de::DeserializeOwned;
@@ -83,7 +83,8 @@ impl Downloads<'_> {
         cache: &Path,
     ) -> Result<PathBuf, DownloadError> {
         let (progress, mut seen) = (Progress::default(), None);
-        let mut download = std::pin::pin!(pin.fetch(hub, repository, cache, &progress));
+        let files = HubFiles { hub, repository };
+        let mut download = std::pin::pin!(pin.fetch(&files, cache, &progress));
         let folder = loop {
             match tokio::time::timeout(SAY, &mut download).await {
                 Ok(folder) => break folder,

@@ -5,7 +5,7 @@ use crate::downloads::{self, DownloadError, Downloads};
 use crate::fault::DriverError;
 use grpo_contracts::{ModelDownload, RunConfig};
 use grpo_crds::sources::HubModel;
-use grpo_hub::{Pin, Repository, snapshot};
+use grpo_hub::{HubFiles, Pin, Repository, snapshot};
 use grpo_records::paths;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -57,7 +57,8 @@ async fn brought(
     };
     let hub = downloads.hub(token)?;
     let path = paths::model(&downloads::key(&wanted));
-    let now = Pin::of_model(&hub, repository, revision.as_deref());
+    let of = HubFiles { hub: &hub, repository };
+    let now = Pin::of_model(of, revision.as_deref());
     let pin = downloads.pinned(repository, &path, wanted, now).await?;
     told.send_replace(Some(pin.clone()));
     let own = match download.weights {
