@@ -134,16 +134,20 @@ impl From<Failed> for BucketError {
     }
 }
 
+/// What an error's text has before the status of an answer.
+const STATUS: &str = "status code: ";
+
 /// The status of an answer that is in an error's text. `object_store` has a type for it that it does not export, and a
 /// listing that fails with 403 or 404 is a generic error.
 fn status(text: &str) -> Option<u16> {
-    let (_, after) = text.split_once("status code: ")?;
+    let (_, after) = text.split_once(STATUS)?;
     after.get(..3)?.parse().ok()
 }
 
 /// An error's text without the server's XML: of that only code and message. Its other elements repeat the access key.
 fn words(text: &str) -> String {
-    let (before, xml) = text.split_once('<').unwrap_or((text, ""));
+    let answer = text.split_once(STATUS).map_or(text, |(_, answer)| answer);
+    let (before, xml) = answer.split_once('<').unwrap_or((answer, ""));
     let element = |name: &str| {
         let (_, after) = xml.split_once(&format!("<{name}>"))?;
         after.split_once("</").map(|(text, _)| text.trim())
@@ -151,7 +155,7 @@ fn words(text: &str) -> String {
     let told = [element("Code"), element("Message")];
     let told: Vec<&str> = told.into_iter().flatten().collect();
     let all = format!("{}{}", before, told.join(": "));
-    all.trim_end_matches([' ', ':']).chars().take(LONGEST).collect()
+    all.chars().take(LONGEST).collect::<String>().trim_end_matches([' ', ':', '.']).to_owned()
 }
 
 #[cfg(test)]
@@ -165,10 +169,6 @@ mod tests {
                     <AWSAccessKeyId>AKIA1234</AWSAccessKeyId></Error>";
         assert_eq!(status(text), Some(403));
         let told = words(text);
-        assert!(
-            told.ends_with("403 Forbidden: InvalidAccessKeyId: No such key."),
-            "{told}"
-        );
-        assert!(!told.contains("AKIA"), "{told}");
+        assert_eq!(told, "403 Forbidden: InvalidAccessKeyId: No such key");
     }
 }
