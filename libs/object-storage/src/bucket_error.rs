@@ -155,7 +155,11 @@ fn words(text: &str) -> String {
     let told = [element("Code"), element("Message")];
     let told: Vec<&str> = told.into_iter().flatten().collect();
     let all = format!("{}{}", before, told.join(": "));
-    all.chars().take(LONGEST).collect::<String>().trim_end_matches([' ', ':', '.']).to_owned()
+    all.chars()
+        .take(LONGEST)
+        .collect::<String>()
+        .trim_end_matches([' ', ':', '.'])
+        .to_owned()
 }
 
 #[cfg(test)]

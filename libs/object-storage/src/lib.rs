@@ -8,6 +8,8 @@ mod bucket_error;
 mod bucket_files;
 mod credentials;
 mod open;
+#[cfg(feature = "played")]
+pub mod played;
 
 pub use bucket_error::BucketError;
 pub use bucket_files::{BucketFiles, Content, MOST_OBJECTS};

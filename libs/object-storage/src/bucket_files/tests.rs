@@ -1,4 +1,5 @@
 use super::*;
+use crate::played::{ACCESS_KEY, PlayedBucket};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -34,7 +35,10 @@ struct Bucket {
 
 impl Bucket {
     async fn hold(&self, path: &str, bytes: impl Into<PutPayload>) {
-        self.objects.put(&Location::parse(path).unwrap(), bytes.into()).await.unwrap();
+        self.objects
+            .put(&Location::parse(path).unwrap(), bytes.into())
+            .await
+            .unwrap();
     }
 
     /// Of a model, with what a folder may have beside it.
@@ -305,6 +309,32 @@ async fn a_dataset_is_one_object() {
         message.starts_with("dataset.objectStore: s3://tasks/rows was not found"),
         "{message}"
     );
+}
+
+#[tokio::test]
+async fn a_listing_of_a_server_that_names_a_path_outside_of_the_folder_is_refused() {
+    let (bucket, keys) = (
+        PlayedBucket::start("models").await.unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    std::fs::write(keys.path().join("AWS_ACCESS_KEY_ID"), ACCESS_KEY).unwrap();
+    std::fs::write(keys.path().join("AWS_SECRET_ACCESS_KEY"), "secret").unwrap();
+    let source = bucket.source("qwen/8b");
+    let model = BucketFiles::open(Content::Model, &source, Some(keys.path()))
+        .await
+        .unwrap();
+    bucket.put("qwen/8b/config.json", "{}");
+    bucket.put("qwen/8b/model.safetensors", weights(1));
+    let cache = tempfile::tempdir().unwrap();
+    let pin = model.pin().await.unwrap();
+    let folder = pin.fetch(&model, cache.path(), &Progress::default()).await.unwrap();
+    assert_eq!(read(&folder, "model.safetensors"), weights(1));
+    for key in ["qwen/8b/../../evil.json", "qwen/8b//evil.json"] {
+        bucket.put(key, "{}");
+        let error = model.pin().await.unwrap_err();
+        assert!(!error.is_transient(), "{error}");
+        assert!(error.to_string().contains("name is not a path below it"), "{error}");
+    }
 }
 
 /// `GRPO_TEST_S3=http://127.0.0.1:7070`, a server with the keys `key` and `secret` and the bucket `models`.
