@@ -59,7 +59,7 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub evaluations: Vec<Evaluation>,
-    /// The commits of the hub's repositories that the run reads.
+    /// What the run downloads: commits of the hub's repositories, and objects of buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub revisions: Vec<PinnedRevision>,
@@ -118,8 +118,8 @@ pub struct PinnedRevision {
     /// Owner and name of a repository, or the URL of a folder or file of an object store.
     #[schemars(length(max = 1024))]
     pub repo: String,
-    /// Of a repository the commit, 40 hexadecimal digits. Of an object store the sha256 of the listing: paths, sizes and
-    /// ETags.
+    /// Of a repository the commit, 40 hexadecimal digits. Of an object store the sha256 of the listing: paths, sizes
+    /// and ETags.
     #[schemars(length(max = 64))]
     pub commit: String,
 }

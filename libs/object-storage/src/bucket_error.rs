@@ -167,6 +167,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn refusals_are_terminal_and_trouble_of_the_server_is_not() {
+        for (status, is_transient) in [
+            (301, false),
+            (400, false),
+            (401, false),
+            (403, false),
+            (404, false),
+            (408, true),
+            (429, true),
+            (500, true),
+            (503, true),
+        ] {
+            let source = format!("Server returned non-2xx status code: {status} Some: ").into();
+            let error = object_store::Error::Generic { store: "S3", source };
+            let (field, url) = ("model.objectStore", "s3://models/qwen".to_owned());
+            let error = BucketError::from(Failed { field, url, error });
+            assert_eq!(error.is_transient(), is_transient, "{error}");
+        }
+        let source = "connection refused".into();
+        let error = object_store::Error::Generic { store: "S3", source };
+        let (field, url) = ("model.objectStore", "s3://models/qwen".to_owned());
+        assert!(BucketError::from(Failed { field, url, error }).is_transient());
+    }
+
+    #[test]
     fn a_servers_answer_is_told_by_its_code_and_without_the_access_key() {
         let text = "Generic S3 error: Error performing GET http://s3/b in 1ms - Server returned non-2xx status code: 403 \
                     Forbidden: <?xml version=\"1.0\"?><Error><Code>InvalidAccessKeyId</Code><Message>No such key.</Message>\

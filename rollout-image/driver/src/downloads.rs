@@ -176,6 +176,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_server_in_trouble_costs_an_attempt_and_a_refusal_the_run() {
+        let error = |is_transient| {
+            let source = "of a bucket".into();
+            let error = DownloadError::Hub(HubError::Source { source, is_transient });
+            error.ends("ModelUnavailable", &"model s3://models/qwen")
+        };
+        assert!(matches!(error(true), DriverError::Other(_)));
+        let DriverError::Terminal(fault) = error(false) else {
+            panic!("a refusal is terminal");
+        };
+        assert_eq!(fault.message, "downloading model s3://models/qwen: of a bucket");
+    }
+
+    #[test]
     fn a_download_says_how_far_it_is_in_units_that_people_read() {
         for (arrived, all, rate, words) in [
             (3_400_000_000, 16_400_000_000, 1.2e9, "3.4/16.4 GB, 1.2 GB/s"),
