@@ -312,6 +312,20 @@ async fn a_dataset_is_one_object() {
 }
 
 #[tokio::test]
+async fn a_secret_with_keys_of_other_names_is_refused_with_the_names_that_are_read() {
+    let keys = tempfile::tempdir().unwrap();
+    std::fs::write(keys.path().join("accesskey"), "key").unwrap();
+    std::fs::write(keys.path().join("AWS_ACCESS_KEY_ID"), "key").unwrap();
+    for (url, prefix) in [("gs://models/qwen", "GOOGLE_"), ("az://models/qwen", "AZURE_")] {
+        let error = BucketFiles::open(Content::Model, &source(url), Some(keys.path())).await;
+        let error = error.map(drop).unwrap_err();
+        assert!(!error.is_transient());
+        let message = error.to_string();
+        assert!(message.contains(url) && message.ends_with(prefix), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn a_listing_of_a_server_that_names_a_path_outside_of_the_folder_is_refused() {
     let (bucket, keys) = (
         PlayedBucket::start("models").await.unwrap(),
