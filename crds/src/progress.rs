@@ -59,7 +59,7 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub evaluations: Vec<Evaluation>,
-    /// The commits of the hub's repositories that the run reads.
+    /// What the run downloads: commits of the hub's repositories, and objects of buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub revisions: Vec<PinnedRevision>,
@@ -111,15 +111,16 @@ pub enum Stage {
     Finished,
 }
 
-/// A commit of a repository of the hub.
+/// The bytes that a run takes of a model or dataset: a commit of a repository of the hub, or objects of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedRevision {
-    /// Owner and name.
-    #[schemars(length(max = 193))]
+    /// Owner and name of a repository, or the URL of a folder or file of an object store.
+    #[schemars(length(max = 1024))]
     pub repo: String,
-    /// 40 hexadecimal digits.
-    #[schemars(length(max = 40))]
+    /// Of a repository the commit, 40 hexadecimal digits. Of an object store the sha256 of the listing: paths, sizes
+    /// and ETags.
+    #[schemars(length(max = 64))]
     pub commit: String,
 }
 

@@ -131,7 +131,7 @@ pub struct ModelSource {
     /// run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubModel>,
-    /// A folder of an object store. A node downloads it once.
+    /// A folder of an object store. It is downloaded once for each cache: the pool's `modelCache`, or the run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_store: Option<ObjectStoreSource>,
 }
@@ -142,9 +142,14 @@ impl ModelSource {
     /// Below it the link to a downloaded model: its folder is named by a commit that is not known before.
     pub const CURRENT: &'static str = "current";
 
+    /// Whether processes download it, so that it is below [`Self::CURRENT`].
+    pub fn is_downloaded(&self) -> bool {
+        self.hub.is_some() || self.object_store.is_some()
+    }
+
     /// The folder with the model's files, as seen in a container.
     pub fn directory(&self) -> String {
-        if self.hub.is_some() {
+        if self.is_downloaded() {
             return joined(Self::MOUNT, Some(Self::CURRENT));
         }
         let image = self.image.as_ref().map(|image| image.path.as_deref());
@@ -169,7 +174,7 @@ pub struct PolicyModel {
     /// run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubModel>,
-    /// A folder of an object store. A node downloads it once.
+    /// A folder of an object store. It is downloaded once for each cache: the pool's `modelCache`, or the run's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_store: Option<ObjectStoreSource>,
     /// Train a low-rank adapter and leave the weights frozen. Left out: all weights are trained.

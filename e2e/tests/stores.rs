@@ -99,10 +99,16 @@ async fn wrong_keys_and_buckets_are_refused_with_the_field_and_what_to_do() -> R
         url: "s3://no-such-bucket/a".to_owned(),
         ..scene.source.clone()
     };
-    let refused = run_store(&elsewhere, Some(&secret), "team/demo").await.err().ok_or("it was opened")?;
+    let refused = run_store(&elsewhere, Some(&secret), "team/demo")
+        .await
+        .err()
+        .ok_or("it was opened")?;
     assert!(refused.is_final(), "{refused}");
     std::fs::write(secret.join("AWS_SECRET_ACCESS_KEY"), "another")?;
-    let refused = run_store(&scene.source, Some(&secret), "team/demo").await.err().ok_or("it was opened")?;
+    let refused = run_store(&scene.source, Some(&secret), "team/demo")
+        .await
+        .err()
+        .ok_or("it was opened")?;
     assert!(refused.is_final(), "{refused}");
     for part in ["spec.store", "credentialsSecretRef"] {
         assert!(refused.to_string().contains(part), "{refused}");

@@ -42,7 +42,13 @@ impl S3Server {
         let buckets = folder.join("buckets");
         std::fs::create_dir_all(buckets.join(BUCKET))?;
         let free = std::net::TcpListener::bind((address, 0))?.local_addr()?;
-        let arguments = ["--quiet", "--port", &free.to_string(), "posix", &buckets.display().to_string()];
+        let arguments = [
+            "--quiet",
+            "--port",
+            &free.to_string(),
+            "posix",
+            &buckets.display().to_string(),
+        ];
         let arguments = arguments.map(str::to_owned).to_vec();
         let keys = [("ROOT_ACCESS_KEY", ACCESS_KEY), ("ROOT_SECRET_KEY", SECRET_KEY)];
         let keys = keys.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

@@ -1,15 +1,18 @@
-//! Brings a model of the hub to a pod before its engine or trainer starts: asks which commit, downloads what the cache
-//! lacks, and links the path that the process was told to the files.
+//! Brings a model of the hub or of a bucket to a pod before its engine or trainer starts: asks which files, downloads
+//! what the cache lacks, and links the path that the process was told to the files.
 //!
-//! A hub or a driver that is away is waited for. The pod's log says what for; the run's driver says it in the run's
+//! A server or a driver that is away is waited for. The pod's log says what for; the run's driver says it in the run's
 //! status, and ends the run where waiting cannot help.
 
 use clap::Args;
 use grpo_auth::TokenFile;
 use grpo_contracts::access::{self, Service};
+use grpo_crds::sources::ObjectStoreSource;
 use grpo_hub::snapshot::{self, Progress};
-use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_hub::{FileSource, Hub, HubError, HubFiles, HubSettings, Pin, Repository};
+use grpo_object_storage::{BucketFiles, Content};
 use reqwest::Url;
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,12 +22,24 @@ const ASK_WITHIN: Duration = Duration::from_secs(30);
 /// How often a download says how far it is.
 const SAY: Duration = Duration::from_secs(10);
 
-/// Bring a model of the hub into a cache.
+/// Bring a model of the hub or of a bucket into a cache.
 #[derive(Args, Clone, Debug)]
 pub struct Flags {
-    /// Owner and name of the repository.
-    #[arg(long)]
-    pub repo: String,
+    /// Owner and name of a repository of the hub.
+    #[arg(long, required_unless_present = "object_store")]
+    pub repo: Option<String>,
+    /// URL of the folder with config.json in a bucket: s3://, gs:// or az://.
+    #[arg(long, conflicts_with_all = ["repo", "revision", "token_file"])]
+    pub object_store: Option<String>,
+    /// URL of a server that speaks S3 and is not Amazon's.
+    #[arg(long, requires = "object_store")]
+    pub object_store_endpoint: Option<String>,
+    /// Region of the bucket.
+    #[arg(long, requires = "object_store")]
+    pub object_store_region: Option<String>,
+    /// A folder with the bucket's keys, one file each, such as AWS_ACCESS_KEY_ID. Default: the pod's own identity.
+    #[arg(long, requires = "object_store")]
+    pub credentials: Option<PathBuf>,
     /// Branch, tag or commit. Default: the newest commit.
     #[arg(long)]
     pub revision: Option<String>,
@@ -81,26 +96,53 @@ pub async fn fetch(flags: &Flags) -> Result<PathBuf, FetchError> {
 }
 
 async fn fetch_once(flags: &Flags) -> Result<PathBuf, FetchError> {
-    let settings = HubSettings::from_env().with_token_file(flags.token_file.as_deref())?;
-    let (hub, repository) = (Hub::new(&settings)?, Repository::model(&flags.repo));
+    let Some(url) = &flags.object_store else {
+        let settings = HubSettings::from_env().with_token_file(flags.token_file.as_deref())?;
+        let (hub, repository) = (
+            Hub::new(&settings)?,
+            Repository::model(flags.repo.as_deref().unwrap_or_default()),
+        );
+        let files = HubFiles {
+            hub: &hub,
+            repository: &repository,
+        };
+        return take(flags, &files, Pin::of_model(files, flags.revision.as_deref())).await;
+    };
+    let source = ObjectStoreSource {
+        url: url.clone(),
+        endpoint: flags.object_store_endpoint.clone(),
+        region: flags.object_store_region.clone(),
+        credentials_secret_ref: None,
+    };
+    let files = BucketFiles::open(Content::Model, &source, flags.credentials.as_deref()).await;
+    let files = files.map_err(HubError::from)?;
+    take(flags, &files, async { files.pin().await.map_err(HubError::from) }).await
+}
+
+/// Brings the files that the driver or the cache says, or those that `now` answers.
+async fn take(
+    flags: &Flags,
+    files: &impl FileSource,
+    now: impl Future<Output = Result<Pin, HubError>>,
+) -> Result<PathBuf, FetchError> {
     let pin = match (&flags.pin_url, &flags.pin_name) {
         (Some(url), _) => told(url, &flags.tokens).await?,
-        (None, Some(name)) => Pin::agreed(&hub, &repository, flags.revision.as_deref(), &flags.cache, name).await?,
-        (None, None) => Pin::of_model(&hub, &repository, flags.revision.as_deref()).await?,
+        (None, Some(name)) => Pin::agreed(files, &flags.cache, name, now).await?,
+        (None, None) => now.await?,
     };
     let progress = Progress::default();
-    let mut download = std::pin::pin!(pin.fetch(&hub, &repository, &flags.cache, &progress));
+    let mut download = std::pin::pin!(pin.fetch(files, &flags.cache, &progress));
     let folder = loop {
         match tokio::time::timeout(SAY, &mut download).await {
             Ok(folder) => break folder?,
             Err(_) => {
                 let (arrived, all) = progress.bytes();
-                tracing::info!("{repository}: {} of {} MB", arrived / 1_000_000, all / 1_000_000);
+                tracing::info!("{files}: {} of {} MB", arrived / 1_000_000, all / 1_000_000);
             }
         }
     };
     snapshot::link(&folder, &flags.link)?;
-    tracing::info!(%repository, commit = %pin.commit, "the model is here");
+    tracing::info!(%files, commit = %pin.commit, "the model is here");
     Ok(folder)
 }
 

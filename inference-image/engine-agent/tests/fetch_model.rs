@@ -12,7 +12,8 @@ use axum::{Router, routing::get};
 use grpo_contracts::ModelDownload;
 use grpo_contracts::access::Service;
 use grpo_hub::played::{Content, Damage, PlayedHub};
-use grpo_hub::{Hub, HubSettings, Pin, Repository};
+use grpo_hub::{Hub, HubFiles, HubSettings, Pin, Repository};
+use grpo_object_storage::played::{ACCESS_KEY, PlayedBucket};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -141,7 +142,15 @@ async fn a_pod_waits_for_the_driver_and_takes_the_commit_that_it_says() {
         ..HubSettings::default()
     };
     let hub = Hub::new(&settings).unwrap();
-    let pin = Pin::of_model(&hub, &repository(), None).await.unwrap();
+    let pin = Pin::of_model(
+        HubFiles {
+            hub: &hub,
+            repository: &repository(),
+        },
+        None,
+    )
+    .await
+    .unwrap();
     push(&played, 2);
     let told: Told = Arc::new(Mutex::new((Vec::new(), Some(pin))));
     let router = Router::new()
@@ -162,4 +171,64 @@ async fn a_model_that_does_not_exist_ends_the_program() {
     let played = PlayedHub::start().await.unwrap();
     let pod = Pod::new(&played, "--pin-name", "pool");
     assert!(!pod.finishes());
+}
+
+/// A pod that downloads from a bucket with this access key.
+fn of_bucket(folder: &Path, bucket: &PlayedBucket, key: &str) -> Command {
+    let keys = folder.join("keys");
+    std::fs::create_dir_all(&keys).unwrap();
+    std::fs::write(keys.join("AWS_ACCESS_KEY_ID"), key).unwrap();
+    std::fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), "secret").unwrap();
+    let source = bucket.source("models/small");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grpo-engine-agent"));
+    command.args(["fetch-model", "--object-store", &source.url, "--pin-name", "pool"]);
+    command.args([
+        "--object-store-endpoint",
+        &bucket.endpoint,
+        "--object-store-region",
+        "eu-1",
+    ]);
+    command.arg("--credentials").arg(keys);
+    command.arg("--cache").arg(folder.join("cache"));
+    command.arg("--link").arg(folder.join("current"));
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_of_a_bucket_comes_with_the_keys_of_a_folder_and_replicas_of_a_pool_take_the_same_objects() {
+    let (bucket, folder) = (
+        PlayedBucket::start("bucket").await.unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    bucket.put("models/small/config.json", "{}");
+    bucket.put("models/small/model.safetensors", weights(1));
+    let run = |key: &str| of_bucket(folder.path(), &bucket, key).output().unwrap();
+    assert!(run(ACCESS_KEY).status.success());
+    let linked = |name: &str| std::fs::read(folder.path().join("current").join(name)).unwrap();
+    assert_eq!(linked("model.safetensors"), weights(1));
+    // The next replica takes what the first one did, from the cache.
+    bucket.put("models/small/model.safetensors", weights(2));
+    let asked = bucket.requests().len();
+    assert!(run(ACCESS_KEY).status.success());
+    assert_eq!(
+        (linked("model.safetensors"), bucket.requests().len()),
+        (weights(1), asked)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_refuses_the_keys_ends_the_program_and_its_message_names_the_next_step() {
+    let (bucket, folder) = (
+        PlayedBucket::start("bucket").await.unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    let ended = of_bucket(folder.path(), &bucket, "other").output().unwrap();
+    let message = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success());
+    for words in [
+        "model.objectStore: access to s3://bucket/models/small was denied",
+        "credentialsSecretRef",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
 }

@@ -15,4 +15,4 @@ pub mod names;
 pub mod run_config;
 pub mod support;
 
-pub use run_config::{DatasetLocation, DatasetMount, InstanceIdsMount, ModelDownload, RunConfig};
+pub use run_config::{DatasetLocation, DatasetMount, InstanceIdsMount, ModelDownload, RemoteModel, RunConfig};

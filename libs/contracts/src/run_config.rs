@@ -9,7 +9,7 @@ use grpo_crds::{
     common::ConfigMapKeyRef,
     grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
     inference_pool::ModelCache,
-    sources::{HubDataset, HubModel, ObjectStoreSource, joined},
+    sources::{HubDataset, HubModel, ModelSource, ObjectStoreSource, joined},
 };
 
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
@@ -25,7 +25,7 @@ pub struct RunConfig {
     pub store_path: String,
     /// The folder with the model's files.
     pub model_path: String,
-    /// How the driver brings them there, when they come from the Hugging Face Hub.
+    /// How the driver brings them there, when they come from the Hugging Face Hub or an object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_download: Option<ModelDownload>,
     /// Sources of datasets and where they are mounted, without repetition.
@@ -40,32 +40,61 @@ pub struct RunConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDownload {
-    pub hub: HubModel,
+    /// `hub` or `objectStore`, as in the manifest.
+    #[serde(flatten)]
+    pub from: RemoteModel,
     /// The folder of the cache, as driver and trainer see it.
     pub cache: String,
     /// The driver brings the weights too. Left out where neither trainer nor engines share its cache: it reads none.
     pub weights: bool,
 }
 
+/// A model that no volume has: processes download it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RemoteModel {
+    Hub(HubModel),
+    ObjectStore(ObjectStoreSource),
+}
+
+impl RemoteModel {
+    /// None for a model that is mounted.
+    pub fn of(source: &ModelSource) -> Option<Self> {
+        let hub = source.hub.clone().map(Self::Hub);
+        hub.or_else(|| source.object_store.clone().map(Self::ObjectStore))
+    }
+
+    /// What the Secret gives the process that downloads: the file with the hub's token, or the folder with the keys of
+    /// the object store. None without a Secret.
+    pub fn secret(&self) -> Option<String> {
+        match self {
+            Self::Hub(hub) => {
+                let file = joined(ModelDownload::TOKEN_MOUNT, Some(ModelDownload::TOKEN_FILE));
+                hub.token_secret_ref.as_ref().map(|_| file)
+            }
+            Self::ObjectStore(store) => {
+                let folder = ModelDownload::CREDENTIALS_MOUNT.to_owned();
+                store.credentials_secret_ref.as_ref().map(|_| folder)
+            }
+        }
+    }
+}
+
 impl ModelDownload {
     /// Where the pool's cache is mounted in each pod that shares it.
     pub const CACHE_MOUNT: &'static str = "/model-cache";
-    /// Below a cache, the folder for files of the hub.
+    /// Below a cache, the folder for what is downloaded: files of the hub, and of object stores.
     pub const HUB_FOLDER: &'static str = "hub";
     /// Where the token is mounted, if there is one.
     pub const TOKEN_MOUNT: &'static str = "/model-token";
     pub const TOKEN_FILE: &'static str = "token";
+    /// Where the Secret with an object store's keys is mounted, if there is one: one file a key.
+    pub const CREDENTIALS_MOUNT: &'static str = "/model-credentials";
     /// Where the driver says which commit and files the run's processes take.
     pub const PIN_ROUTE: &'static str = "/v1/model";
 
-    /// The file with the token, as the process sees it that downloads.
-    pub fn token(hub: &HubModel) -> Option<String> {
-        let file = joined(Self::TOKEN_MOUNT, Some(Self::TOKEN_FILE));
-        hub.token_secret_ref.as_ref().map(|_| file)
-    }
-
     fn of(spec: &GrpoRunSpec, store_path: &str) -> Option<Self> {
-        let hub = spec.model.hub.clone()?;
+        let from = RemoteModel::of(&spec.model.source())?;
         let shared = pool_cache(spec);
         let claim = shared.is_some_and(|cache| cache.claim_name.is_some());
         Some(Self {
@@ -74,8 +103,9 @@ impl ModelDownload {
                 None => format!("{}/{store_path}/{}", RunConfig::STORE_MOUNT, Self::HUB_FOLDER),
             },
             // A node's folder is shared by what is on that node: whether the driver's has anything else is not known.
-            weights: claim || (shared.is_none() && spec.mode.needs_trainer()),
-            hub,
+            // Where a bucket is the run's store, each pod has a `/store` of its own.
+            weights: claim || (shared.is_none() && spec.mode.needs_trainer() && spec.store.object_store.is_none()),
+            from,
         })
     }
 }
@@ -115,6 +145,9 @@ pub struct DatasetMount {
     /// The split, when the driver downloads it from the Hugging Face Hub. Only the token is mounted, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubDataset>,
+    /// The file, when the driver downloads it from an object store. Only the keys are mounted, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_store: Option<ObjectStoreSource>,
 }
 
 impl DatasetMount {
@@ -122,7 +155,11 @@ impl DatasetMount {
     pub const TOKEN: &'static str = "token";
 
     fn is_same_source(&self, other: &Self) -> bool {
-        (&self.image, &self.claim_name, &self.hub) == (&other.image, &other.claim_name, &other.hub)
+        let unmounted = |mount: &Self| Self {
+            path: String::new(),
+            ..mount.clone()
+        };
+        unmounted(self) == unmounted(other)
     }
 }
 
@@ -136,6 +173,12 @@ pub enum DatasetLocation {
         dataset: HubDataset,
         /// The file with the token.
         token: Option<PathBuf>,
+    },
+    /// A file of a bucket that the driver downloads.
+    ObjectStore {
+        file: ObjectStoreSource,
+        /// The folder with the keys.
+        credentials: Option<PathBuf>,
     },
 }
 
@@ -215,7 +258,10 @@ impl RunConfig {
 
     /// The folder with the credentials of the store's bucket, as driver and trainer see it.
     pub fn store_secret(store: &ObjectStoreSource) -> Option<&'static Path> {
-        store.credentials_secret_ref.as_ref().map(|_| Path::new(Self::STORE_SECRET))
+        store
+            .credentials_secret_ref
+            .as_ref()
+            .map(|_| Path::new(Self::STORE_SECRET))
     }
 
     /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its
@@ -223,13 +269,17 @@ impl RunConfig {
     pub fn dataset(&self, dataset: &Dataset) -> Option<DatasetLocation> {
         let (wanted, path) = source(dataset)?;
         let mount = self.datasets.iter().find(|mount| mount.is_same_source(&wanted))?;
-        Some(match wanted.hub {
-            Some(dataset) => DatasetLocation::Hub {
+        Some(match (wanted.hub, wanted.object_store) {
+            (Some(dataset), _) => DatasetLocation::Hub {
                 token: (dataset.token_secret_ref.as_ref())
                     .map(|_| PathBuf::from(joined(&mount.path, Some(DatasetMount::TOKEN)))),
                 dataset,
             },
-            None => DatasetLocation::File(PathBuf::from(joined(&mount.path, path))),
+            (None, Some(file)) => DatasetLocation::ObjectStore {
+                credentials: (file.credentials_secret_ref.as_ref()).map(|_| PathBuf::from(&mount.path)),
+                file,
+            },
+            (None, None) => DatasetLocation::File(PathBuf::from(joined(&mount.path, path))),
         })
     }
 
@@ -275,20 +325,18 @@ fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
 /// The source of a dataset, not yet mounted, and the file in it.
 fn source(dataset: &Dataset) -> Option<(DatasetMount, Option<&str>)> {
     let mut unmounted = DatasetMount::default();
-    let path = match (&dataset.image, &dataset.persistent_volume_claim, &dataset.hub) {
-        (Some(image), ..) => {
-            unmounted.image = Some(image.reference.clone());
-            image.path.as_deref()
-        }
-        (None, Some(claim), _) => {
-            unmounted.claim_name = Some(claim.claim_name.clone());
-            claim.path.as_deref()
-        }
-        (None, None, Some(hub)) => {
-            unmounted.hub = Some(hub.clone());
-            None
-        }
-        (None, None, None) => return None,
+    let path = if let Some(image) = &dataset.image {
+        unmounted.image = Some(image.reference.clone());
+        image.path.as_deref()
+    } else if let Some(claim) = &dataset.persistent_volume_claim {
+        unmounted.claim_name = Some(claim.claim_name.clone());
+        claim.path.as_deref()
+    } else if dataset.hub.is_some() || dataset.object_store.is_some() {
+        unmounted.hub.clone_from(&dataset.hub);
+        unmounted.object_store.clone_from(&dataset.object_store);
+        None
+    } else {
+        return None;
     };
     Some((unmounted, path))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
-    grpo_run::{Dataset, GrpoRunSpec, Mode, OnSync, RowFormat, Sampling, Trainer},
+    grpo_run::{GrpoRunSpec, Mode, OnSync, RowFormat, Sampling, Trainer},
     sandbox_pool::SandboxPoolSpec,
 };
 
@@ -37,7 +37,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &spec.mode,
         "this version has Train and Evaluate",
     );
-    model(&mut found, spec);
     tasks(&mut found, spec);
     agent(&mut found, &spec.agent);
     rollout(&mut found, spec);
@@ -99,34 +98,16 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
     unsupported.iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
-fn model(found: &mut Found, spec: &GrpoRunSpec) {
-    found.given(
-        "model.objectStore",
-        &spec.model.object_store,
-        "put the model's files into an image, on a volume or on the hub",
-    );
-}
-
 fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
     if let Some(set) = &spec.tasks.train {
-        rows(found, "tasks.train", &set.dataset, set.format);
+        rows(found, "tasks.train", set.format);
     }
     for set in &spec.tasks.evaluate {
-        rows(
-            found,
-            &format!("tasks.evaluate[{}]", set.name),
-            &set.dataset,
-            set.format,
-        );
+        rows(found, &format!("tasks.evaluate[{}]", set.name), set.format);
     }
 }
 
-fn rows(found: &mut Found, path: &str, dataset: &Dataset, format: RowFormat) {
-    found.given(
-        &format!("{path}.dataset.objectStore"),
-        &dataset.object_store,
-        "put the file into an image, on a volume or on the hub",
-    );
+fn rows(found: &mut Found, path: &str, format: RowFormat) {
     found.unless(
         format != RowFormat::KodCode,
         &format!("{path}.format"),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grpo_contracts::{DatasetLocation, ModelDownload, RunConfig};
+use grpo_contracts::{DatasetLocation, RemoteModel, RunConfig};
 use grpo_crds::GrpoRun;
 
 use crate::support::bases;
@@ -14,10 +14,12 @@ fn run_json_says_where_everything_is() {
     let same = serde_json::json!({"image": {"reference": "example.com/tasks:1", "path": "heldout.jsonl"}});
     let other = serde_json::json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "a/b.jsonl"}});
     let hub = serde_json::json!({"hub": {"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "token"}}});
+    let bucket = |secret: &str| serde_json::json!({"objectStore": {"url": "s3://b/a.jsonl", "credentialsSecretRef": {"name": secret}}});
     let ids = serde_json::json!({"instanceIds": {"configMapRef": {"name": "django", "key": "ids.txt"}}});
     spec["tasks"]["evaluate"] = serde_json::json!([
         {"name": "one", "dataset": same}, {"name": "two", "dataset": other, "select": ids},
-        {"name": "three", "dataset": hub, "select": ids},
+        {"name": "three", "dataset": hub, "select": ids}, {"name": "four", "dataset": bucket("keys")},
+        {"name": "five", "dataset": bucket("other")},
     ]);
     let mut run: GrpoRun = serde_json::from_value(manifest).unwrap();
     run.metadata.namespace = Some("team".into());
@@ -26,13 +28,16 @@ fn run_json_says_where_everything_is() {
     assert_eq!(config.model_path, "/model");
     assert_eq!(config.endpoints.gateway, "http://run-gateway.team.svc:8080");
     assert_eq!(config.endpoints.engines_host, "run-engines.team.svc");
-    assert_eq!(config.datasets.len(), 3, "two sets of one image share its mount");
+    assert_eq!(config.datasets.len(), 5, "two sets of one image share its mount");
     let location = |set: usize| config.dataset(&run.spec.tasks.evaluate[set].dataset).unwrap();
     assert_eq!(location(0), DatasetLocation::File("/datasets/0/heldout.jsonl".into()));
     assert_eq!(location(1), DatasetLocation::File("/datasets/1/a/b.jsonl".into()));
     let dataset = run.spec.tasks.evaluate[2].dataset.hub.clone().unwrap();
     let token = Some(PathBuf::from("/datasets/2/token"));
     assert_eq!(location(2), DatasetLocation::Hub { dataset, token });
+    let file = run.spec.tasks.evaluate[4].dataset.object_store.clone().unwrap();
+    let credentials = Some(PathBuf::from("/datasets/4"));
+    assert_eq!(location(4), DatasetLocation::ObjectStore { file, credentials });
     assert_eq!(config.instance_ids.len(), 1, "two sets share a list");
     let list = &config.instance_ids[0].config_map_ref;
     assert_eq!(config.instance_ids(list), Some("/instance-ids/0/ids".into()));
@@ -66,10 +71,40 @@ fn a_model_of_the_hub_lies_in_the_pools_cache_if_others_share_it_or_in_the_store
             (cache, weights),
             "{base} {pool}"
         );
-        assert_eq!(
-            ModelDownload::token(&download.hub).as_deref(),
-            Some("/model-token/token")
-        );
+        assert_eq!(download.from.secret().as_deref(), Some("/model-token/token"));
         assert_eq!(config.model_path, "/model/current");
     }
+}
+
+#[test]
+fn a_model_of_an_object_store_is_named_as_in_the_manifest_and_the_driver_brings_weights_where_others_share_its_cache() {
+    let bucket = serde_json::json!({"objectStore": {"url": "s3://runs/a"}});
+    let source = serde_json::json!({"url": "s3://models/a", "credentialsSecretRef": {"name": "keys"}});
+    for (store, weights) in [(None, true), (Some(bucket), false)] {
+        let mut manifest = bases()["train"].clone();
+        manifest["spec"]["model"] = serde_json::json!({"objectStore": source});
+        if let Some(store) = store {
+            manifest["spec"]["store"] = store;
+        }
+        let run: GrpoRun = serde_json::from_value(manifest).unwrap();
+        let config = RunConfig::of(&run);
+        assert_eq!(config.model_path, "/model/current");
+        let written = serde_json::to_value(&config).unwrap();
+        assert_eq!(written["modelDownload"]["objectStore"], source);
+        let read: RunConfig = serde_json::from_value(written).unwrap();
+        assert_eq!(read, config);
+        let download = read.model_download.unwrap();
+        assert!(matches!(download.from, RemoteModel::ObjectStore(_)));
+        assert_eq!(
+            (download.weights, download.from.secret().as_deref()),
+            (weights, Some("/model-credentials"))
+        );
+    }
+}
+
+#[test]
+fn the_download_of_a_model_of_the_hub_reads_as_it_did() {
+    let text = r#"{"hub":{"repo":"a/b"},"cache":"/store/hub","weights":true}"#;
+    let download: grpo_contracts::ModelDownload = serde_json::from_str(text).unwrap();
+    assert_eq!(serde_json::to_string(&download).unwrap(), text);
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use reqwest::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, LINK, LOCATION, RANGE};
 use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode, Url};
@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use crate::error::HubError;
 use crate::repository::{Commit, RemoteFile, Repository, TreeEntry};
-use crate::retry::{ATTEMPTS, pause, text};
+use crate::retry::{ATTEMPTS, asked_for, pause, text};
+use crate::source::{ByteStream, FileSource, Refused};
 
 /// The public hub.
 pub const PUBLIC: &str = "https://huggingface.co";
@@ -176,46 +177,6 @@ impl Hub {
         String::from_utf8(body.into()).map_err(malformed(&url))
     }
 
-    /// The bytes of a file from `from` on, and where they begin: at the file's start if the server knows no ranges.
-    /// One attempt.
-    pub(crate) async fn bytes(
-        &self,
-        repository: &Repository,
-        commit: &Commit,
-        file: &RemoteFile,
-        from: u64,
-    ) -> Result<(u64, impl Stream<Item = Result<Bytes, HubError>> + use<>), Refused> {
-        let url = self.file(repository, commit, &file.path)?;
-        let range = (from > 0).then(|| format!("bytes={from}-"));
-        let response = self.ask(&url, range.as_deref()).await?;
-        let begins = match response.status() {
-            StatusCode::PARTIAL_CONTENT => Some(from).filter(|from| {
-                let told = text(response.headers(), CONTENT_RANGE.as_str());
-                told.is_some_and(|told| told.starts_with(&format!("bytes {from}-")))
-            }),
-            StatusCode::OK => Some(0),
-            _ => {
-                let headers = response.headers().clone();
-                let error = self
-                    .refusal(&url, response, repository, Some(commit.as_str()), Some(&file.path))
-                    .await;
-                return Err(Refused { error, headers });
-            }
-        };
-        let request = asking(&url);
-        let begins = begins.ok_or_else(|| HubError::Malformed {
-            request: request.clone(),
-            what: format!("another part of the file than that from byte {from}"),
-        })?;
-        let stream = response.bytes_stream().map(move |part| {
-            part.map_err(|error| HubError::Transport {
-                request: request.clone(),
-                cause: causes(&error),
-            })
-        });
-        Ok((begins, stream))
-    }
-
     /// A whole answer, and the address of the next page. Asked for again while the hub is in trouble.
     async fn page(
         &self,
@@ -233,7 +194,7 @@ impl Hub {
             if !refused.error.is_transient() || failed >= ATTEMPTS {
                 return Err(refused.error);
             }
-            tokio::time::sleep(pause(failed, Some(&refused.headers))).await;
+            tokio::time::sleep(pause(failed, refused.asked)).await;
         }
     }
 
@@ -247,7 +208,8 @@ impl Hub {
         let headers = response.headers().clone();
         if !response.status().is_success() {
             let error = self.refusal(url, response, repository, revision, None).await;
-            return Err(Refused { error, headers });
+            let asked = asked_for(&headers);
+            return Err(Refused { error, asked });
         }
         let body = body(response, PAGE_BYTES).await.map_err(transport(url))?;
         let Some(body) = body else {
@@ -352,16 +314,54 @@ impl Hub {
     }
 }
 
-/// An attempt that failed, with what the server said about the next one.
-pub(crate) struct Refused {
-    pub error: HubError,
-    pub headers: HeaderMap,
+/// A repository of a hub, whose files are downloaded.
+#[derive(Clone, Copy)]
+pub struct HubFiles<'a> {
+    pub hub: &'a Hub,
+    pub repository: &'a Repository,
 }
 
-impl From<HubError> for Refused {
-    fn from(error: HubError) -> Self {
-        let headers = HeaderMap::new();
-        Self { error, headers }
+impl fmt::Display for HubFiles<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.repository.fmt(f)
+    }
+}
+
+impl FileSource for HubFiles<'_> {
+    fn folder(&self) -> String {
+        self.repository.folder()
+    }
+
+    async fn bytes(&self, commit: &Commit, file: &RemoteFile, from: u64) -> Result<(u64, ByteStream), Refused> {
+        let Self { hub, repository } = *self;
+        let url = hub.file(repository, commit, &file.path)?;
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        let response = hub.ask(&url, range.as_deref()).await?;
+        let begins = match response.status() {
+            StatusCode::PARTIAL_CONTENT => Some(from).filter(|from| {
+                let told = text(response.headers(), CONTENT_RANGE.as_str());
+                told.is_some_and(|told| told.starts_with(&format!("bytes {from}-")))
+            }),
+            StatusCode::OK => Some(0),
+            _ => {
+                let asked = asked_for(response.headers());
+                let (revision, path) = (Some(commit.as_str()), Some(file.path.as_str()));
+                let error = hub.refusal(&url, response, repository, revision, path).await;
+                return Err(Refused { error, asked });
+            }
+        };
+        let request = asking(&url);
+        let begins = begins.ok_or_else(|| HubError::Malformed {
+            request: request.clone(),
+            what: format!("another part of the file than that from byte {from}"),
+        })?;
+        let stream = response.bytes_stream().map(move |part| {
+            part.map_err(|error| HubError::Transport {
+                request: request.clone(),
+                cause: causes(&error),
+            })
+        });
+        Ok((begins, stream.boxed()))
     }
 }
 

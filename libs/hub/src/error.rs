@@ -54,6 +54,12 @@ pub enum HubError {
     Room { cache: PathBuf, needed: u64, free: u64 },
     #[error("{repository}: {what}")]
     Selection { repository: Repository, what: String },
+    /// Of a source that is no hub.
+    #[error("{source}")]
+    Source {
+        source: Box<dyn std::error::Error + Send + Sync>,
+        is_transient: bool,
+    },
 }
 
 impl HubError {
@@ -62,6 +68,7 @@ impl HubError {
         match self {
             Self::Status { status, .. } => crate::retry::is_transient(*status),
             Self::Transport { .. } => true,
+            Self::Source { is_transient, .. } => *is_transient,
             _ => false,
         }
     }

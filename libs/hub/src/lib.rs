@@ -4,6 +4,7 @@
 //! and [`snapshot::ensure`] brings the wanted ones into a cache folder. A file appears there under its name only when
 //! all its bytes are on disk and have the digest of the listing; a download that was killed continues at its last byte.
 //! A [`Pin`] is a commit with the files that are wanted of it: processes that read one hold the same files.
+//! Files of another place than a hub are cached in the same way: it implements [`FileSource`].
 //! [`dataset::split_files`] says which files a split of a dataset consists of, [`model::files`] which ones a model
 //! needs.
 //!
@@ -21,9 +22,11 @@ mod repository;
 mod retry;
 mod room;
 pub mod snapshot;
+pub mod source;
 mod transfer;
 
-pub use client::{Hub, HubSettings};
+pub use client::{Hub, HubFiles, HubSettings};
 pub use error::HubError;
 pub use pin::Pin;
 pub use repository::{Commit, Digest, Kind, RemoteFile, Repository};
+pub use source::FileSource;

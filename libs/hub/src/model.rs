@@ -10,20 +10,33 @@ const BESIDE: [&str; 7] = [".json", ".txt", ".model", ".jinja", ".tiktoken", ".p
 /// Folders that hold the same weights for other programs.
 const OTHER_PROGRAMS: [&str; 6] = ["original/", "onnx/", "openvino/", "gguf/", "coreml/", "mlx/"];
 
-/// The model's files. An error says what the repository lacks.
+/// Files without which a folder is no model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    Configuration,
+    Weights,
+}
+
+/// The model's files of a repository. An error says what it lacks.
 pub fn files(repository: &Repository, all: &[RemoteFile]) -> Result<Vec<RemoteFile>, HubError> {
-    let chosen: Vec<RemoteFile> = all.iter().filter(|file| is_needed(&file.path)).cloned().collect();
-    let lacks = |what: &str| HubError::Selection {
+    chosen(all).map_err(|lacking| HubError::Selection {
         repository: repository.clone(),
-        what: what.to_owned(),
-    };
+        what: match lacking {
+            Lacking::Configuration => "has no config.json: it is not a model that transformers loads",
+            Lacking::Weights => "has no weights in safetensors; look for a revision such as refs/pr/1 that has them",
+        }
+        .to_owned(),
+    })
+}
+
+/// The files of a listing that a model needs.
+pub fn chosen(all: &[RemoteFile]) -> Result<Vec<RemoteFile>, Lacking> {
+    let chosen: Vec<RemoteFile> = all.iter().filter(|file| is_needed(&file.path)).cloned().collect();
     if !chosen.iter().any(|file| file.path == "config.json") {
-        return Err(lacks("has no config.json: it is not a model that transformers loads"));
+        return Err(Lacking::Configuration);
     }
     if !chosen.iter().any(|file| is_weights(&file.path)) {
-        return Err(lacks(
-            "has no weights in safetensors; look for a revision such as refs/pr/1 that has them",
-        ));
+        return Err(Lacking::Weights);
     }
     Ok(chosen)
 }
@@ -45,7 +58,7 @@ mod tests {
     use super::*;
     use crate::repository::Digest;
 
-    fn chosen(paths: &[&str]) -> Result<Vec<String>, HubError> {
+    fn paths_of_model(paths: &[&str]) -> Result<Vec<String>, HubError> {
         let file = |path: &&str| RemoteFile {
             path: (*path).to_owned(),
             size: 1,
@@ -58,7 +71,7 @@ mod tests {
 
     #[test]
     fn weights_come_once_and_with_what_reads_them() {
-        let found = chosen(&[
+        let found = paths_of_model(&[
             ".gitattributes",
             "config.json",
             "model-00001-of-00002.safetensors",
@@ -88,7 +101,7 @@ mod tests {
             (&["model.safetensors"][..], "config.json"),
             (&["config.json", "pytorch_model.bin"], "safetensors"),
         ] {
-            let message = chosen(paths).unwrap_err().to_string();
+            let message = paths_of_model(paths).unwrap_err().to_string();
             assert!(message.contains(lack) && message.contains("a/b"), "{message}");
         }
     }

@@ -1,16 +1,18 @@
 //! What a process needs to know to bring the same files as another one: a commit, and which of its files.
 
 use std::fs;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::Hub;
+use crate::client::HubFiles;
 use crate::error::HubError;
 use crate::model;
-use crate::repository::{Commit, RemoteFile, Repository};
+use crate::repository::{Commit, RemoteFile};
 use crate::snapshot::{self, Progress};
+use crate::source::FileSource;
 use crate::transfer::in_background;
 
 /// Below a repository's folder in a cache, what processes that share the cache agreed on.
@@ -25,26 +27,25 @@ pub struct Pin {
 
 impl Pin {
     /// The files of a model at the commit that the revision names now.
-    pub async fn of_model(hub: &Hub, repository: &Repository, revision: Option<&str>) -> Result<Self, HubError> {
+    pub async fn of_model(of: HubFiles<'_>, revision: Option<&str>) -> Result<Self, HubError> {
+        let HubFiles { hub, repository } = of;
         let commit = hub.pin(repository, revision).await?;
         let files = model::files(repository, &hub.list(repository, &commit).await?)?;
         Ok(Self { commit, files })
     }
 
-    /// The files that processes of this name, which share a cache, took before; or those of a model at the commit that
-    /// the revision names now.
-    pub async fn agreed(
-        hub: &Hub,
-        repository: &Repository,
-        revision: Option<&str>,
+    /// The files that processes of this name, which share a cache, took before; or those that `now` answers.
+    pub async fn agreed<E: From<HubError>>(
+        source: &impl FileSource,
         cache: &Path,
         name: &str,
-    ) -> Result<Self, HubError> {
-        let path = cache.join(repository.folder()).join(PINS).join(format!("{name}.json"));
+        now: impl Future<Output = Result<Self, E>>,
+    ) -> Result<Self, E> {
+        let path = cache.join(source.folder()).join(PINS).join(format!("{name}.json"));
         if let Some(pin) = in_background(read, path.clone()).await? {
             return Ok(pin);
         }
-        let pin = Self::of_model(hub, repository, revision).await?;
+        let pin = now.await?;
         in_background(write_once, (pin.clone(), path.clone())).await?;
         // Of two processes the first one's counts.
         Ok(in_background(read, path).await?.unwrap_or(pin))
@@ -59,12 +60,11 @@ impl Pin {
     /// Brings the files into a cache; answers the folder that has them.
     pub async fn fetch(
         &self,
-        hub: &Hub,
-        repository: &Repository,
+        source: &impl FileSource,
         cache: &Path,
         progress: &Progress,
     ) -> Result<PathBuf, HubError> {
-        snapshot::ensure(hub, repository, &self.commit, &self.files, cache, progress).await
+        snapshot::ensure(source, &self.commit, &self.files, cache, progress).await
     }
 }
 

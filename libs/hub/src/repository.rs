@@ -58,7 +58,7 @@ impl fmt::Display for Repository {
     }
 }
 
-/// A commit of a repository: 40 hexadecimal digits, small letters.
+/// Which bytes: a commit of a repository (40 hexadecimal digits, small letters), or the checksum of a listing (64).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Commit(String);
@@ -67,7 +67,9 @@ impl TryFrom<String> for Commit {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is no commit: 40 hexadecimal digits"))
+        let is_known = [40, 64].iter().any(|length| is_hex(&text, *length));
+        let refused = || format!("{text:?} is neither a commit (40 hexadecimal digits) nor a listing's checksum (64)");
+        is_known.then_some(Self(text.clone())).ok_or_else(refused)
     }
 }
 
@@ -79,8 +81,19 @@ impl From<Commit> for String {
 
 impl Commit {
     pub fn parse(text: &str) -> Option<Self> {
-        let is_hash = text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        is_hash.then(|| Self(text.to_owned()))
+        is_hex(text, 40).then(|| Self(text.to_owned()))
+    }
+
+    /// Names a listing of files: the sha256 of their paths, sizes and digests, in the order of the paths.
+    pub fn of_listing(files: &[RemoteFile]) -> Self {
+        let mut files: Vec<_> = files.iter().collect();
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        let mut checksum = sha2::Sha256::default();
+        for file in files {
+            // A path has no NUL, so that two listings never give the same text.
+            checksum.update(format!("{}\0{}\0{}\0", file.path, file.size, file.digest.as_str()));
+        }
+        Self(hex::encode(checksum.finalize()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -94,6 +107,10 @@ impl fmt::Display for Commit {
     }
 }
 
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// What a file's bytes must give.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -102,12 +119,15 @@ pub enum Digest {
     Sha256(String),
     /// Of a file that Git holds itself: over `blob <length>\0` and the bytes.
     GitBlob(String),
+    /// Of an object in a bucket: names its version. The server is asked for this version only; the bytes cannot be
+    /// checked against it, since it is a checksum of some objects and not of others (of several parts, encrypted).
+    ETag(String),
 }
 
 impl Digest {
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Sha256(hex) | Self::GitBlob(hex) => hex,
+            Self::Sha256(text) | Self::GitBlob(text) | Self::ETag(text) => text,
         }
     }
 }
@@ -116,6 +136,8 @@ impl Digest {
 pub(crate) enum Hasher {
     Sha256(sha2::Sha256),
     GitBlob(sha1::Sha1),
+    /// Answers this.
+    Unchecked(String),
 }
 
 impl Hasher {
@@ -125,6 +147,7 @@ impl Hasher {
             Digest::GitBlob(_) => {
                 Self::GitBlob(sha1::Sha1::default().chain_update(format!("blob {}\0", file.size).as_bytes()))
             }
+            Digest::ETag(tag) => Self::Unchecked(tag.clone()),
         }
     }
 
@@ -132,6 +155,7 @@ impl Hasher {
         match self {
             Self::Sha256(hash) => hash.update(bytes),
             Self::GitBlob(hash) => hash.update(bytes),
+            Self::Unchecked(_) => {}
         }
     }
 
@@ -139,6 +163,7 @@ impl Hasher {
         match self {
             Self::Sha256(hash) => hex::encode(hash.finalize()),
             Self::GitBlob(hash) => hex::encode(hash.finalize()),
+            Self::Unchecked(tag) => tag,
         }
     }
 }
@@ -151,6 +176,15 @@ pub struct RemoteFile {
     pub path: String,
     pub size: u64,
     pub digest: Digest,
+}
+
+impl RemoteFile {
+    /// A file of a listing. None if its path leaves the folder that is listed.
+    pub fn listed(path: &str, size: u64, digest: Digest) -> Option<Self> {
+        let is_plain = stays_below(path) && path.split('/').all(|part| !matches!(part, "" | "."));
+        let path = path.to_owned();
+        is_plain.then_some(Self { path, size, digest })
+    }
 }
 
 /// An entry of the hub's listing of a commit.
@@ -204,7 +238,7 @@ fn path_below<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Er
     }
 }
 
-/// A hub that is not to be trusted must not write outside of the cache.
+/// A server that is not to be trusted must not write outside of the cache.
 fn stays_below(path: &str) -> bool {
     let plain = Path::new(path)
         .components()

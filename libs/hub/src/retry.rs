@@ -14,13 +14,13 @@ pub(crate) fn is_transient(status: u16) -> bool {
 }
 
 /// Before attempt `failed + 1`: 1, 2, 4, 8, 16, 30 and 30 s, or as long as the server asks for.
-pub(crate) fn pause(failed: u32, headers: Option<&HeaderMap>) -> Duration {
+pub(crate) fn pause(failed: u32, asked: Option<Duration>) -> Duration {
     let doubled = Duration::from_secs((1 << failed.saturating_sub(1).min(5)).min(30));
-    headers.and_then(asked_for).map_or(doubled, |asked| asked.min(LONGEST))
+    asked.map_or(doubled, |asked| asked.min(LONGEST))
 }
 
 /// `Retry-After: 7`, or the hub's own `ratelimit: "api";r=0;t=55`: none left, and when there are some again.
-fn asked_for(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn asked_for(headers: &HeaderMap) -> Option<Duration> {
     if let Some(limit) = text(headers, "ratelimit") {
         let field = |name: &str| {
             let mut fields = limit.split(';').filter_map(|field| field.trim().split_once('='));
@@ -62,7 +62,7 @@ mod tests {
         ];
         for (name, value, seconds) in cases {
             assert_eq!(
-                pause(1, Some(&headers(name, value))).as_secs(),
+                pause(1, asked_for(&headers(name, value))).as_secs(),
                 seconds,
                 "{name}: {value}"
             );

@@ -1,4 +1,4 @@
-//! A cache of files of the hub, shared by all processes that mount its folder.
+//! A cache of downloaded files, shared by all processes that mount its folder.
 //!
 //! ```text
 //! models--Qwen--Qwen3-8B/
@@ -22,11 +22,11 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sha2::Digest as _;
 
-use crate::client::Hub;
 use crate::error::HubError;
 use crate::lock::try_lock;
-use crate::repository::{Commit, RemoteFile, Repository};
+use crate::repository::{Commit, RemoteFile};
 use crate::room::{self, PARTS, SNAPSHOTS};
+use crate::source::FileSource;
 use crate::transfer::{Target, fetch, in_background};
 
 /// Files that are downloaded at the same time.
@@ -51,14 +51,13 @@ impl Progress {
 /// Brings these files of a commit into the cache; answers the folder that has them. Those that are there already are
 /// not asked for.
 pub async fn ensure(
-    hub: &Hub,
-    repository: &Repository,
+    source: &impl FileSource,
     commit: &Commit,
     files: &[RemoteFile],
     cache: &Path,
     progress: &Progress,
 ) -> Result<PathBuf, HubError> {
-    let folder = cache.join(repository.folder());
+    let folder = cache.join(source.folder());
     let snapshot = folder.join(SNAPSHOTS).join(commit.as_str());
     in_background(room::mark, (folder.clone(), commit.to_string())).await?;
     progress
@@ -102,7 +101,7 @@ pub async fn ensure(
     let downloads = futures::stream::iter(targets).map(|target| async move {
         let parent = target.whole.parent().map(Path::to_owned);
         in_background(made, parent.unwrap_or_default()).await?;
-        fetch(hub, repository, commit, &target, &progress.arrived).await
+        fetch(source, commit, &target, &progress.arrived).await
     });
     downloads.buffer_unordered(AT_A_TIME).try_collect::<()>().await?;
     drop(lock);

@@ -1,4 +1,4 @@
-//! One file from the hub to the disk: continued where an earlier attempt ended, checked, then given its name.
+//! One file from its source to the disk: continued where an earlier attempt ended, checked, then given its name.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crate::client::{Hub, Refused};
 use crate::error::HubError;
-use crate::repository::{Commit, Hasher, RemoteFile, Repository};
-use crate::retry::{ATTEMPTS, pause};
+use crate::repository::{Commit, Hasher, RemoteFile};
+use crate::retry::pause;
+use crate::source::{ByteStream, FileSource, Refused};
 
 /// Parts of an answer that wait to be written.
 const WAITING: usize = 32;
@@ -29,9 +29,8 @@ pub(crate) struct Target {
 }
 
 /// Brings the file to disk. `arrived` counts its bytes that are there, those of earlier attempts included.
-pub(crate) async fn fetch(
-    hub: &Hub,
-    repository: &Repository,
+pub(crate) async fn fetch<S: FileSource>(
+    source: &S,
     commit: &Commit,
     target: &Target,
     arrived: &AtomicU64,
@@ -42,13 +41,13 @@ pub(crate) async fn fetch(
         let before = counted.swap(bytes, Ordering::Relaxed);
         arrived.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     };
-    let found = fetch_once(hub, repository, commit, target, &count).await?;
+    let found = fetch_once(source, commit, target, &count).await?;
     if found.is_none() {
         return Ok(());
     }
     // Bytes of an earlier attempt may have been spoilt on disk: once more, from the first byte.
     in_background(removed, target.part.clone()).await?;
-    let found = fetch_once(hub, repository, commit, target, &count).await?;
+    let found = fetch_once(source, commit, target, &count).await?;
     let Some(found) = found else { return Ok(()) };
     in_background(removed, target.part.clone()).await?;
     Err(HubError::Corrupt {
@@ -59,9 +58,8 @@ pub(crate) async fn fetch(
 }
 
 /// Continues the unfinished file to its end and names it. Answers its digest if that is wrong.
-async fn fetch_once(
-    hub: &Hub,
-    repository: &Repository,
+async fn fetch_once<S: FileSource>(
+    source: &S,
     commit: &Commit,
     target: &Target,
     count: &impl Fn(u64),
@@ -71,7 +69,7 @@ async fn fetch_once(
     count(writer.written);
     while writer.written < target.file.size {
         let before = writer.written;
-        let ended = match hub.bytes(repository, commit, &target.file, before).await {
+        let ended = match source.bytes(commit, &target.file, before).await {
             Ok((from, stream)) => {
                 let (written, ended) = write(writer, from, stream, count).await?;
                 writer = written;
@@ -85,12 +83,12 @@ async fn fetch_once(
             (failed, furthest) = (0, writer.written);
         }
         failed += 1;
-        let headers = match ended {
-            Err(refused) if !refused.error.is_transient() || failed >= ATTEMPTS => return Err(refused.error),
-            Err(refused) => Some(refused.headers),
+        let asked = match ended {
+            Err(refused) if !refused.error.is_transient() || failed >= S::ATTEMPTS => return Err(refused.error),
+            Err(refused) => refused.asked,
             Ok(()) if writer.written == target.file.size => break,
             // A proxy that ends early without an error.
-            Ok(()) if failed >= ATTEMPTS => {
+            Ok(()) if failed >= S::ATTEMPTS => {
                 return Err(HubError::Transport {
                     request: format!("the download of {}", target.file.path),
                     cause: format!("it ends at byte {} of {}", writer.written, target.file.size),
@@ -98,7 +96,7 @@ async fn fetch_once(
             }
             Ok(()) => None,
         };
-        tokio::time::sleep(pause(failed, headers.as_ref())).await;
+        tokio::time::sleep(pause(failed, asked)).await;
     }
     let whole = target.whole.clone();
     in_background(move |writer: Writer| writer.finish(&whole), writer).await
@@ -108,7 +106,7 @@ async fn fetch_once(
 async fn write(
     mut writer: Writer,
     from: u64,
-    stream: impl Stream<Item = Result<Bytes, HubError>>,
+    mut stream: ByteStream,
     count: &impl Fn(u64),
 ) -> Result<(Writer, Result<(), HubError>), HubError> {
     let (parts, mut waiting) = mpsc::channel::<Bytes>(WAITING);
@@ -122,7 +120,6 @@ async fn write(
         }
         Ok::<Writer, HubError>(writer)
     });
-    let mut stream = std::pin::pin!(stream);
     let mut ended = Ok(());
     while let Some(part) = stream.next().await {
         match part {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use grpo_hub::played::{Content, Damage, PlayedHub, Request};
 use grpo_hub::snapshot::{Progress, ensure, link};
-use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_hub::{Hub, HubError, HubFiles, HubSettings, Pin, Repository};
 
 const LARGE: usize = 1 << 20;
 
@@ -52,6 +52,10 @@ fn client(played: &PlayedHub, token: Option<&str>) -> Hub {
     Hub::new(&settings).unwrap()
 }
 
+fn files_of<'a>(hub: &'a Hub, repository: &'a Repository) -> HubFiles<'a> {
+    HubFiles { hub, repository }
+}
+
 /// Every file below a folder, with its bytes.
 fn below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
@@ -77,7 +81,7 @@ async fn download(hub: &Hub, cache: &Path) -> Result<BTreeMap<String, Vec<u8>>, 
     let commit = hub.pin(&repository, None).await?;
     let files = hub.list(&repository, &commit).await?;
     let progress = Progress::default();
-    let folder = ensure(hub, &repository, &commit, &files, cache, &progress).await?;
+    let folder = ensure(&files_of(hub, &repository), &commit, &files, cache, &progress).await?;
     let (arrived, all) = progress.bytes();
     assert_eq!(arrived, all, "progress counts each byte once");
     Ok(below(&folder))
@@ -111,9 +115,15 @@ async fn a_branch_that_moves_meanwhile_does_not_mix_two_commits() {
     played.push(&repository(), "main", contents(&after));
     let listed = hub.list(&repository(), &commit).await.unwrap();
     let progress = Progress::default();
-    let folder = ensure(&hub, &repository(), &commit, &listed, cache.path(), &progress)
-        .await
-        .unwrap();
+    let folder = ensure(
+        &files_of(&hub, &repository()),
+        &commit,
+        &listed,
+        cache.path(),
+        &progress,
+    )
+    .await
+    .unwrap();
     assert_eq!(below(&folder), before);
     assert_eq!(download(&hub, cache.path()).await.unwrap(), after);
 }
@@ -279,13 +289,14 @@ async fn a_pin_written_down_by_one_process_brings_the_same_files_to_another_thou
     let first = files(1);
     played.push(&repository(), "main", contents(&first));
     let (hub, repository) = (client(&played, None), repository());
-    let pin = Pin::of_model(&hub, &repository, None).await.unwrap();
+    let of = files_of(&hub, &repository);
+    let pin = Pin::of_model(of, None).await.unwrap();
     let written = serde_json::to_string(&pin).unwrap();
     played.push(&repository, "main", contents(&files(2)));
     let (read, cache): (Pin, _) = (serde_json::from_str(&written).unwrap(), tempfile::tempdir().unwrap());
     let (current, progress) = (cache.path().join("current"), Progress::default());
     for _ in 0..2 {
-        let folder = read.fetch(&hub, &repository, cache.path(), &progress).await.unwrap();
+        let folder = read.fetch(&of, cache.path(), &progress).await.unwrap();
         link(&folder, &current).unwrap();
         for name in ["config.json", "model.safetensors"] {
             assert_eq!(fs::read(current.join(name)).unwrap(), first[name]);
@@ -314,7 +325,12 @@ async fn processes_that_share_a_cache_and_a_name_take_the_same_commit_and_others
     let played = PlayedHub::start().await.unwrap();
     played.push(&repository(), "main", contents(&files(1)));
     let (hub, repository, cache) = (client(&played, None), repository(), tempfile::tempdir().unwrap());
-    let agreed = async |name| Pin::agreed(&hub, &repository, None, cache.path(), name).await.unwrap();
+    let of = files_of(&hub, &repository);
+    let agreed = async |name| {
+        Pin::agreed(&of, cache.path(), name, Pin::of_model(of, None))
+            .await
+            .unwrap()
+    };
     let first = agreed("a").await;
     played.push(&repository, "main", contents(&files(2)));
     assert_eq!(agreed("a").await, first);

@@ -37,7 +37,11 @@ impl Credentials {
         for entry in fs::read_dir(folder).map_err(failed(folder))? {
             let path = entry.map_err(failed(folder))?.path();
             // Beside the keys lie the folders through which the kubelet changes all of them at once.
-            let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_variable(name)) else {
+            let Some(name) = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .filter(|name| is_variable(name))
+            else {
                 continue;
             };
             if fs::metadata(&path).map_err(failed(&path))?.len() > LONGEST {
@@ -62,7 +66,11 @@ impl Credentials {
 
 impl<const N: usize> From<[(&str, &str); N]> for Credentials {
     fn from(variables: [(&str, &str); N]) -> Self {
-        Self(variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+        Self(
+            variables
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        )
     }
 }
 
@@ -73,5 +81,7 @@ impl fmt::Debug for Credentials {
 }
 
 fn is_variable(name: &str) -> bool {
-    ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|cloud| name.starts_with(cloud))
+    ["AWS_", "GOOGLE_", "AZURE_"]
+        .iter()
+        .any(|cloud| name.starts_with(cloud))
 }

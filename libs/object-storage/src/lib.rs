@@ -1,13 +1,20 @@
 //! Buckets of S3, Google Cloud Storage and Azure, as a run's manifest names them.
 //!
 //! [`open`] makes a client of an [`ObjectStoreSource`](grpo_crds::sources::ObjectStoreSource) and the credentials that go
-//! with it; [`store_of`] opens a run's store. The protocols are those of
-//! the crate [`object_store`]; this crate says who signs, through which proxy, and whom TLS trusts.
+//! with it; [`store_of`] opens a run's store. The protocols are those of the crate [`object_store`]; this crate says who
+//! signs, through which proxy, and whom TLS trusts.
+//! [`BucketFiles`] are a model or a dataset of a bucket that a cache of [`grpo_hub::snapshot`] downloads.
 
+mod bucket_error;
+mod bucket_files;
 mod credentials;
 mod open;
+#[cfg(feature = "played")]
+pub mod played;
 mod run_store;
 
+pub use bucket_error::BucketError;
+pub use bucket_files::{BucketFiles, Content, MOST_OBJECTS};
 pub use credentials::{Credentials, CredentialsError};
 pub use open::{OpenError, Opened, open};
 pub use run_store::{RunStoreError, read_store, run_store, run_store_blocking, store_of};
@@ -17,7 +24,10 @@ pub fn is_refusal(error: &object_store::Error) -> bool {
     use object_store::Error;
     matches!(
         error,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } | Error::NotFound { .. } | Error::NotSupported { .. }
+        Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::NotFound { .. }
+            | Error::NotSupported { .. }
     )
 }
 

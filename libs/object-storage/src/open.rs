@@ -50,7 +50,13 @@ the store's own tools"
 impl OpenError {
     /// Whether another try may succeed.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Client { source: object_store::Error::Generic { .. }, .. })
+        matches!(
+            self,
+            Self::Client {
+                source: object_store::Error::Generic { .. },
+                ..
+            }
+        )
     }
 }
 
@@ -58,7 +64,9 @@ impl OpenError {
 pub async fn open(source: &ObjectStoreSource, credentials: &Credentials) -> Result<Opened, OpenError> {
     // Of two providers of cryptography in one process rustls takes the one that was installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let unknown = || OpenError::Url { url: source.url.clone() };
+    let unknown = || OpenError::Url {
+        url: source.url.clone(),
+    };
     let (scheme, rest) = source.url.split_once("://").ok_or_else(unknown)?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
@@ -161,7 +169,10 @@ fn az(
 /// Proxies are those of `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`. TLS trusts the authorities that browsers trust,
 /// also in an image that has none of its own, and those in `SSL_CERT_FILE`.
 fn client_options(source: &ObjectStoreSource) -> Result<ClientOptions, OpenError> {
-    let is_plain = source.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let is_plain = source
+        .endpoint
+        .as_ref()
+        .is_some_and(|endpoint| endpoint.starts_with("http://"));
     let mut options = ClientOptions::new()
         .with_allow_http(is_plain)
         .with_connect_timeout(CONNECT)
@@ -178,7 +189,9 @@ fn client_options(source: &ObjectStoreSource) -> Result<ClientOptions, OpenError
         let read = std::fs::read(&file).map_err(Into::into);
         let read = read.and_then(|pem| Certificate::from_pem_bundle(&pem).map_err(Into::into));
         let certificates = read.map_err(|source| OpenError::Certificates { file, source })?;
-        options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
+        options = certificates
+            .into_iter()
+            .fold(options, ClientOptions::with_root_certificate);
     }
     Ok(options)
 }

@@ -1,4 +1,3 @@
-
 use super::*;
 use grpo_crds::sources::ObjectStoreSource;
 
@@ -55,7 +54,10 @@ fn a_secrets_keys_are_the_variables_and_nothing_of_them_is_shown() {
     assert_eq!(credentials.get("AWS_ACCESS_KEY_ID"), Some("key"));
     assert_eq!(credentials.get("README"), None);
     let shown = format!("{credentials:?}");
-    assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("topsecret"), "{shown}");
+    assert!(
+        shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("topsecret"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -1,27 +1,31 @@
-//! A model of the hub in a pod: the init container that brings it into a cache before the pod's process starts, and the
-//! link under which the process finds it.
+//! A model of the hub or of a bucket in a pod: the init container that brings it into a cache before the pod's process
+//! starts, and the link under which the process finds it.
 //!
-//! All processes of a run hold the files of one commit: its driver says which ([`Pin::Driver`]). The replicas of a pool
+//! All processes of a run hold the same files: its driver says which ([`Pin::Driver`]). The replicas of a pool
 //! that no run owns agree on one through the cache that they share ([`Pin::Cache`]).
 
-use grpo_contracts::{ModelDownload, RunConfig, access};
+use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access};
 use grpo_crds::common::EnvVariable;
 use grpo_crds::inference_pool::ModelCache;
-use grpo_crds::sources::{HubModel, ModelSource, joined};
+use grpo_crds::sources::{ModelSource, joined};
 use serde_json::{Value, json};
 
 use crate::{
     names,
-    pod_parts::{claim_volume, container_security, environment, mount, resources, scratch_volume, secret_volume},
+    pod_parts::{
+        claim_volume, container_security, environment, mount, resources, scratch_volume, secret_folder_volume,
+        secret_volume,
+    },
     settings::Settings,
 };
 
 /// The variable of the hub's own tools.
 const HUB_ENDPOINT: &str = "HF_ENDPOINT";
 const TOKEN_VOLUME: &str = "model-token";
+const CREDENTIALS_VOLUME: &str = "model-credentials";
 pub const CACHE_VOLUME: &str = "model-cache";
 
-/// Who says which commit it is.
+/// Who says which files it has.
 pub enum Pin {
     /// The driver of this run, which the pod has a token for.
     Driver { run: String, namespace: String },
@@ -29,10 +33,10 @@ pub enum Pin {
     Cache { name: String },
 }
 
-/// How a pod gets a model of the hub.
+/// How a pod gets a model that is downloaded.
 pub struct Fetch<'a> {
-    pub hub: &'a HubModel,
-    /// The folder for files of the hub.
+    pub model: RemoteModel,
+    /// The folder for downloaded files.
     pub cache: String,
     /// The volume of that folder, as the init container mounts it.
     pub cache_mount: Value,
@@ -43,15 +47,31 @@ pub struct Fetch<'a> {
 
 impl Fetch<'_> {
     pub fn container(&self, settings: &Settings, attempt: u32) -> Value {
-        let mut args = vec!["fetch-model".to_owned(), "--repo".to_owned(), self.hub.repo.clone()];
+        let mut args = vec!["fetch-model".to_owned()];
         let mut set = |flag: &str, value: &str| args.extend([flag.to_owned(), value.to_owned()]);
-        if let Some(revision) = &self.hub.revision {
-            set("--revision", revision);
-        }
+        let secret_flag = match &self.model {
+            RemoteModel::Hub(hub) => {
+                set("--repo", &hub.repo);
+                if let Some(revision) = &hub.revision {
+                    set("--revision", revision);
+                }
+                "--token-file"
+            }
+            RemoteModel::ObjectStore(store) => {
+                set("--object-store", &store.url);
+                if let Some(endpoint) = &store.endpoint {
+                    set("--object-store-endpoint", endpoint);
+                }
+                if let Some(region) = &store.region {
+                    set("--object-store-region", region);
+                }
+                "--credentials"
+            }
+        };
         set("--cache", &self.cache);
         set("--link", &joined(ModelSource::MOUNT, Some(ModelSource::CURRENT)));
-        if let Some(file) = ModelDownload::token(self.hub) {
-            set("--token-file", &file);
+        if let Some(path) = self.model.secret() {
+            set(secret_flag, &path);
         }
         let mut mounts = vec![
             mount("model", ModelSource::MOUNT, false),
@@ -70,7 +90,7 @@ impl Fetch<'_> {
             }
             Pin::Cache { name } => set("--pin-name", name),
         }
-        mounts.extend(token(self.hub).map(|(_, at)| at));
+        mounts.extend(secret(&self.model).map(|(_, at)| at));
         json!({
             "name": "model",
             "image": settings.agent_image,
@@ -92,13 +112,22 @@ pub fn endpoint(settings: &Settings, given: &[EnvVariable]) -> Vec<(&'static str
     endpoint.map(|endpoint| (HUB_ENDPOINT, endpoint.clone())).collect()
 }
 
-/// The volume of a hub's token and its mount in the process that downloads.
-pub fn token(hub: &HubModel) -> Option<(Value, Value)> {
-    let secret = hub.token_secret_ref.as_ref()?;
-    Some((
-        secret_volume(TOKEN_VOLUME, secret, ModelDownload::TOKEN_FILE),
-        mount(TOKEN_VOLUME, ModelDownload::TOKEN_MOUNT, true),
-    ))
+/// The volume of the Secret with a hub's token or a bucket's keys, and its mount in the process that downloads. Secrets
+/// are files: their values are in no environment and in no arguments.
+pub fn secret(model: &RemoteModel) -> Option<(Value, Value)> {
+    Some(match model {
+        RemoteModel::Hub(hub) => {
+            let token = hub.token_secret_ref.as_ref()?;
+            (
+                secret_volume(TOKEN_VOLUME, token, ModelDownload::TOKEN_FILE),
+                mount(TOKEN_VOLUME, ModelDownload::TOKEN_MOUNT, true),
+            )
+        }
+        RemoteModel::ObjectStore(store) => (
+            secret_folder_volume(CREDENTIALS_VOLUME, store.credentials_secret_ref.as_ref()?),
+            mount(CREDENTIALS_VOLUME, ModelDownload::CREDENTIALS_MOUNT, true),
+        ),
+    })
 }
 
 /// The volume of a pool's cache.

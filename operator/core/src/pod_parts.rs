@@ -2,7 +2,7 @@
 //! lay over them.
 
 use grpo_contracts::access::{self, Service};
-use grpo_crds::common::{ConfigMapKeyRef, EnvVariable, PodOverlay, SecretKeyRef};
+use grpo_crds::common::{ConfigMapKeyRef, EnvVariable, ObjectRef, PodOverlay, SecretKeyRef};
 use grpo_crds::sources::ModelSource;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::{Map, Value, json};
@@ -118,11 +118,6 @@ pub fn secret_volume(name: &str, secret: &SecretKeyRef, path: &str) -> Value {
     json!({"name": name, "secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path}], "defaultMode": 0o440}})
 }
 
-/// Every key of a Secret as a file.
-pub fn secret_folder(name: &str, secret: &str) -> Value {
-    json!({"name": name, "secret": {"secretName": secret, "defaultMode": 0o440}})
-}
-
 pub fn scratch_volume(name: &str) -> Value {
     json!({"name": name, "emptyDir": {}})
 }
@@ -174,13 +169,18 @@ pub fn from_metrics() -> Value {
     json!({"namespaceSelector": {"matchLabels": {names::METRICS: "true"}}})
 }
 
-/// The volume of a model and its mount. For a model of the hub it holds the link to the files in a cache.
+/// All values of a Secret, one file a key.
+pub fn secret_folder_volume(name: &str, secret: &ObjectRef) -> Value {
+    json!({"name": name, "secret": {"secretName": secret.name, "defaultMode": 0o440}})
+}
+
+/// The volume of a model and its mount. For a model that is downloaded it holds the link to the files in a cache.
 pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)> {
-    let volume = match (&source.image, &source.persistent_volume_claim, &source.hub) {
-        (Some(image), ..) => image_volume("model", &image.reference, settings),
-        (None, Some(claim), _) => claim_volume("model", &claim.claim_name, true),
-        (None, None, Some(_)) => scratch_volume("model"),
-        (None, None, None) => return None,
+    let volume = match (&source.image, &source.persistent_volume_claim) {
+        (Some(image), _) => image_volume("model", &image.reference, settings),
+        (None, Some(claim)) => claim_volume("model", &claim.claim_name, true),
+        (None, None) if source.is_downloaded() => scratch_volume("model"),
+        (None, None) => return None,
     };
     Some((volume, mount("model", ModelSource::MOUNT, true)))
 }

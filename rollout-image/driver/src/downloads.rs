@@ -1,15 +1,17 @@
-//! Downloads from the hub: what a run takes of a repository is pinned in its store before the first byte, so that a
-//! later driver takes the same files, also when the branch has moved or the hub is away.
+//! Downloads from a hub or a bucket: what a run takes is pinned in its store before the first byte, so that a later
+//! driver takes the same files, also when the branch has moved, the bucket has changed, or the server is away.
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
 use grpo_crds::progress::PinnedRevision;
+use grpo_crds::sources::ObjectStoreSource;
 use grpo_hub::snapshot::Progress;
-use grpo_hub::{Hub, HubError, HubSettings, Pin, Repository};
+use grpo_hub::{FileSource, Hub, HubError, HubSettings, Pin};
 use grpo_records::store::{RunStore, sha256_hex};
 use grpo_records::{StoreError, paths};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +26,7 @@ const REVISIONS_SHOWN: usize = 64;
 pub struct Downloads<'a> {
     pub settings: HubSettings,
     pub store: &'a RunStore,
-    /// The folder for files of the hub.
+    /// The folder for downloaded files.
     pub cache: PathBuf,
     pub board: &'a Board,
 }
@@ -38,16 +40,33 @@ struct Pinned<T> {
     pin: Pin,
 }
 
+/// What the record in the store is of, for files of a bucket.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WantedObjects {
+    pub url: String,
+    pub endpoint: Option<String>,
+}
+
+impl WantedObjects {
+    pub fn of(source: &ObjectStoreSource) -> Self {
+        Self {
+            url: source.url.clone(),
+            endpoint: source.endpoint.clone(),
+        }
+    }
+}
+
 impl Downloads<'_> {
     /// The hub, as the owner of a token in a file.
     pub fn hub(&self, token: Option<&Path>) -> Result<Hub, DownloadError> {
         Ok(Hub::new(&self.settings.clone().with_token_file(token)?)?)
     }
 
-    /// The pin that the run's first driver made of this, or the one that `pin` makes now.
+    /// The pin that the run's first driver made of this, or the one that `pin` makes now. `name`: of a repository, or a
+    /// URL.
     pub async fn pinned<T: Serialize + DeserializeOwned>(
         &self,
-        repository: &Repository,
+        name: &str,
         path: &str,
         of: T,
         pin: impl Future<Output = Result<Pin, HubError>>,
@@ -64,7 +83,7 @@ impl Downloads<'_> {
         let pin = pinned.pin;
         self.board.change(|progress| {
             let revision = PinnedRevision {
-                repo: repository.name.clone(),
+                repo: name.to_owned(),
                 commit: pin.commit.to_string(),
             };
             if !progress.revisions.contains(&revision) && progress.revisions.len() < REVISIONS_SHOWN {
@@ -75,44 +94,38 @@ impl Downloads<'_> {
     }
 
     /// Brings the files into a cache and answers their folder; says meanwhile how far it is.
-    pub async fn bring(
-        &self,
-        hub: &Hub,
-        repository: &Repository,
-        pin: &Pin,
-        cache: &Path,
-    ) -> Result<PathBuf, DownloadError> {
+    pub async fn bring(&self, source: &impl FileSource, pin: &Pin) -> Result<PathBuf, DownloadError> {
         let (progress, mut seen) = (Progress::default(), None);
-        let mut download = std::pin::pin!(pin.fetch(hub, repository, cache, &progress));
+        let mut download = std::pin::pin!(pin.fetch(source, &self.cache, &progress));
         let folder = loop {
             match tokio::time::timeout(SAY, &mut download).await {
                 Ok(folder) => break folder,
-                Err(_) => self.say(repository, &progress, &mut seen),
+                Err(_) => self.say(source, &progress, &mut seen),
             }
         };
         self.board.say(Topic::Download, None);
         let folder = folder?;
-        tracing::info!(%repository, commit = %pin.commit, files = pin.files.len(), "the files are here");
+        tracing::info!(%source, commit = %pin.commit, files = pin.files.len(), "the files are here");
         Ok(folder)
     }
 
     /// `seen`: the time and the bytes of the first look, from which the rate is counted.
-    fn say(&self, repository: &Repository, progress: &Progress, seen: &mut Option<(Instant, u64)>) {
+    fn say(&self, source: &impl FileSource, progress: &Progress, seen: &mut Option<(Instant, u64)>) {
         let (arrived, all) = progress.bytes();
         let (since, first) = *seen.get_or_insert((Instant::now(), arrived));
         let rate = arrived.saturating_sub(first) as f64 / since.elapsed().as_secs_f64().max(1.0);
-        let text = in_words(repository, arrived, all, rate);
+        let text = in_words(source, arrived, all, rate);
         self.board.say(Topic::Download, Some(text));
     }
 }
 
 /// `Downloading model Qwen/Qwen3-8B 3.4/16.4 GB, 1.2 GB/s`
-fn in_words(repository: &Repository, arrived: u64, all: u64, rate: f64) -> String {
+fn in_words(source: &impl fmt::Display, arrived: u64, all: u64, rate: f64) -> String {
     let of = |bytes: f64| if bytes >= 1e9 { (1e9, "GB") } else { (1e6, "MB") };
     let ((scale, unit), (rate_scale, rate_unit)) = (of(all as f64), of(rate));
     let [arrived, all] = [arrived, all].map(|bytes| format!("{:.1}", bytes as f64 / scale));
     let rate = rate / rate_scale;
-    format!("Downloading {repository} {arrived}/{all} {unit}, {rate:.1} {rate_unit}/s")
+    format!("Downloading {source} {arrived}/{all} {unit}, {rate:.1} {rate_unit}/s")
 }
 
 /// The name of a record of this in the store.
@@ -122,7 +135,7 @@ pub fn key(of: &impl Serialize) -> String {
     name
 }
 
-/// The folder for files of the hub in a run's store.
+/// The folder for downloaded files in a run's store.
 pub fn cache(store: &(PathBuf, String)) -> PathBuf {
     let (mount, root) = store;
     Path::new(mount).join(root).join(paths::HUB)
@@ -137,9 +150,10 @@ pub enum DownloadError {
 }
 
 impl DownloadError {
-    /// A hub in trouble may be well again for the next attempt; the rest is for people to mend, under this reason.
-    pub fn ends(self, reason: &'static str, repository: &Repository) -> DriverError {
-        let message = format!("downloading {repository}: {self}");
+    /// A server in trouble may be well again for the next attempt; the rest is for people to mend, under this reason.
+    /// `what`: what was to be downloaded.
+    pub fn ends(self, reason: &'static str, what: &impl fmt::Display) -> DriverError {
+        let message = format!("downloading {what}: {self}");
         match self {
             Self::Store(error) => error.into(),
             // A proxy's page in the place of the hub's answer passes, too; and room may be made.
@@ -162,15 +176,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_server_in_trouble_costs_an_attempt_and_a_refusal_the_run() {
+        let error = |is_transient| {
+            let source = "of a bucket".into();
+            let error = DownloadError::Hub(HubError::Source { source, is_transient });
+            error.ends("ModelUnavailable", &"model s3://models/qwen")
+        };
+        assert!(matches!(error(true), DriverError::Other(_)));
+        let DriverError::Terminal(fault) = error(false) else {
+            panic!("a refusal is terminal");
+        };
+        assert_eq!(fault.message, "downloading model s3://models/qwen: of a bucket");
+    }
+
+    #[test]
     fn a_download_says_how_far_it_is_in_units_that_people_read() {
-        let model = Repository::model("Qwen/Qwen3-8B");
         for (arrived, all, rate, words) in [
             (3_400_000_000, 16_400_000_000, 1.2e9, "3.4/16.4 GB, 1.2 GB/s"),
             (34_000_000, 16_400_000_000, 9e7, "0.0/16.4 GB, 90.0 MB/s"),
             (2_000_000, 2_500_000, 0.0, "2.0/2.5 MB, 0.0 MB/s"),
         ] {
-            let text = in_words(&model, arrived, all, rate);
-            assert_eq!(text, format!("Downloading model Qwen/Qwen3-8B {words}"));
+            for model in ["model Qwen/Qwen3-8B", "model s3://models/qwen"] {
+                let text = in_words(&model, arrived, all, rate);
+                assert_eq!(text, format!("Downloading {model} {words}"));
+            }
         }
     }
 }

@@ -1,17 +1,21 @@
-//! A model of the hub: the driver says which commit the run takes, tells the run's other processes, and brings what it
-//! reads of it itself.
+//! A model of the hub or of a bucket: the driver says which files the run takes, tells the run's other processes, and
+//! brings what it reads of them itself.
 
-use crate::downloads::{self, DownloadError, Downloads};
+use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
-use grpo_contracts::{ModelDownload, RunConfig};
-use grpo_crds::sources::HubModel;
-use grpo_hub::{Pin, Repository, snapshot};
+use grpo_contracts::{ModelDownload, RemoteModel, RunConfig};
+use grpo_crds::sources::{HubModel, ObjectStoreSource};
+use grpo_hub::{FileSource, HubError, HubFiles, Pin, Repository, snapshot};
+use grpo_object_storage::{BucketFiles, Content};
 use grpo_records::paths;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
-/// What the record in the store is of.
+/// The reason of a run that ends without its model.
+const UNAVAILABLE: &str = "ModelUnavailable";
+
+/// What the record in the store is of, for a model of the hub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Wanted {
     repository: String,
@@ -28,42 +32,68 @@ pub async fn bring(
     let Some(download) = &config.model_download else {
         return Ok(());
     };
-    let repository = Repository::model(&download.hub.repo);
-    let token = ModelDownload::token(&download.hub).map(PathBuf::from);
-    brought(
+    let own = OwnModel {
         download,
-        &repository,
-        token.as_deref(),
-        Path::new(&config.model_path),
+        link: Path::new(&config.model_path),
+        secret: download.from.secret().map(PathBuf::from),
         downloads,
         told,
-    )
-    .await
-    .map_err(|error| error.ends("ModelUnavailable", &repository))
+    };
+    match &download.from {
+        RemoteModel::Hub(model) => {
+            let repository = Repository::model(&model.repo);
+            let brought = own.of_hub(model, &repository).await;
+            brought.map_err(|error| error.ends(UNAVAILABLE, &repository))
+        }
+        RemoteModel::ObjectStore(source) => {
+            let brought = own.of_bucket(source).await;
+            brought.map_err(|error| error.ends(UNAVAILABLE, &format!("model {}", source.url)))
+        }
+    }
 }
 
-async fn brought(
-    download: &ModelDownload,
-    repository: &Repository,
-    token: Option<&Path>,
-    link: &Path,
-    downloads: &Downloads<'_>,
-    told: &watch::Sender<Option<Pin>>,
-) -> Result<(), DownloadError> {
-    let HubModel { repo, revision, .. } = &download.hub;
-    let wanted = Wanted {
-        repository: repo.clone(),
-        revision: revision.clone(),
-    };
-    let hub = downloads.hub(token)?;
-    let path = paths::model(&downloads::key(&wanted));
-    let now = Pin::of_model(&hub, repository, revision.as_deref());
-    let pin = downloads.pinned(repository, &path, wanted, now).await?;
-    told.send_replace(Some(pin.clone()));
-    let own = match download.weights {
-        true => pin,
-        false => pin.without_weights(),
-    };
-    let folder = downloads.bring(&hub, repository, &own, &downloads.cache).await?;
-    Ok(snapshot::link(&folder, link)?)
+/// The model as the driver needs it.
+struct OwnModel<'a> {
+    download: &'a ModelDownload,
+    link: &'a Path,
+    /// The file with the hub's token, or the folder with the bucket's keys.
+    secret: Option<PathBuf>,
+    downloads: &'a Downloads<'a>,
+    told: &'a watch::Sender<Option<Pin>>,
+}
+
+impl OwnModel<'_> {
+    async fn of_hub(&self, model: &HubModel, repository: &Repository) -> Result<(), DownloadError> {
+        let HubModel { repo, revision, .. } = model;
+        let wanted = Wanted {
+            repository: repo.clone(),
+            revision: revision.clone(),
+        };
+        let hub = self.downloads.hub(self.secret.as_deref())?;
+        let files = HubFiles { hub: &hub, repository };
+        let path = paths::model(&downloads::key(&wanted));
+        let now = Pin::of_model(files, revision.as_deref());
+        let pin = self.downloads.pinned(repo, &path, wanted, now).await?;
+        self.take(&files, pin).await
+    }
+
+    async fn of_bucket(&self, source: &ObjectStoreSource) -> Result<(), DownloadError> {
+        let files = BucketFiles::open(Content::Model, source, self.secret.as_deref()).await;
+        let files = files.map_err(HubError::from)?;
+        let wanted = WantedObjects::of(source);
+        let path = paths::model(&downloads::key(&wanted));
+        let now = async { files.pin().await.map_err(HubError::from) };
+        let pin = self.downloads.pinned(&source.url, &path, wanted, now).await?;
+        self.take(&files, pin).await
+    }
+
+    async fn take(&self, files: &impl FileSource, pin: Pin) -> Result<(), DownloadError> {
+        self.told.send_replace(Some(pin.clone()));
+        let own = match self.download.weights {
+            true => pin,
+            false => pin.without_weights(),
+        };
+        let folder = self.downloads.bring(files, &own).await?;
+        Ok(snapshot::link(&folder, self.link)?)
+    }
 }

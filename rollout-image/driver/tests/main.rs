@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attempts;
+mod buckets;
 mod capacity;
 mod changes;
 mod datasets;

@@ -3,7 +3,7 @@
 
 use crate::process;
 use crate::world::World;
-use grpo_contracts::{ModelDownload, RunConfig};
+use grpo_contracts::{ModelDownload, RemoteModel, RunConfig};
 use grpo_crds::sources::HubModel;
 use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
@@ -39,11 +39,11 @@ impl Run {
         let below = |name: &str| world.mount.path().join(name).display().to_string();
         config.model_path = below("current");
         config.model_download = Some(ModelDownload {
-            hub: HubModel {
+            from: RemoteModel::Hub(HubModel {
                 repo: "owner/name".into(),
                 revision: None,
                 token_secret_ref: None,
-            },
+            }),
             cache: below("cache"),
             weights,
         });

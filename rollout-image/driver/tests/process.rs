@@ -49,7 +49,7 @@ fn config_of(world: &World, iterations: u32, model: &Path) -> PathBuf {
     path
 }
 
-struct Driver(Child);
+pub struct Driver(Child);
 
 impl Driver {
     fn start(world: &World, config: &PathBuf, attempt: u32) -> Self {
@@ -57,6 +57,18 @@ impl Driver {
     }
 
     fn start_at(world: &World, config: &PathBuf, attempt: u32, listen: &str, issuer: &LocalIssuer) -> Self {
+        Self::start_with(world, config, attempt, (listen, issuer), &[])
+    }
+
+    /// `at`: where it listens, and whom it believes. With these variables in its environment.
+    pub fn start_with(
+        world: &World,
+        config: &PathBuf,
+        attempt: u32,
+        at: (&str, &LocalIssuer),
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let (listen, issuer) = at;
         let keys = world.mount.path().join("issuer.json");
         std::fs::write(&keys, issuer.file()).unwrap();
         let log = std::fs::File::create(world.mount.path().join(format!("driver-{attempt}.log"))).unwrap();
@@ -74,6 +86,7 @@ impl Driver {
             .arg(world::grader_site())
             .arg("--termination-log")
             .arg(world.mount.path().join("termination.json"))
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -82,7 +95,7 @@ impl Driver {
         Self(child)
     }
 
-    async fn ended(&mut self) -> Option<i32> {
+    pub async fn ended(&mut self) -> Option<i32> {
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();

@@ -225,7 +225,10 @@ pub async fn a_withdrawn_claim_writes_nothing_wherever_it_was(store: RunStore) {
     named.arrive().await.unwrap();
 
     // The next attempt knows no more than the name.
-    Claim::new(store.clone(), "uid_1_0".to_owned()).withdraw().await.unwrap();
+    Claim::new(store.clone(), "uid_1_0".to_owned())
+        .withdraw()
+        .await
+        .unwrap();
     assert_eq!(Claim::all(&store).await.unwrap(), Vec::<String>::new());
     let new = held(&store, "uid_2_0").await;
     for late in [

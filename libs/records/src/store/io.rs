@@ -22,7 +22,11 @@ pub fn wait<T>(answer: impl Future<Output = T>) -> T {
 /// From here on [`wait`] has threads for connections.
 pub(super) fn needs_io_threads() -> Result<(), StoreError> {
     if IO.get().is_none() {
-        let made = Builder::new_multi_thread().worker_threads(2).thread_name("store").enable_all().build();
+        let made = Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("store")
+            .enable_all()
+            .build();
         let made = made.map_err(|source| StoreError::Threads { source })?;
         // Of two that make one, the second goes away unused, but not within a runtime.
         if let Err(unused) = IO.set(made) {

@@ -21,8 +21,8 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as StorePath;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    Attribute, Attributes, GetOptions, MultipartId, MultipartUpload, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, UploadPart,
+    Attribute, Attributes, GetOptions, MultipartId, MultipartUpload, ObjectStore, PutMode, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, UploadPart,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -73,7 +73,10 @@ impl RemoteStore {
             return Err(StoreError::Root { path: root.to_owned() });
         }
         Self::prepare()?;
-        let root: StorePath = StorePath::from(prefix).parts().chain(StorePath::from(root).parts()).collect();
+        let root: StorePath = StorePath::from(prefix)
+            .parts()
+            .chain(StorePath::from(root).parts())
+            .collect();
         Ok(Self {
             objects: PrefixStore::new(objects, root.clone()),
             parts,
@@ -98,7 +101,9 @@ impl RemoteStore {
         for (bytes, first) in [("one", true), ("two", false)] {
             let created = self.create_bytes(&path, Bytes::from_static(bytes.as_bytes())).await?;
             if (created != Created::Existed) != first {
-                return Err(lacks("a name that exists can be created again (it ignores If-None-Match)"));
+                return Err(lacks(
+                    "a name that exists can be created again (it ignores If-None-Match)",
+                ));
             }
         }
         if self.parts.is_some() {
@@ -116,7 +121,9 @@ impl RemoteStore {
 
     /// Whose bytes lie under a name; nothing where it does not exist.
     async fn writer_of(&self, path: &str) -> Result<Option<String>, StoreError> {
-        writer_of(&self.objects, &at(path)).await.map_err(|e| access("looking at", path, e))
+        writer_of(&self.objects, &at(path))
+            .await
+            .map_err(|e| access("looking at", path, e))
     }
 
     fn full(&self, path: &str) -> StorePath {
@@ -138,7 +145,10 @@ impl RemoteStore {
         };
         // The file that says a claim holds is no upload.
         if let Ok(note) = serde_json::from_slice::<UploadNote>(&note) {
-            let aborted = self.uploads()?.abort_multipart(&self.full(&note.path), &note.upload).await;
+            let aborted = self
+                .uploads()?
+                .abort_multipart(&self.full(&note.path), &note.upload)
+                .await;
             match aborted {
                 Ok(()) => {}
                 Err(object_store::Error::NotFound { .. }) => self.settled(&note).await?,
@@ -344,7 +354,12 @@ async fn writer_of(objects: &dyn ObjectStore, path: &StorePath) -> object_store:
         ..GetOptions::default()
     };
     match objects.get_opts(path, options).await {
-        Ok(found) => Ok(Some(found.attributes.get(&WRITTEN_BY).map_or_else(String::new, |token| token.as_ref().to_owned()))),
+        Ok(found) => Ok(Some(
+            found
+                .attributes
+                .get(&WRITTEN_BY)
+                .map_or_else(String::new, |token| token.as_ref().to_owned()),
+        )),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -362,5 +377,8 @@ fn token() -> String {
 /// What another try may cure: everything but a refusal of who asks.
 fn may_pass(error: &object_store::Error) -> bool {
     use object_store::Error;
-    matches!(error, Error::Generic { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. })
+    matches!(
+        error,
+        Error::Generic { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. }
+    )
 }

@@ -153,7 +153,7 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
             ReferenceKind::ConfigMap => {
                 let found: Option<ConfigMap> = context.cluster.get(namespace, &reference.name).await?;
                 let values = found.and_then(|found| found.data).unwrap_or_default();
-                values.contains_key(&reference.key)
+                reference.key.as_ref().is_none_or(|key| values.contains_key(key))
             }
         };
         if !is_there {

@@ -111,7 +111,7 @@ fn trainer_account(owner: &Owner) -> DesiredObject {
 }
 
 /// The driver is reached by the engines of its run, which pull weights, and by the run's trainer where the driver says
-/// which commit of a model it takes. Behind a proxy pool the engines are of another pool.
+/// which files of a model it takes. Behind a proxy pool the engines are of another pool.
 fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     let inference = &run.spec.inference;
     let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
@@ -121,7 +121,7 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
         engines[names::INFERENCE_POOL] = json!(pool);
     }
     let mut from = vec![json!({"podSelector": {"matchLabels": engines}})];
-    if run.spec.model.hub.is_some() {
+    if run.spec.model.source().is_downloaded() {
         let trainer = json!({names::RUN: owner.name, names::ROLE: role::TRAINER});
         from.push(json!({"podSelector": {"matchLabels": trainer}}));
     }

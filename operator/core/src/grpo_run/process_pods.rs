@@ -22,7 +22,7 @@ use crate::{
     names::{self, account, labels, role},
     pod_parts::{
         api_server_access, claim_volume, config_map_volume, container_security, environment, image_volume, lay_over,
-        model, mount, pod_security, resources, scratch_volume, secret_folder, secret_volume, tokens,
+        model, mount, pod_security, resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
     },
     settings::Settings,
 };
@@ -47,11 +47,14 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     for (n, dataset) in config.datasets.iter().enumerate() {
         let name = format!("dataset-{n}");
         let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
-        let volume = match (&dataset.image, &dataset.claim_name, token) {
+        let bucket = dataset.object_store.as_ref();
+        let keys = bucket.and_then(|bucket| bucket.credentials_secret_ref.as_ref());
+        let volume = match (&dataset.image, &dataset.claim_name, token, keys) {
             (Some(reference), ..) => image_volume(&name, reference, settings),
-            (None, Some(claim), _) => claim_volume(&name, claim, true),
-            (None, None, Some(secret)) => secret_volume(&name, secret, DatasetMount::TOKEN),
-            (None, None, None) => continue,
+            (None, Some(claim), ..) => claim_volume(&name, claim, true),
+            (None, None, Some(secret), _) => secret_volume(&name, secret, DatasetMount::TOKEN),
+            (None, None, None, Some(secret)) => secret_folder_volume(&name, secret),
+            (None, None, None, None) => continue,
         };
         volumes.push(volume);
         mounts.push(mount(&name, &dataset.path, true));
@@ -61,8 +64,9 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(config_map_volume(&name, &list.config_map_ref, InstanceIdsMount::FILE));
         mounts.push(mount(&name, &list.path, true));
     }
-    // The driver downloads a model of the hub itself, and says how far it is.
-    if let Some((volume, at)) = seen.run.spec.model.hub.as_ref().and_then(model_download::token) {
+    // The driver downloads a model itself, and says how far it is.
+    let download = config.model_download.as_ref();
+    if let Some((volume, at)) = download.and_then(|download| model_download::secret(&download.from)) {
         volumes.push(volume);
         mounts.push(at);
     }
@@ -112,7 +116,7 @@ pub fn trainer(
     let fetch = fetch_model(seen, &config, trainer);
     if let Some(fetch) = &fetch {
         volumes.push(tokens(&[Service::Driver]).0);
-        volumes.extend(model_download::token(fetch.hub).map(|(volume, _)| volume));
+        volumes.extend(model_download::secret(&fetch.model).map(|(volume, _)| volume));
     }
     let mut spec = group_pod_spec(seen, volumes);
     if let Some(fetch) = &fetch {
@@ -223,17 +227,17 @@ fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<
     let spec = &seen.run.spec;
     let bucket = spec.store.object_store.as_ref();
     if let Some(secret) = bucket.and_then(|bucket| bucket.credentials_secret_ref.as_ref()) {
-        volumes.push(secret_folder("store-credentials", &secret.name));
+        volumes.push(secret_folder_volume("store-credentials", secret));
         mounts.push(mount("store-credentials", RunConfig::STORE_SECRET, true));
     }
     if let Some((volume, mut at)) = model(&spec.model.source(), settings) {
-        if spec.model.hub.is_some() && of == role::DRIVER {
+        if spec.model.source().is_downloaded() && of == role::DRIVER {
             at = mount("model", ModelSource::MOUNT, false);
         }
         volumes.push(volume);
         mounts.push(at);
     }
-    if spec.model.hub.is_some()
+    if spec.model.source().is_downloaded()
         && let Some(cache) = pool_cache(spec)
     {
         volumes.push(cache_volume(Some(cache)));
@@ -242,11 +246,11 @@ fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<
     (volumes, mounts)
 }
 
-/// How a trainer's pod gets a model of the hub.
+/// How a trainer's pod gets a model that is downloaded.
 fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a Trainer) -> Option<Fetch<'a>> {
     let download = config.model_download.as_ref()?;
     Some(Fetch {
-        hub: &download.hub,
+        model: download.from.clone(),
         cache: download.cache.clone(),
         cache_mount: match pool_cache(&seen.run.spec) {
             Some(_) => mount(CACHE_VOLUME, ModelDownload::CACHE_MOUNT, false),

@@ -9,7 +9,6 @@ use kube::runtime::events::Event;
 use super::{
     flags,
     labels::selector,
-    launch::model_refusal,
     objects::{objects, url},
     observation::InferencePoolObservation,
     replica_pods::{member, template},
@@ -48,7 +47,7 @@ pub struct Decision {
 pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
     let spec = &seen.pool.spec;
-    let refusal = flags::refusal(&spec.engine).or_else(|| model_refusal(spec));
+    let refusal = flags::refusal(&spec.engine);
     let previous = seen.pool.status.as_ref();
     let template = template(seen, settings);
     let attempts = previous.and_then(|status| status.attempts.clone()).unwrap_or_default();

@@ -16,18 +16,6 @@ pub const RENDEZVOUS_PORT: u16 = 29500;
 /// knows which.
 pub const SERVED_NAME: &str = "policy";
 
-/// Why the engine cannot get at the model, if it cannot.
-pub fn model_refusal(spec: &InferencePoolSpec) -> Option<String> {
-    let engine = spec.engine.name();
-    let reads = spec.model.object_store.is_none() || spec.engine.external.is_some();
-    (!reads).then(|| {
-        format!(
-            "spec.model.objectStore: engine.{engine} cannot read an object store; bring the files to a volume or into an image, and use \
-             model.persistentVolumeClaim or model.image"
-        )
-    })
-}
-
 /// What a command line is made from besides the engine's own settings.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {

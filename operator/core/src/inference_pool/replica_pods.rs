@@ -6,13 +6,13 @@
 //! | vllm, sglang | `nodes` | engine; the agent as a sidecar that ends after it |
 //! | external | 1 | agent |
 //!
-//! A model of the hub is brought by an init container before all of them ([`crate::model_download`]).
+//! A model of the hub or of a bucket is brought by an init container before all of them ([`crate::model_download`]).
 //!
 //! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An
 //! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
 //! the replica is made again.
 
-use grpo_contracts::{ModelDownload, RunConfig, access::Service};
+use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access::Service};
 use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
 use grpo_crds::sources::joined;
 use k8s_openapi::api::core::v1::Pod;
@@ -113,10 +113,10 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> Des
         }
     }
     let fetch = fetch_model(seen);
-    let token = fetch.as_ref().and_then(|fetch| model_download::token(fetch.hub));
+    let secret = fetch.as_ref().and_then(|fetch| model_download::secret(&fetch.model));
     let (tokens, access) = agent_access();
     if let Some(volumes) = spec["volumes"].as_array_mut() {
-        volumes.extend(token.map(|(volume, _)| volume));
+        volumes.extend(secret.map(|(volume, _)| volume));
         if key.rank == 0 {
             volumes.extend([tokens.0, access.0]);
         } else if fetch.is_some() {
@@ -149,13 +149,13 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> Des
     pod
 }
 
-/// How a pod gets a model of the hub. An external engine has its own.
+/// How a pod gets a model that is downloaded. An external engine has its own.
 fn fetch_model(seen: &InferencePoolObservation) -> Option<Fetch<'_>> {
     let spec = &seen.pool.spec;
-    let hub = spec.model.hub.as_ref().filter(|_| spec.engine.external.is_none())?;
+    let model = RemoteModel::of(&spec.model).filter(|_| spec.engine.external.is_none())?;
     let (owner, cache) = (&seen.owner, MODEL_CACHE);
     Some(Fetch {
-        hub,
+        model,
         cache: joined(cache, Some(ModelDownload::HUB_FOLDER)),
         cache_mount: mount(CACHE_VOLUME, cache, false),
         pin: match &seen.run {
@@ -302,7 +302,7 @@ fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt
         volumes.push(volume);
         mounts.push(at);
     }
-    if spec.model.hub.is_some() {
+    if spec.model.is_downloaded() {
         volumes.push(cache_volume(spec.model_cache.as_ref()));
         mounts.push(mount(CACHE_VOLUME, MODEL_CACHE, true));
     }

@@ -290,18 +290,40 @@ fn a_flag_that_the_operator_sets_itself_leaves_everything_as_it_is_and_is_named(
 }
 
 #[test]
-fn a_model_that_the_engine_cannot_get_at_is_named_with_what_to_do() {
-    for engine in ["{embedded: {}}", "{vllm: {}}"] {
+fn a_pod_downloads_a_model_of_a_bucket_and_only_its_init_container_sees_the_keys() {
+    for engine in ["{embedded: {}}", "{vllm: {}}", "{sglang: {}}"] {
         let pool = seeing(&format!(
             "{{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {{name: demo}}, \
-             spec: {{model: {{objectStore: {{url: 's3://a/b'}}}}, engine: {engine}}}}}"
+             spec: {{model: {{objectStore: {{url: 's3://a/b', credentialsSecretRef: {{name: keys}}}}}}, engine: {engine}}}}}"
         ));
         let decision = decided(&pool);
-        assert!(decision.create.is_empty());
-        let (status, message) = condition(&decision, "Accepted");
+        assert_eq!(condition(&decision, "Accepted").0, "True", "{engine}");
+        let spec = &decision.create[0].0.object["spec"];
+        let first = &spec["initContainers"][0];
+        let args = first["args"].to_string();
+        for words in [
+            r#""--object-store","s3://a/b""#,
+            r#""--credentials","/model-credentials""#,
+            "/model/current",
+        ] {
+            assert!(args.contains(words), "{engine}: {args}");
+        }
+        let volumes = spec["volumes"].as_array().unwrap().iter();
+        let secrets: Vec<_> = volumes.filter(|volume| !volume["secret"].is_null()).collect();
+        assert_eq!(secrets.len(), 1, "{engine}");
+        assert_eq!(
+            secrets[0]["secret"],
+            serde_json::json!({"secretName": "keys", "defaultMode": 0o440})
+        );
+        assert!(first["volumeMounts"].to_string().contains("/model-credentials"));
+        let containers = spec["containers"].to_string();
         assert!(
-            status == "False" && message.contains("model.persistentVolumeClaim"),
-            "{message}"
+            containers.contains("/model/current") && !containers.contains("/model-credentials"),
+            "{engine}"
+        );
+        assert!(
+            !spec.to_string().contains("secretKeyRef") && !spec.to_string().contains("envFrom"),
+            "{engine}"
         );
     }
 }

@@ -110,10 +110,11 @@ fn owned_by(file: &ConfigMap, run: &str) -> bool {
 
 impl RunPlan {
     fn of(run: &GrpoRun, config: RunConfig) -> Self {
-        let source = |mount: &DatasetMount| match (&mount.image, &mount.claim_name, &mount.hub) {
+        let source = |mount: &DatasetMount| match (&mount.image, &mount.claim_name, &mount.object_store) {
             (Some(image), ..) => format!("image {image}"),
             (None, Some(claim), _) => format!("claim {claim}"),
-            (None, None, hub) => format!("hub {}", hub.as_ref().map_or("", |hub| &hub.repo)),
+            (None, None, Some(bucket)) => format!("object store {}", bucket.url),
+            (None, None, None) => format!("hub {}", mount.hub.as_ref().map_or("", |hub| &hub.repo)),
         };
         let datasets = config.datasets.into_iter();
         Self {

@@ -216,9 +216,8 @@ pub fn pod(run: &GrpoRun, image: &str, last_driver: Option<&PodSpec>) -> Value {
 fn place(run: &GrpoRun) -> (Vec<String>, Value, Value) {
     let mut args = vec!["records".to_owned(), "--path".to_owned(), RunConfig::of(run).store_path];
     let Some(bucket) = &run.spec.store.object_store else {
-        let volume = store_claim_of(run).map(|claim| {
-            json!({"name": "store", "persistentVolumeClaim": {"claimName": claim, "readOnly": true}})
-        });
+        let volume = store_claim_of(run)
+            .map(|claim| json!({"name": "store", "persistentVolumeClaim": {"claimName": claim, "readOnly": true}}));
         let mounts = json!([{"name": "store", "mountPath": RunConfig::STORE_MOUNT, "readOnly": true}]);
         return (args, mounts, json!(volume.into_iter().collect::<Vec<_>>()));
     };

@@ -1,11 +1,14 @@
-//! Where the rows of a dataset come from: files on a mounted volume, or a split that is downloaded from the hub.
+//! Where the rows of a dataset come from: files on a mounted volume, a split that is downloaded from the hub, or a file
+//! that is downloaded from a bucket.
 //!
-//! A split is pinned once for a run ([`downloads`]): `datasets/<key>.json` in the store names the commit and its files.
+//! What is downloaded is pinned once for a run ([`downloads`]): `datasets/<key>.json` in the store names the files.
 
-use crate::downloads::{self, DownloadError, Downloads};
+use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
 use grpo_contracts::DatasetLocation;
-use grpo_hub::{Hub, HubError, Pin, Repository, dataset};
+use grpo_crds::sources::ObjectStoreSource;
+use grpo_hub::{FileSource, HubError, HubFiles, Pin, Repository, dataset};
+use grpo_object_storage::{BucketFiles, Content};
 use grpo_records::paths;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -16,6 +19,7 @@ pub enum Source {
     /// A file, as this process sees it.
     File(PathBuf),
     Hub(HubSplit),
+    Bucket(BucketFile),
 }
 
 impl Default for Source {
@@ -35,6 +39,7 @@ impl From<DatasetLocation> for Source {
                 revision: dataset.revision,
                 token,
             }),
+            DatasetLocation::ObjectStore { file, credentials } => Self::Bucket(BucketFile { file, credentials }),
         }
     }
 }
@@ -51,33 +56,65 @@ pub struct HubSplit {
     pub token: Option<PathBuf>,
 }
 
+/// A file of rows in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketFile {
+    pub file: ObjectStoreSource,
+    /// The folder with the keys.
+    pub credentials: Option<PathBuf>,
+}
+
+/// The reason of a run that ends without its rows.
+const UNAVAILABLE: &str = "DatasetUnavailable";
+
 /// The file that may name a dataset's files.
 const CARD: &str = "README.md";
 
 impl Downloads<'_> {
     /// The files with the rows of a dataset, in their order.
     pub async fn files(&self, source: &Source) -> Result<Vec<PathBuf>, DriverError> {
-        let split = match source {
-            Source::File(file) => return Ok(vec![file.clone()]),
-            Source::Hub(split) => split,
-        };
-        let repository = Repository::dataset(&split.repository);
-        let files = self.split(split, &repository).await;
-        files.map_err(|error| error.ends("DatasetUnavailable", &repository))
+        match source {
+            Source::File(file) => Ok(vec![file.clone()]),
+            Source::Hub(split) => {
+                let repository = Repository::dataset(&split.repository);
+                let files = self.split(split, &repository).await;
+                files.map_err(|error| error.ends(UNAVAILABLE, &repository))
+            }
+            Source::Bucket(source) => {
+                let files = self.bucket_file(source).await;
+                files.map_err(|error| error.ends(UNAVAILABLE, &format!("dataset {}", source.file.url)))
+            }
+        }
     }
 
     async fn split(&self, split: &HubSplit, repository: &Repository) -> Result<Vec<PathBuf>, DownloadError> {
         let hub = self.hub(split.token.as_deref())?;
+        let files = HubFiles { hub: &hub, repository };
         let path = paths::dataset(&downloads::key(split));
-        let now = pin(&hub, repository, split);
-        let pin = self.pinned(repository, &path, split.clone(), now).await?;
-        let folder = self.bring(&hub, repository, &pin, &self.cache).await?;
+        let pin = self.pinned(&split.repository, &path, split.clone(), pin(files, split));
+        self.rows(&files, &pin.await?).await
+    }
+
+    async fn bucket_file(&self, source: &BucketFile) -> Result<Vec<PathBuf>, DownloadError> {
+        let BucketFile { file, credentials } = source;
+        let files = BucketFiles::open(Content::Dataset, file, credentials.as_deref()).await;
+        let files = files.map_err(HubError::from)?;
+        let wanted = WantedObjects::of(file);
+        let path = paths::dataset(&downloads::key(&wanted));
+        let now = async { files.pin().await.map_err(HubError::from) };
+        let pin = self.pinned(&file.url, &path, wanted, now).await?;
+        self.rows(&files, &pin).await
+    }
+
+    async fn rows(&self, files: &impl FileSource, pin: &Pin) -> Result<Vec<PathBuf>, DownloadError> {
+        let folder = self.bring(files, pin).await?;
         Ok(pin.files.iter().map(|file| folder.join(&file.path)).collect())
     }
 }
 
 /// The files of the split at the commit that its revision names now.
-async fn pin(hub: &Hub, repository: &Repository, split: &HubSplit) -> Result<Pin, HubError> {
+async fn pin(of: HubFiles<'_>, split: &HubSplit) -> Result<Pin, HubError> {
+    let HubFiles { hub, repository } = of;
     let commit = hub.pin(repository, split.revision.as_deref()).await?;
     let all = hub.list(repository, &commit).await?;
     let card = match all.iter().any(|file| file.path == CARD) {

@@ -176,9 +176,115 @@ fn driver_and_trainer_share_the_cache_of_the_runs_pool() {
     }
 }
 
+/// The demo with model and rows of buckets.
+fn with_buckets(mut run: GrpoRun) -> GrpoRun {
+    let bucket = |url: &str, secret: &str| json!({"objectStore": {"url": url, "endpoint": "http://s3.team.svc:9000", "credentialsSecretRef": {"name": secret}}});
+    run.spec.model = serde_json::from_value(bucket("s3://models/qwen", "models")).unwrap();
+    let train = run.spec.tasks.train.as_mut().unwrap();
+    train.dataset = serde_json::from_value(bucket("s3://tasks/train.parquet", "tasks")).unwrap();
+    run
+}
+
+#[test]
+fn keys_of_buckets_are_folders_of_what_downloads_and_in_no_environment() {
+    let run = seen(with_buckets(new_demo().run));
+    let decision = super::decide(&run, &Settings::for_tests());
+    let pods: Vec<_> = decision.create.iter().map(|(_, pod, _)| pod).collect();
+    assert_eq!(pods.len(), 3, "a driver and two of the trainer");
+    for pod in &pods {
+        let spec = &pod.object["spec"];
+        let (main, first) = (&spec["containers"][0], &spec["initContainers"][0]);
+        let driver = pod.name.contains("-driver-");
+        let volumes = spec["volumes"].as_array().unwrap().iter();
+        let secrets = volumes.filter_map(|volume| volume["secret"].as_object());
+        let secrets: Vec<Value> = secrets.map(|secret| json!(secret)).collect();
+        let folder = |name: &str| json!({"secretName": name, "defaultMode": 0o440});
+        let (wanted, reader) = match driver {
+            true => (vec![folder("tasks"), folder("models")], main),
+            false => (vec![folder("models")], first),
+        };
+        assert_eq!(secrets, wanted, "{}", pod.name);
+        let mounts = reader["volumeMounts"].to_string();
+        assert!(
+            mounts.contains(r#""mountPath":"/model-credentials","name":"model-credentials","readOnly":true"#),
+            "{mounts}"
+        );
+        assert_eq!(mounts.contains(r#""mountPath":"/datasets/0""#), driver, "{mounts}");
+        let all = spec.to_string();
+        assert!(
+            !all.contains("secretKeyRef") && !all.contains("envFrom"),
+            "{}",
+            pod.name
+        );
+        if !driver {
+            let args = first["args"].to_string();
+            let store = r#""--object-store","s3://models/qwen","--object-store-endpoint","http://s3.team.svc:9000""#;
+            for words in [
+                store,
+                r#""--credentials","/model-credentials""#,
+                "demo-driver.team.svc:8070/v1/model",
+            ] {
+                assert!(args.contains(words), "{args}");
+            }
+        }
+    }
+    let policies = decision
+        .objects
+        .iter()
+        .filter(|object| object.object["kind"] == "NetworkPolicy");
+    let mut policies = policies.filter(|policy| policy.name.ends_with("-driver"));
+    let policy = policies.next().unwrap().object.to_string();
+    assert!(policy.contains(r#""grpo.dev/role":"trainer""#), "{policy}");
+}
+
+#[test]
+fn a_missing_secret_of_a_bucket_is_named_without_a_key() {
+    let found = references(&with_buckets(new_demo().run).spec);
+    let messages: Vec<_> = found.iter().map(|reference| reference.message("team")).collect();
+    let wanted = [
+        "model.objectStore.credentialsSecretRef: there is no Secret models in namespace team; create it",
+        "tasks.train.dataset.objectStore.credentialsSecretRef: there is no Secret tasks in namespace team; create it",
+    ];
+    assert_eq!(messages, wanted);
+}
+
 #[test]
 fn a_missing_token_of_the_model_is_a_missing_reference() {
     let found = references(&with_model(new_demo().run).spec);
     let paths: Vec<_> = found.iter().map(|reference| reference.path.as_str()).collect();
     assert_eq!(paths, ["model.hub.tokenSecretRef"]);
+}
+
+#[test]
+fn the_keys_of_a_stores_bucket_are_files_of_driver_and_trainer_and_asked_for_before() {
+    let mut run = new_demo();
+    run.run.spec.store = serde_json::from_value(json!({"objectStore": {
+        "url": "s3://runs/a", "credentialsSecretRef": {"name": "s3"}}}))
+    .unwrap();
+    let named = references(&run.run.spec);
+    assert_eq!(named.len(), 1);
+    let message = named[0].message("team");
+    assert!(
+        message.contains("store.objectStore.credentialsSecretRef: there is no Secret s3 in"),
+        "{message}"
+    );
+    let decision = super::decide(&seen(run.run), &Settings::for_tests());
+    let mut pods = 0;
+    for (_, pod, _) in decision
+        .create
+        .iter()
+        .filter(|(_, pod, _)| pod.object["spec"]["containers"].is_array())
+    {
+        let text = pod.object["spec"].to_string();
+        let volume = json!({"name": "store-credentials", "secret": {"secretName": "s3", "defaultMode": 0o440}});
+        let volumes = pod.object["spec"]["volumes"].as_array().unwrap();
+        if pod.name.contains("-driver-") || pod.name.contains("-trainer-") {
+            assert!(volumes.contains(&volume), "{}", pod.name);
+            assert!(text.contains(r#""mountPath":"/store-credentials""#), "{}", pod.name);
+            pods += 1;
+        } else {
+            assert!(!text.contains("store-credentials"), "{}", pod.name);
+        }
+    }
+    assert_eq!(pods, 2);
 }

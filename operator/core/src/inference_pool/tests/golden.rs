@@ -68,6 +68,11 @@ fn golden_embedded_with_a_model_of_the_hub() {
 }
 
 #[test]
+fn golden_vllm_with_a_model_of_a_bucket() {
+    golden("vllm-object-store");
+}
+
+#[test]
 fn golden_vllm_on_eight_gpus() {
     golden("vllm-tp8");
 }
