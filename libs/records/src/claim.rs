@@ -3,10 +3,10 @@
 //! An attempt of the trainer begins while the one before it may still be alive, cut off from the cluster. It withdraws
 //! the claims before it; what these writers still do then changes nothing.
 //!
-//! A claim is a folder below [`paths::STAGING`] with a file that says it holds. What is written under it is staged there
-//! first and then named. Withdrawing removes the file, then discards everything staged. The writer looks for the file
-//! again when all is staged: either it sees that it is gone, or what it staged is discarded and cannot be named, or it
-//! was named before the withdrawal returned.
+//! A claim is a folder below [`paths::STAGING`] with a file that says it holds. What is written under it is staged
+//! there first and then named. Withdrawing removes the file, then discards everything staged. The writer looks for
+//! the file again when all is staged: either it sees that it is gone, or what it staged is discarded and cannot be
+//! named, or it was named before the withdrawal returned.
 
 use crate::paths;
 use crate::store::{RunStore, Staged, StoreError, Uploaded};

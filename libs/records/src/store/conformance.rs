@@ -1,5 +1,5 @@
-//! What a [`Store`] guarantees, as tests that take one: an empty one each. [`store_guarantees`](crate::store_guarantees)
-//! names all of them, so that a test of a backend forgets none.
+//! What a [`Store`] guarantees, as tests that take an empty one each.
+//! [`store_guarantees`](crate::store_guarantees) names all of them, so that a test of a backend forgets none.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use super::*;

@@ -1,8 +1,8 @@
 //! A store in a bucket.
 //!
 //! A name is created by a conditional put (`If-None-Match: *`), of which a server answers one. The answer may be lost:
-//! every file therefore carries a token of the call that wrote it, and a call whose answer is lost, or is refused on its
-//! second try, looks whose token is there.
+//! every file therefore carries a token of the call that wrote it, and a call whose answer is lost, or is refused on
+//! its second try, looks whose token is there.
 //!
 //! What is written under a claim is an upload in parts to its final name, which is invisible until it is completed.
 //! Discarding aborts the upload: a server completes or aborts one upload, never both. So nothing is copied, and files

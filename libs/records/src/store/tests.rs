@@ -1,4 +1,4 @@
-//! What every backend guarantees, on a volume and on a bucket in memory; what only a folder on a volume has, and errors.
+//! What every backend guarantees, on a volume and on a bucket in memory; what only a volume has, and errors.
 
 use super::*;
 use object_store::memory::InMemory;
