@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +90,12 @@ test-chaos-long: ## 10 campaigns of 100 random kills; done ones are in out/chaos
 	for seed in $$(seq 1 10); do
 	  GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 	done
+
+test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bucket, whose server is killed too
+	@demo/prepare.sh
+	e2e/setup/kubernetes.sh control-plane
+	$(ENV)
+	GRPO_CHAOS_BUCKET=1 GRPO_CHAOS_KILLS=50 cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 
 test-sandboxes: ## 85 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
 	@demo/prepare.sh

@@ -4,6 +4,7 @@
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
+use crate::support::bucket::Bucket;
 use crate::support::recorder::{shortest_pause, slowest_showing};
 use crate::support::{Result, SOON, Scene, plugin, repository, rows, small_run, verified};
 use grpo_crds::GrpoRun;
@@ -12,13 +13,11 @@ use grpo_demo::learning::differing_episodes;
 use grpo_demo::report::first_and_last;
 use grpo_hub::Repository;
 use grpo_hub::played::{Content, PlayedHub};
-use grpo_records::folder::RunFolder;
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
 use grpo_testing::cluster::host_address;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::wait;
-use grpo_testing::s3::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -145,11 +144,7 @@ where
 async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_and_a_bucket() -> Result<()> {
     let scene = Scene::new("repeat").await?;
     let hub = hub_with_rows_and_model().await?;
-    let served = tempfile::tempdir()?;
-    let bucket = S3Server::start(&host_address(), served.path()).await?;
-    let keys = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}});
-    let _: Secret = scene.make(keys).await?;
+    let bucket = Bucket::new(&scene).await?;
     let token =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": HUB_TOKEN}});
     let _: Secret = scene.make(token).await?;
@@ -169,16 +164,12 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_an
     let token = json!({"name": "hub", "key": "token"});
     let of_the_hub = |split: &str| json!({"hub": {"repo": HUB_REPOSITORY, "split": split, "tokenSecretRef": token}});
     let at_the_hub = json!([{"name": "HF_ENDPOINT", "value": hub.endpoint}]);
-    let second = evaluate("second")?
+    let second = bucket.holds(evaluate("second")?);
+    let second = second
         .for_each_set(|set| set["dataset"] = of_the_hub(set["name"].as_str().unwrap_or_default()))
         .with("/tasks/train/dataset", of_the_hub("train"))
         .with("/model", json!({"hub": {"repo": HUB_MODEL, "tokenSecretRef": token}}))
         .with("/inference/pool/modelCache", json!({"claimName": "models"}))
-        .with(
-            "/store",
-            json!({"objectStore": {"url": format!("s3://{BUCKET}/e2e"), "endpoint": bucket.endpoint,
-                "credentialsSecretRef": {"name": "s3"}}}),
-        )
         .with("/driver/env", at_the_hub.clone())
         .with("/trainer/env", at_the_hub.clone())
         .with("/inference/pool/env", at_the_hub);
@@ -190,10 +181,7 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_an
         shown = progress.map_or(Vec::new(), |progress| progress.revisions.clone());
         folders.push(match &ended.run.spec.store.object_store {
             None => scene.store_of(&ended.run).await?,
-            Some(_) => {
-                let store = format!("e2e/{}/{}", scene.namespace, manifest.name());
-                RunFolder::open(&bucket.objects().join(store))?
-            }
+            Some(_) => bucket.store_of(&ended.run)?,
         });
         delete_run(&scene.client, &ended.run, SOON).await?;
     }

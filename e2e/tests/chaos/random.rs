@@ -2,9 +2,11 @@
 //!
 //! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. Each campaign appends
 //! its figures to `out/chaos/campaigns.jsonl`; one whose seed and commit are there is not done again, so that
-//! `make test-chaos-long` may be stopped and continued.
+//! `make test-chaos-long` may be stopped and continued. With `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, and
+//! the bucket's server is killed too.
 
 use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
+use crate::support::bucket::Bucket;
 use crate::support::{Result, SOON, Scene, repository, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
@@ -32,6 +34,8 @@ const MOMENT: Duration = Duration::from_secs(30);
 /// From the last kill to the end of the run.
 const LAST_ITERATIONS: Duration = Duration::from_secs(15 * 60);
 const SANDBOXES: u32 = 6;
+/// How long a bucket's server stays away.
+const STORE_AWAY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Process {
@@ -43,6 +47,8 @@ enum Process {
     TrainerRank1,
     Engine,
     EngineAgent,
+    /// Outside the cluster.
+    StoreServer,
 }
 
 const PROCESSES: [Process; 8] = [
@@ -73,6 +79,7 @@ impl Process {
             Self::TrainerRank1 => (wait::labelled("grpo.dev/role=trainer,grpo.dev/rank=1"), None),
             Self::Engine => (role("engine"), Some("engine")),
             Self::EngineAgent => (role("engine"), Some("agent")),
+            Self::StoreServer => return Err("it has no pod".into()),
         };
         scene.kill(&name, scene.pods(), which, container).await.map(drop)
     }
@@ -96,7 +103,11 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     let (kills, seed, commit) = (number("GRPO_CHAOS_KILLS", 20), number("GRPO_CHAOS_SEED", 1), commit()?);
     let rows = repository().join("out/chaos/campaigns.jsonl");
     let before = std::fs::read_to_string(&rows).unwrap_or_default();
-    let is_this = |row: &serde_json::Value| row["seed"] == seed && row["kills"] == kills && row["commit"] == commit;
+    let in_bucket = number("GRPO_CHAOS_BUCKET", 0) == 1;
+    let is_this = |row: &serde_json::Value| {
+        let same = row["seed"] == seed && row["kills"] == kills && row["commit"] == commit;
+        same && row["bucket"].as_bool().unwrap_or(false) == in_bucket
+    };
     if before
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
@@ -111,6 +122,16 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         .with("/rollout/iterations", json!(WITHOUT_END))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));
+    let mut bucket = match in_bucket {
+        true => Some(Bucket::new(&scene).await?),
+        false => None,
+    };
+    let manifest = match &bucket {
+        Some(bucket) => bucket.holds(manifest),
+        None => manifest,
+    };
+    let mut processes = PROCESSES.to_vec();
+    processes.extend(bucket.iter().map(|_| Process::StoreServer));
     scene.apply(&manifest).await?;
     let mut random = StdRng::seed_from_u64(seed);
     let (mut killed, mut missed): (BTreeMap<Process, u32>, u32) = Default::default();
@@ -119,10 +140,16 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         for _ in 0..random.random_range(1..=3) {
             heard = next_word(&scene, heard).await?;
         }
-        let Some(process) = PROCESSES.choose(&mut random) else {
+        let Some(process) = processes.choose(&mut random) else {
             break;
         };
-        match tokio::time::timeout(MOMENT, process.kill(&scene)).await {
+        let kill = async {
+            match &mut bucket {
+                Some(bucket) if *process == Process::StoreServer => bucket.is_away(STORE_AWAY).await,
+                _ => process.kill(&scene).await,
+            }
+        };
+        match tokio::time::timeout(MOMENT, kill).await {
             Ok(Ok(())) => *killed.entry(*process).or_default() += 1,
             // It was being started, or the leased sandbox was given back.
             missing => {
@@ -138,7 +165,10 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         .await?;
     let ended = follow::follow(&scene.runs(), RUN, LAST_ITERATIONS).await?;
 
-    let folder = scene.store_of(&ended.run).await?;
+    let folder = match &bucket {
+        Some(bucket) => bucket.store_of(&ended.run)?,
+        None => scene.store_of(&ended.run).await?,
+    };
     let checks = verified(&folder)?;
     let mut once = BTreeSet::new();
     let verdicts = folder.journal.iter().filter_map(|entry| match &entry.event {
@@ -154,7 +184,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
 
     let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
     let row = json!({
-        "seed": seed, "kills": kills, "commit": commit, "killed": by_process, "missed": missed,
+        "seed": seed, "kills": kills, "bucket": in_bucket, "commit": commit, "killed": by_process, "missed": missed,
         "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
         "repeatedTries": repeated_tries(&folder)?, "checks": checks.len(),
         "seconds": began.elapsed().as_secs(),

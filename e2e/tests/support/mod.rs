@@ -5,6 +5,7 @@
 //! that fails leaves its namespace to be looked at; the next run of the same test clears it away.
 
 pub mod bars;
+pub mod bucket;
 pub mod gateway;
 pub mod kill;
 pub mod plugin;
