@@ -12,15 +12,6 @@ const LONGEST: usize = 300;
 pub enum BucketError {
     #[error("{field}: {source}")]
     Open { field: &'static str, source: OpenError },
-    #[error(
-        "{field}: the Secret in credentialsSecretRef has no key for {url}; name its keys as the variables of the store's tools, \
-which begin with {prefix}"
-    )]
-    NoKeys {
-        field: &'static str,
-        url: String,
-        prefix: &'static str,
-    },
     #[error("{field}: {url} was not found: {cause}; check bucket and path in its url, and its endpoint")]
     Missing {
         field: &'static str,

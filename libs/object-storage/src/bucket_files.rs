@@ -68,19 +68,7 @@ impl BucketFiles {
     ) -> Result<Self, BucketError> {
         let field = content.field();
         let failed = |error| BucketError::Open { field, source: error };
-        let credentials = match credentials {
-            Some(folder) => {
-                let credentials = Credentials::mounted(folder).map_err(|error| failed(error.into()))?;
-                // Without keys the client would ask the machine for an identity, for minutes.
-                let prefix = variables_of(&source.url);
-                if credentials.of(prefix).next().is_none() {
-                    let url = source.url.clone();
-                    return Err(BucketError::NoKeys { field, url, prefix });
-                }
-                credentials
-            }
-            None => Credentials::from_env(),
-        };
+        let credentials = Credentials::of_bucket(&source.url, credentials).map_err(|error| failed(error.into()))?;
         let opened = open(source, &credentials).await.map_err(failed)?;
         Self::of(content, source, opened)
     }
@@ -243,15 +231,6 @@ impl FileSource for BucketFiles {
         let stream = found.into_stream();
         let stream = stream.map(move |part| part.map_err(|error| this.failed(error).into_source()));
         Ok((begins, stream.boxed()))
-    }
-}
-
-/// With what the variables of a store's own tools begin.
-fn variables_of(url: &str) -> &'static str {
-    match url.split_once("://") {
-        Some(("gs", _)) => "GOOGLE_",
-        Some(("az", _)) => "AZURE_",
-        _ => "AWS_",
     }
 }
 

@@ -18,6 +18,11 @@ pub enum CredentialsError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("the credentials of an object store in {path} are longer than {LONGEST} bytes")]
     Long { path: PathBuf },
+    #[error(
+        "the Secret in credentialsSecretRef has no key for {url}; name its keys as the variables of the store's tools, which \
+begin with {prefix}"
+    )]
+    NoKeys { url: String, prefix: &'static str },
 }
 
 impl Credentials {
@@ -53,6 +58,23 @@ impl Credentials {
         Ok(Self(variables))
     }
 
+    /// Those of a bucket: of the Secret that is mounted here, or of this process where there is none.
+    pub fn of_bucket(url: &str, secret: Option<&Path>) -> Result<Self, CredentialsError> {
+        let Some(folder) = secret else {
+            return Ok(Self::from_env());
+        };
+        let credentials = Self::mounted(folder)?;
+        // Without keys the client would ask the machine for an identity, for minutes.
+        let prefix = variables_of(url);
+        match credentials.of(prefix).next() {
+            Some(_) => Ok(credentials),
+            None => Err(CredentialsError::NoKeys {
+                url: url.to_owned(),
+                prefix,
+            }),
+        }
+    }
+
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -77,6 +99,15 @@ impl<const N: usize> From<[(&str, &str); N]> for Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// With what the variables of a store's own tools begin.
+fn variables_of(url: &str) -> &'static str {
+    match url.split_once("://") {
+        Some(("gs", _)) => "GOOGLE_",
+        Some(("az", _)) => "AZURE_",
+        _ => "AWS_",
     }
 }
 

@@ -88,10 +88,7 @@ pub async fn read_store(
 }
 
 async fn opened(source: &ObjectStoreSource, secret: Option<&Path>, root: &str) -> Result<RemoteStore, RunStoreError> {
-    let credentials = match secret {
-        Some(folder) => Credentials::mounted(folder).map_err(OpenError::from)?,
-        None => Credentials::from_env(),
-    };
+    let credentials = Credentials::of_bucket(&source.url, secret).map_err(OpenError::from)?;
     let Opened { objects, parts, prefix } = open(source, &credentials).await?;
     let location = format!("{}/{root}", source.url.trim_end_matches('/'));
     Ok(RemoteStore::new(objects, parts, &prefix, root, location)?)
