@@ -10,7 +10,7 @@
 //! acknowledge the completion of an upload that they do not know, if the name exists, and abort none that they are just
 //! putting together: the token says what happened.
 
-use super::error::{StoreError, access};
+use super::error::{StoreError, access, missing_or};
 use super::io::needs_io_threads;
 use super::{Created, Staged, Store, Upload, at, sha256_hex};
 use crate::paths::is_plain_name;
@@ -25,6 +25,7 @@ use object_store::{
     PutOptions, PutPayload, PutResult, UploadPart,
 };
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -229,6 +230,17 @@ impl Store for RemoteStore {
         let staged = self.list(folder).await?;
         let aborted = futures::stream::iter(staged).map(|file| async move { self.abort(&file.path).await });
         aborted.buffer_unordered(AT_A_TIME).try_collect().await
+    }
+
+    /// In one request: rank 0 checks a whole checkpoint when it seals it.
+    async fn checksum(&self, path: &str) -> Result<String, StoreError> {
+        let got = self.objects.get_opts(&at(path), GetOptions::default()).await;
+        let mut bytes = got.map_err(|e| missing_or("reading", path, e))?.into_stream();
+        let mut digest = Sha256::new();
+        while let Some(piece) = bytes.try_next().await.map_err(|e| access("reading", path, e))? {
+            digest.update(&piece);
+        }
+        Ok(hex::encode(digest.finalize()))
     }
 
     async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {

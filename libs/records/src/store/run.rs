@@ -11,6 +11,9 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Pieces of a stream that are asked for at once: a bucket answers each after the time of a round trip.
+const PIECES_AHEAD: usize = 4;
+
 /// One run's part of a store. Cloning is cheap. Everything that a [`Store`] does is here too.
 #[derive(Clone, Debug)]
 pub struct RunStore(Arc<dyn Store>);
@@ -110,9 +113,10 @@ impl RunStore {
         range: Range<u64>,
     ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
         let (store, path) = (self.clone(), path.to_owned());
-        futures::stream::iter(pieces(range)).then(move |piece| {
+        let read = futures::stream::iter(pieces(range)).map(move |piece| {
             let (store, path) = (store.clone(), path.clone());
             async move { store.range(&path, piece).await }
-        })
+        });
+        read.buffered(PIECES_AHEAD)
     }
 }
