@@ -66,13 +66,11 @@ impl Credentials {
         let credentials = Self::mounted(folder)?;
         // Without keys the client would ask the machine for an identity, for minutes.
         let prefix = variables_of(url);
-        match credentials.of(prefix).next() {
-            Some(_) => Ok(credentials),
-            None => Err(CredentialsError::NoKeys {
-                url: url.to_owned(),
-                prefix,
-            }),
-        }
+        let has_keys = credentials.of(prefix).next().is_some();
+        has_keys.then_some(credentials).ok_or_else(|| CredentialsError::NoKeys {
+            url: url.to_owned(),
+            prefix,
+        })
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
