@@ -58,7 +58,7 @@ impl Credentials {
         Ok(Self(variables))
     }
 
-    /// Those of a bucket: of the Secret that is mounted here, or of this process where there is none.
+    /// Those of a bucket: of the Secret that is mounted here, or of this process without a Secret.
     pub fn of_bucket(url: &str, secret: Option<&Path>) -> Result<Self, CredentialsError> {
         let Some(folder) = secret else {
             return Ok(Self::from_env());
