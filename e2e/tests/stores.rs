@@ -1,10 +1,13 @@
-//! A run's store in a bucket of a real server: what every store guarantees, and what a server may do to it.
+//! Buckets of a real server: what every store of a run guarantees, what a server may do to it, and a model's files.
 
 use std::time::Duration;
 
 use grpo_crds::sources::ObjectStoreSource;
-use grpo_object_storage::{read_store, run_store};
+use grpo_hub::snapshot::Progress;
+use grpo_hub::{FileSource, HubError};
+use grpo_object_storage::{BucketFiles, Content, read_store, run_store};
 use grpo_records::RunStore;
+use grpo_records::store::sha256_hex;
 use grpo_testing::s3::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
 
 use crate::support::Result;
@@ -134,5 +137,53 @@ async fn a_thread_without_a_runtime_writes_and_reads() -> Result<()> {
     assert_eq!(read.join().unwrap(), ("one".into(), Some(27_000_000)));
     let reader = read_store(&scene.source, Some(&scene.folder.path().join("secret")), "team/demo").await?;
     assert_eq!(reader.bytes("a").await?, "one");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server of S3: make test-api"]
+async fn a_model_arrives_as_it_was_listed_and_wrong_keys_and_buckets_are_named() -> Result<()> {
+    let scene = Scene::new().await;
+    let secret = scene.folder.path().join("secret");
+    let weights = |seed: u8| -> Vec<u8> { (0..3 << 20).map(|at| seed.wrapping_add((at % 251) as u8)).collect() };
+    scene.store.create_bytes("config.json", "{}").await?;
+    scene.store.create_bytes("model.safetensors", weights(1)).await?;
+    let at = |url: String| ObjectStoreSource {
+        url,
+        ..scene.source.clone()
+    };
+    let source = at(format!("{}/team/demo", scene.source.url));
+    let model = BucketFiles::open(Content::Model, &source, Some(&secret)).await?;
+    let pin = model.pin().await?;
+    // As a killed download left it.
+    let cache = tempfile::tempdir()?;
+    let parts = cache.path().join(model.folder()).join("parts");
+    std::fs::create_dir_all(&parts)?;
+    let part = sha256_hex(format!("{}/model.safetensors", pin.commit).as_bytes());
+    std::fs::write(parts.join(part), &weights(1)[..1_000_000])?;
+    let folder = pin.fetch(&model, cache.path(), &Progress::default()).await?;
+    assert!(std::fs::read(folder.join("model.safetensors"))? == weights(1));
+
+    scene.store.replace("model.safetensors", weights(2).into()).await?;
+    let elsewhere = tempfile::tempdir()?;
+    let changed = pin.fetch(&model, elsewhere.path(), &Progress::default()).await;
+    let changed = changed.err().ok_or("it was fetched")?;
+    assert!(changed.to_string().contains("was replaced or deleted"), "{changed}");
+
+    let failure = async |url: String| -> Result<HubError> {
+        let files = BucketFiles::open(Content::Model, &at(url), Some(&secret)).await?;
+        Ok(files.pin().await.err().ok_or("it was listed")?.into())
+    };
+    let missing = failure("s3://other/qwen/8b".to_owned()).await?;
+    assert!(
+        !missing.is_transient() && missing.to_string().contains("was not found"),
+        "{missing}"
+    );
+    std::fs::write(secret.join("AWS_SECRET_ACCESS_KEY"), "wrong")?;
+    let denied = failure(source.url.clone()).await?;
+    assert!(
+        !denied.is_transient() && denied.to_string().contains("access to s3://"),
+        "{denied}"
+    );
     Ok(())
 }

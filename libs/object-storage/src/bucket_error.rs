@@ -134,6 +134,19 @@ impl From<Failed> for BucketError {
     }
 }
 
+/// Whether a server refused who asks, or what is asked for: another try gets the same answer.
+pub(crate) fn is_refusal(error: &object_store::Error) -> bool {
+    use object_store::Error;
+    let is_named = matches!(
+        error,
+        Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::NotFound { .. }
+            | Error::NotSupported { .. }
+    );
+    is_named || matches!(status(&error.to_string()), Some(401 | 403 | 404))
+}
+
 /// What an error's text has before the status of an answer.
 const STATUS: &str = "status code: ";
 
@@ -185,6 +198,14 @@ mod tests {
             let error = BucketError::from(Failed { field, url, error });
             assert_eq!(error.is_transient(), is_transient, "{error}");
         }
+        let listing = |status: u16| object_store::Error::Generic {
+            store: "S3",
+            source: format!("Server returned non-2xx status code: {status} Some: ").into(),
+        };
+        assert_eq!(
+            [403, 404, 409, 503].map(|status| is_refusal(&listing(status))),
+            [true, true, false, false]
+        );
         let source = "connection refused".into();
         let error = object_store::Error::Generic { store: "S3", source };
         let (field, url) = ("model.objectStore", "s3://models/qwen".to_owned());

@@ -73,10 +73,6 @@ impl Credentials {
         })
     }
 
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-
     /// Those of one cloud: keys of its builder in `object_store`, and values.
     pub(crate) fn of(&self, cloud: &str) -> impl Iterator<Item = (String, &str)> {
         let own = self.0.iter().filter(move |(name, _)| name.starts_with(cloud));

@@ -19,17 +19,5 @@ pub use credentials::{Credentials, CredentialsError};
 pub use open::{OpenError, Opened, open};
 pub use run_store::{RunStoreError, read_store, run_store, run_store_blocking, store_of};
 
-/// Whether a server refused who asks, or what is asked for: another try gets the same answer.
-pub fn is_refusal(error: &object_store::Error) -> bool {
-    use object_store::Error;
-    matches!(
-        error,
-        Error::PermissionDenied { .. }
-            | Error::Unauthenticated { .. }
-            | Error::NotFound { .. }
-            | Error::NotSupported { .. }
-    )
-}
-
 #[cfg(test)]
 mod tests;

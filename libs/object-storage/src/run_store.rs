@@ -1,7 +1,7 @@
 //! A run's store: a folder on a volume, or one in a bucket.
 
+use crate::bucket_error::is_refusal;
 use crate::credentials::Credentials;
-use crate::is_refusal;
 use crate::open::{OpenError, Opened, open};
 use grpo_contracts::RunConfig;
 use grpo_crds::sources::ObjectStoreSource;

@@ -3,7 +3,6 @@ use crate::played::{ACCESS_KEY, PlayedBucket};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use grpo_hub::HubError;
 use grpo_hub::snapshot::Progress;
 use object_store::memory::InMemory;
 use object_store::{
@@ -349,64 +348,4 @@ async fn a_listing_of_a_server_that_names_a_path_outside_of_the_folder_is_refuse
         assert!(!error.is_transient(), "{error}");
         assert!(error.to_string().contains("name is not a path below it"), "{error}");
     }
-}
-
-/// `GRPO_TEST_S3=http://127.0.0.1:7070`, a server with the keys `key` and `secret` and the bucket `models`.
-#[tokio::test]
-#[ignore = "needs a server that speaks S3, in GRPO_TEST_S3"]
-async fn a_server_that_speaks_s3_serves_a_model_refuses_a_wrong_key_and_knows_no_other_bucket() {
-    let endpoint = std::env::var("GRPO_TEST_S3").unwrap();
-    let at = |url: &str| ObjectStoreSource {
-        endpoint: Some(endpoint.clone()),
-        ..source(url)
-    };
-    let (keys, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let key = |name: &str, value: &str| std::fs::write(keys.path().join(name), value).unwrap();
-    key("AWS_ACCESS_KEY_ID", "key");
-    key("AWS_SECRET_ACCESS_KEY", "secret");
-    let folder = at("s3://models/qwen/8b");
-    let opened = open(&folder, &Credentials::mounted(keys.path()).unwrap())
-        .await
-        .unwrap();
-    let put = async |name: &str, bytes: Vec<u8>| {
-        let location = Location::from(format!("qwen/8b/{name}"));
-        opened.objects.put(&location, bytes.into()).await.unwrap();
-    };
-    put("config.json", b"{}".to_vec()).await;
-    put("model.safetensors", weights(1)).await;
-    let model = BucketFiles::open(Content::Model, &folder, Some(keys.path()))
-        .await
-        .unwrap();
-    let pin = model.pin().await.unwrap();
-    // As a killed download left it.
-    let parts = cache.path().join(model.folder()).join("parts");
-    std::fs::create_dir_all(&parts).unwrap();
-    let name = hex::encode(sha2::Sha256::digest(format!("{}/model.safetensors", pin.commit)));
-    std::fs::write(parts.join(name), &weights(1)[..1_000_000]).unwrap();
-    let folder = pin.fetch(&model, cache.path(), &Progress::default()).await.unwrap();
-    assert_eq!(read(&folder, "model.safetensors"), weights(1));
-
-    put("model.safetensors", weights(2)).await;
-    let elsewhere = tempfile::tempdir().unwrap();
-    let changed = pin.fetch(&model, elsewhere.path(), &Progress::default()).await;
-    assert!(changed.unwrap_err().to_string().contains("was replaced or deleted"));
-
-    let failure = async |url: &str| {
-        let files = BucketFiles::open(Content::Model, &at(url), Some(keys.path()))
-            .await
-            .unwrap();
-        HubError::from(files.pin().await.unwrap_err())
-    };
-    let missing = failure("s3://other/qwen/8b").await;
-    assert!(
-        !missing.is_transient() && missing.to_string().contains("was not found"),
-        "{missing}"
-    );
-    key("AWS_SECRET_ACCESS_KEY", "wrong");
-    let denied = failure("s3://models/qwen/8b").await;
-    assert!(
-        !denied.is_transient() && denied.to_string().contains("access to s3://"),
-        "{denied}"
-    );
-    println!("{missing}\n{denied}");
 }

@@ -1,14 +1,18 @@
 //! What every backend guarantees, on a volume and on a bucket in memory; what only a volume has, and errors.
 
 use super::*;
+use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
-use object_store::{MultipartId, PutMultipartOptions, PutPayload, PutResult};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta, PutMultipartOptions,
+    PutPayload, PutResult,
+};
 use std::sync::Arc;
 
-/// A bucket in memory.
+/// A bucket in memory; one whose server `forgets` aborts no upload.
 #[derive(Debug, Default)]
-struct Memory(InMemory);
+struct Memory(InMemory, bool);
 
 #[async_trait]
 impl MultipartStore for Memory {
@@ -49,16 +53,98 @@ impl MultipartStore for Memory {
             path: path.to_string(),
             source: source.into(),
         };
-        self.0.abort_multipart(path, id).await.map_err(missing)
+        match self.1 {
+            true => Ok(()),
+            false => self.0.abort_multipart(path, id).await.map_err(missing),
+        }
     }
 }
 
 /// A folder of a bucket in memory.
 pub(super) fn in_memory() -> RunStore {
     let bucket = Arc::new(InMemory::new());
-    let uploads: Arc<dyn MultipartStore> = Arc::new(Memory(bucket.as_ref().clone()));
+    let uploads: Arc<dyn MultipartStore> = Arc::new(Memory(bucket.as_ref().clone(), false));
     let store = RemoteStore::new(bucket, Some(uploads), "prefix", "team/demo", "memory://".to_owned());
     RunStore::from(Arc::new(store.unwrap()) as Arc<dyn Store>)
+}
+
+#[tokio::test]
+async fn a_server_that_completes_what_was_aborted_is_found_out_by_the_probe() {
+    for (forgets, wanted) in [(false, ""), (true, "an upload that was aborted can be completed")] {
+        let bucket = Arc::new(InMemory::new());
+        let uploads: Arc<dyn MultipartStore> = Arc::new(Memory(bucket.as_ref().clone(), forgets));
+        let store = RemoteStore::new(bucket, Some(uploads), "prefix", "team/demo", "memory://".to_owned()).unwrap();
+        let found = store
+            .probe()
+            .await
+            .map_or_else(|error| error.to_string(), |()| String::new());
+        assert!(
+            found.contains(wanted) && found.is_empty() == wanted.is_empty(),
+            "{found}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_creates_a_name_again_is_found_out_by_the_probe() {
+    let (bucket, location) = (Arc::new(Careless(InMemory::new())), "memory://".to_owned());
+    let store = RemoteStore::new(bucket, None, "prefix", "team/demo", location).unwrap();
+    let found = store.probe().await.unwrap_err().to_string();
+    assert!(found.contains("If-None-Match"), "{found}");
+}
+
+/// A bucket whose server takes every create for a replacement.
+#[derive(Debug)]
+struct Careless(InMemory);
+
+impl std::fmt::Display for Careless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("careless")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Careless {
+    async fn put_opts(
+        &self,
+        to: &StorePath,
+        bytes: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        let mode = PutMode::Overwrite;
+        self.0.put_opts(to, bytes, PutOptions { mode, ..options }).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        to: &StorePath,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(to, options).await
+    }
+
+    async fn get_opts(&self, from: &StorePath, options: GetOptions) -> object_store::Result<GetResult> {
+        self.0.get_opts(from, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, object_store::Result<StorePath>>,
+    ) -> BoxStream<'static, object_store::Result<StorePath>> {
+        self.0.delete_stream(paths)
+    }
+
+    fn list(&self, below: Option<&StorePath>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.0.list(below)
+    }
+
+    async fn list_with_delimiter(&self, below: Option<&StorePath>) -> object_store::Result<ListResult> {
+        self.0.list_with_delimiter(below).await
+    }
+
+    async fn copy_opts(&self, from: &StorePath, to: &StorePath, options: CopyOptions) -> object_store::Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
 }
 
 macro_rules! on_every_backend {
