@@ -10,7 +10,6 @@ use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
     grpo_run::{GrpoRunSpec, Mode, OnSync, RowFormat, Sampling, Trainer},
-    sandbox_pool::SandboxPoolSpec,
 };
 
 /// A field that nobody executes.
@@ -50,19 +49,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     if let Some(spec) = &spec.trainer {
         trainer(&mut found, spec);
     }
-    if let Some(pool) = &spec.sandboxes.pool {
-        sandboxes(&mut found, "sandboxes.pool.", pool);
-    }
-    let namespace = spec
-        .sandboxes
-        .pool_ref
-        .as_ref()
-        .and_then(|pool| pool.namespace.as_ref());
-    found.given(
-        "sandboxes.poolRef.namespace",
-        &namespace,
-        "name a pool of the run's own namespace",
-    );
     if let Some(bucket) = &spec.store.object_store {
         // An upload to Azure that was aborted can be completed: an attempt that was replaced could still write.
         found.unless(
@@ -72,18 +58,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
             "use s3:// or gs://, or a volume: an az:// store serves Evaluate only",
         );
     }
-    found.given(
-        "resumeFrom",
-        &spec.resume_from,
-        "leave it out: a run goes on from its own store only",
-    );
-    found.0
-}
-
-/// What a SandboxPool (`grpo.dev`) that stands by itself asks for and its gateway does not execute.
-pub fn unsupported_in_pool(pool: &SandboxPoolSpec) -> Vec<Unsupported> {
-    let mut found = Found::default();
-    sandboxes(&mut found, "", pool);
     found.0
 }
 
@@ -203,21 +177,6 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
 
 fn trainer(found: &mut Found, trainer: &Trainer) {
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
-}
-
-/// `below`: where the pool's spec is.
-fn sandboxes(found: &mut Found, below: &str, pool: &SandboxPoolSpec) {
-    found.given(
-        &format!("{below}warm.ahead"),
-        &pool.warm.ahead,
-        "leave it out, or limit warm.max",
-    );
-    let namespaces = (!pool.allowed_namespaces.is_empty()).then_some(&pool.allowed_namespaces);
-    found.given(
-        &format!("{below}allowedNamespaces"),
-        &namespaces,
-        "leave it out: a pool serves its own namespace",
-    );
 }
 
 /// What was found so far.

@@ -98,14 +98,6 @@ const CASES: [(&str, &[(&str, &str)]); 16] = [
         "{store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 'az://a/b'}}}",
         &[("store.objectStore.url", r#""az://a/b""#)],
     ),
-    (
-        "{resumeFrom: {path: a}, sandboxes: {pool: {warm: {ahead: 2}, allowedNamespaces: [n]}}}",
-        &[
-            ("sandboxes.pool.warm.ahead", "2"),
-            ("sandboxes.pool.allowedNamespaces", r#"["n"]"#),
-            ("resumeFrom", r#"{"path":"a","optimizer":true}"#),
-        ],
-    ),
 ];
 
 #[test]

@@ -17,7 +17,7 @@ pub use bucket_error::BucketError;
 pub use bucket_files::{BucketFiles, Content, MOST_OBJECTS};
 pub use credentials::{Credentials, CredentialsError};
 pub use open::{OpenError, Opened, open};
-pub use run_store::{RunStoreError, read_store, run_store, run_store_blocking, store_of};
+pub use run_store::{RunStoreError, read_store, read_store_blocking, run_store, run_store_blocking, store_of};
 
 #[cfg(test)]
 mod tests;

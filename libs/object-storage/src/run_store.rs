@@ -87,6 +87,16 @@ pub async fn read_store(
     Ok(RunStore::from(Arc::new(store) as Arc<dyn Store>))
 }
 
+/// The same for a process without a runtime.
+pub fn read_store_blocking(
+    source: &ObjectStoreSource,
+    secret: Option<&Path>,
+    root: &str,
+) -> Result<RunStore, RunStoreError> {
+    RemoteStore::prepare()?;
+    wait(read_store(source, secret, root))
+}
+
 async fn opened(source: &ObjectStoreSource, secret: Option<&Path>, root: &str) -> Result<RemoteStore, RunStoreError> {
     let credentials = Credentials::of_bucket(&source.url, secret).map_err(OpenError::from)?;
     let Opened { objects, parts, prefix } = open(source, &credentials).await?;

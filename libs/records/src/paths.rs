@@ -19,6 +19,8 @@ pub const MODELS: &str = "models";
 pub const TASKS: &str = "tasks";
 /// Files downloaded from the hub.
 pub const HUB: &str = "hub";
+/// The checkpoint of another run that the run began with.
+pub const RESUMED: &str = "resumed.json";
 /// What TensorBoard reads, a file an attempt of the trainer.
 pub const TENSORBOARD: &str = "tensorboard";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.

@@ -115,6 +115,10 @@ pub struct PoolState {
     pub warm_hits: u64,
     pub cold_leases: u64,
     pub voided: u64,
+    /// Groups of episodes whose sandboxes a run may ask for ahead of their turn; left out: as many episodes as it runs
+    /// at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_ahead: Option<u32>,
 }
 
 impl PoolState {

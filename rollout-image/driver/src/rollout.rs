@@ -30,6 +30,50 @@ pub struct Tally {
     pub voids: u32,
 }
 
+/// What a pool has room for.
+struct Room {
+    /// Episodes at the same time.
+    width: usize,
+    /// The pool's `warm.ahead`.
+    groups_ahead: Option<u32>,
+}
+
+/// Which sandboxes the episodes want whose turn has not come yet.
+struct ToCome {
+    /// Group and image of each episode, in the order in which they begin.
+    episodes: Vec<(u32, String)>,
+    width: usize,
+    groups_ahead: Option<u32>,
+}
+
+impl ToCome {
+    fn of(plans: &[EpisodePlan], width: usize, groups_ahead: Option<u32>) -> Self {
+        let episodes = plans.iter().map(|plan| (plan.key.group, plan.task.image.clone()));
+        Self {
+            episodes: episodes.collect(),
+            width,
+            groups_ahead,
+        }
+    }
+
+    /// How many sandboxes of which image, when the first `begun` episodes have begun: those of the next groups where
+    /// the pool says how many groups, else those of as many episodes as run at the same time. Of a group that has begun
+    /// the rest counts as a group.
+    fn images(&self, begun: usize) -> BTreeMap<String, u32> {
+        let mut counts = BTreeMap::new();
+        let (mut groups, mut last) = (0, None);
+        for (at, (group, image)) in self.episodes.iter().skip(begun).enumerate() {
+            groups += u32::from(last != Some(group));
+            last = Some(group);
+            if self.groups_ahead.map_or(at >= self.width, |ahead| groups > ahead) {
+                break;
+            }
+            *counts.entry(image.clone()).or_default() += 1;
+        }
+        counts
+    }
+}
+
 /// Runs episodes for one run.
 pub struct Rollouts {
     pub episodes: Arc<Episodes>,
@@ -52,9 +96,9 @@ impl Rollouts {
             total: plans.len() as u32,
             ..Tally::default()
         });
-        let width = self.width().await;
+        let Room { width, groups_ahead } = self.room().await;
         self.places.resize(width);
-        let images: Vec<String> = plans.iter().map(|plan| plan.task.image.clone()).collect();
+        let to_come = ToCome::of(&plans, width, groups_ahead);
         let (started, demand) = watch::channel(0);
         let next = AtomicUsize::new(0);
         let mut metas: Vec<Option<EpisodeMeta>> = vec![None; plans.len()];
@@ -79,33 +123,35 @@ impl Rollouts {
         let who = paths::scope(scope);
         let worked = tokio::select! {
             worked = work => worked,
-            () = self.keep_demanding(&who, &images, width, demand) => Ok(()),
+            () = self.keep_demanding(&who, &to_come, demand) => Ok(()),
         };
         self.places.demand(&who, BTreeMap::new());
         worked?;
         Ok(metas.into_iter().flatten().collect())
     }
 
-    /// How many episodes run at the same time: no more than the agents' share of the pool.
-    async fn width(&self) -> usize {
+    /// What the pool has room for: no more episodes at the same time than the agents' share of it.
+    async fn room(&self) -> Room {
         let given = self.episodes.settings.concurrency.map(|given| given as usize);
         match self.episodes.gateway.pool().await {
             Ok(pool) if pool.max > 0 => {
                 let share = pool.agents() as usize;
-                given.map_or(share, |given| given.min(share))
+                Room {
+                    width: given.map_or(share, |given| given.min(share)),
+                    groups_ahead: pool.warm_ahead,
+                }
             }
-            _ => given.unwrap_or(DEFAULT_CONCURRENCY),
+            _ => Room {
+                width: given.unwrap_or(DEFAULT_CONCURRENCY),
+                groups_ahead: None,
+            },
         }
     }
 
     /// Tells the gateway, whenever episodes have begun, which sandboxes the next ones want. Never ends by itself.
-    async fn keep_demanding(&self, who: &str, images: &[String], width: usize, mut started: watch::Receiver<usize>) {
+    async fn keep_demanding(&self, who: &str, to_come: &ToCome, mut started: watch::Receiver<usize>) {
         loop {
-            let begun = *started.borrow_and_update();
-            let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-            for image in images.iter().skip(begun).take(width) {
-                *counts.entry(image.clone()).or_default() += 1;
-            }
+            let counts = to_come.images(*started.borrow_and_update());
             if let Err(error) = self.episodes.gateway.demand(self.places.demand(who, counts)).await {
                 tracing::debug!(%error, "demand");
             }
@@ -200,3 +246,6 @@ impl Rollouts {
             .await
     }
 }
+
+#[cfg(test)]
+mod tests;

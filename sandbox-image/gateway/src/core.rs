@@ -166,6 +166,10 @@ impl Core {
         let deadline = now() + wait.as_millis() as i64;
         let (mut place, actions) = {
             let mut index = self.lock();
+            if index.run_of(&id).is_some_and(|run| run != request.run) {
+                let message = format!("lease {id} is another run's; give every lease an id of its own");
+                return Err(ErrorBody::new(ErrorCode::Forbidden, FaultOrigin::Client, message));
+            }
             if let Some(held) = index.leases.get(&id).filter(|held| held.granted) {
                 return Ok(lease(held));
             }

@@ -14,7 +14,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use grpo_auth::Guard;
-use grpo_sandbox_protocol::{Demand, ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, MAX_JSON_BYTES, RenewRequest};
+use grpo_sandbox_protocol::{
+    Demand, ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, MAX_JSON_BYTES, PoolState, RenewRequest,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -161,7 +163,7 @@ fn is_name(text: &str) -> bool {
 
 async fn take(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<Response, Refused> {
     let mut request: LeaseRequest = parse(&body)?;
-    caller.may_act_for(&request.run)?;
+    let run = caller.acts_for(&request.run)?;
     for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
         if !is_name(text) {
             let message =
@@ -169,6 +171,7 @@ async fn take(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<Re
             return Err(bad(message));
         }
     }
+    request.run = run;
     request.wait_seconds = request.wait_seconds.min(MAX_WAIT);
     if !core.template.spec.allow_unenforced {
         let wait = Duration::from_secs(request.wait_seconds);
@@ -220,7 +223,7 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
 
 async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<StatusCode, Refused> {
     let demand: Demand = parse(&body)?;
-    caller.may_act_for(&demand.run)?;
+    let run = caller.acts_for(&demand.run)?;
     if demand.run.is_empty() || demand.run.len() > MAX_NAME {
         return Err(bad(format!("run must have 1 to {MAX_NAME} bytes")));
     }
@@ -232,12 +235,16 @@ async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<
         .into_iter()
         .map(|wanted| (wanted.image, wanted.count as usize))
         .collect();
-    core.with(|index| index.want(&demand.run, images, now()));
+    core.with(|index| index.want(&run, images, now()));
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn pool(State(core): Shared) -> Response {
-    Json(core.look(|index| index.state())).into_response()
+    Json(PoolState {
+        warm_ahead: core.template.spec.warm.ahead,
+        ..core.look(|index| index.state())
+    })
+    .into_response()
 }
 
 /// Images that are left alone now, and why.

@@ -175,7 +175,15 @@ impl Index {
             warm_hits: self.warm_hits,
             cold_leases: self.cold_leases,
             voided: self.voided,
+            warm_ahead: None,
         }
+    }
+
+    /// The run that has a lease of this name, or waits for it.
+    pub fn run_of(&self, lease: &str) -> Option<&str> {
+        let held = self.leases.get(lease).map(|held| held.entry.run.as_str());
+        let mut waiting = self.queue.iter().filter(|waiter| waiter.request.id == lease);
+        held.or_else(|| waiting.next().map(|waiter| waiter.request.run.as_str()))
     }
 }
 

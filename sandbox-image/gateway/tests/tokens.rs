@@ -208,9 +208,44 @@ async fn a_driver_uses_the_leases_of_its_own_run_only() {
             assert!((200..300).contains(&status), "{path}: {status}");
         }
     }
+    // Nor does an id that is taken give it another run's sandbox.
+    let (status, answer) = gateway
+        .ask(Method::POST, "/v1/leases", Some(&demo), &lease("again", "demo"))
+        .await;
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = gateway
+        .ask(Method::POST, "/v1/leases", Some(&other), &lease("again", "other"))
+        .await;
+    assert_eq!((status, &answer["code"]), (403, &json!("Forbidden")), "{answer}");
     let client = gateway.token("n", "p-client");
     let (status, answer) = gateway
         .ask(Method::POST, "/v1/leases", Some(&client), &lease("c", "any"))
         .await;
     assert_eq!(status, 200, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_of_one_name_in_two_namespaces_that_a_pool_lets_in_have_leases_of_their_own() {
+    let gateway = Gateway::start(&["n/*-driver", "m/*-driver"]).await;
+    let [here, there] = ["n", "m"].map(|namespace| gateway.token(namespace, "demo-driver"));
+    for (id, token) in [("a", &here), ("b", &there)] {
+        let (status, answer) = gateway
+            .ask(Method::POST, "/v1/leases", Some(token), &lease(id, "demo"))
+            .await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    for (id, own, other) in [("a", &here, &there), ("b", &there, &here)] {
+        let path = format!("/v1/leases/{id}");
+        assert_eq!(gateway.ask(Method::GET, &path, Some(own), &Value::Null).await.0, 200);
+        assert_eq!(gateway.ask(Method::GET, &path, Some(other), &Value::Null).await.0, 403);
+        let taken = gateway
+            .ask(Method::POST, "/v1/leases", Some(other), &lease(id, "demo"))
+            .await;
+        assert_eq!(taken.0, 403, "{}", taken.1);
+    }
+    let demand = json!({"run": "demo", "images": []});
+    assert_eq!(
+        gateway.ask(Method::PUT, "/v1/demand", Some(&there), &demand).await.0,
+        204
+    );
 }

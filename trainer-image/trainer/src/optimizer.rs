@@ -34,6 +34,15 @@ impl Sharded {
         Ok(sum.double_value(&[0]).sqrt())
     }
 
+    /// As if no step had been taken, but for the values.
+    pub fn forget_moments(&mut self) {
+        for shard in &mut self.shards {
+            shard.first_moment = shard.first_moment.zeros_like();
+            shard.second_moment = shard.second_moment.zeros_like();
+        }
+        self.updates = 0;
+    }
+
     /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one
     /// such step would be in every parameter and moment for good.
     pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {

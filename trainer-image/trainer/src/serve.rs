@@ -11,6 +11,7 @@ mod checkpoints;
 mod http;
 mod model;
 mod recover;
+mod resumed;
 mod tensorboard;
 
 use std::net::SocketAddr;

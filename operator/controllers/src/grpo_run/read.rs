@@ -87,7 +87,9 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     }
     if run.spec.mode.needs_sandboxes() {
         let pools = &context.watched.sandbox_pools;
-        read.sandboxes = pools.read(&read.owner.namespace, read.sandboxes_name(), &parent).await;
+        read.sandboxes = pools
+            .read(read.sandboxes_namespace(), read.sandboxes_name(), &parent)
+            .await;
     }
     read.quota = context.quotas.ask(&maker(run), lacks_pods(&read));
     if read.quota.as_ref().is_some_and(|wait| wait.refused) {

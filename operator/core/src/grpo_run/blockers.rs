@@ -246,6 +246,17 @@ fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
 
 fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
+    let (own, theirs) = (seen.owner.namespace.as_str(), seen.sandboxes_namespace());
+    if theirs != own {
+        let allows = |pool: &SandboxPool| pool.spec.allowed_namespaces.iter().any(|name| name == own);
+        // One message for both causes: what another namespace has is told to those whom it lets in.
+        let message = format!(
+            "there is no {words} in namespace {theirs} that lets runs of namespace {own} in; correct sandboxes.poolRef, or have {own} added \
+             to spec.allowedNamespaces of that pool"
+        );
+        let let_in = seen.sandboxes.as_ref().is_some_and(allows);
+        return (!let_in).then_some(("SandboxPoolMissing", message));
+    }
     match &seen.sandboxes {
         Some(_) => None,
         None => missing("SandboxPoolMissing", &words, seen.run.spec.sandboxes.pool.is_some()),

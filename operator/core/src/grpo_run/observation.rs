@@ -68,6 +68,13 @@ impl RunObservation {
         Some(pool).filter(|pool| is_owned_by(&pool.metadata, &self.owner.uid))
     }
 
+    /// Namespace of the SandboxPool the run's sandboxes come from.
+    pub fn sandboxes_namespace(&self) -> &str {
+        let pool = self.run.spec.sandboxes.pool_ref.as_ref();
+        let named = pool.and_then(|pool| pool.namespace.as_deref());
+        named.unwrap_or(&self.owner.namespace)
+    }
+
     /// Name of the SandboxPool the run's sandboxes come from.
     pub fn sandboxes_name(&self) -> &str {
         self.run

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use grpo_contracts::{
     DatasetMount, RunConfig,
-    support::{Unsupported, unsupported, unsupported_in_pool},
+    support::{Unsupported, unsupported},
 };
 use grpo_crds::{GrpoRun, SandboxPool};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -44,18 +44,6 @@ pub fn not_executed(objects: &Objects) -> Result<Vec<NotExecuted>, Unreadable> {
                 .into_iter()
                 .map(|found| NotExecuted::of("GrpoRun", &name, found)),
         );
-    }
-    for pool in objects.named::<SandboxPool>("SandboxPool")? {
-        // Of a run's own pool the run has said it already.
-        if pool.metadata.owner_references.is_none() {
-            let name = pool.metadata.name.clone().unwrap_or_default();
-            let found = unsupported_in_pool(&pool.spec);
-            fields.extend(
-                found
-                    .into_iter()
-                    .map(|found| NotExecuted::of("SandboxPool", &name, found)),
-            );
-        }
     }
     Ok(fields)
 }

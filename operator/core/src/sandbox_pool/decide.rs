@@ -1,6 +1,5 @@
 //! What is to be done about a SandboxPool (`grpo.dev`). Pure but for the key, which is random and made once.
 
-use grpo_contracts::support;
 use grpo_crds::SandboxPoolStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::runtime::events::Event;
@@ -31,16 +30,11 @@ pub struct Decision {
 
 pub fn decide(seen: &SandboxPoolObservation, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
-    let found = support::unsupported_in_pool(&seen.pool.spec);
-    let refused = !(found.is_empty() || settings.admit_unsupported);
-    let refusal = refused.then(|| support::in_words(&found));
-    let (status, events) = status(seen, refusal.as_deref());
+    let (status, events) = status(seen);
     Decision {
-        // A gateway of an earlier spec continues.
-        objects: if deleted || refused {
-            Vec::new()
-        } else {
-            objects(seen, settings)
+        objects: match deleted {
+            true => Vec::new(),
+            false => objects(seen, settings),
         },
         serves: seen.gateway_pods.iter().any(PodFacts::is_ready),
         status,
@@ -48,12 +42,10 @@ pub fn decide(seen: &SandboxPoolObservation, settings: &Settings) -> Decision {
     }
 }
 
-fn status(seen: &SandboxPoolObservation, refusal: Option<&str>) -> (SandboxPoolStatus, Vec<Event>) {
+fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
     let previous = seen.pool.status.clone().unwrap_or_default();
-    let serves = refusal.is_none() && seen.gateway_pods.iter().any(PodFacts::is_ready);
-    let (reason, message) = if let Some(refusal) = refusal {
-        (support::REASON, refusal.to_owned())
-    } else if serves {
+    let serves = seen.gateway_pods.iter().any(PodFacts::is_ready);
+    let (reason, message) = if serves {
         ("GatewayServes", "the gateway serves".to_owned())
     } else {
         (

@@ -27,6 +27,8 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
+/// The label that Kubernetes gives each namespace.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
     let mut objects = vec![pool_file(seen), key(seen)];
@@ -124,12 +126,20 @@ fn client_account(seen: &SandboxPoolObservation) -> DesiredObject {
     )
 }
 
-/// Accounts that may call the gateway. A pool described in a run serves that run; any other, the runs of its namespace.
-fn callers(seen: &SandboxPoolObservation) -> [String; 2] {
-    [
-        account::driver(seen.run.as_deref().unwrap_or("*")),
-        account::sandbox_client(&seen.owner.name),
-    ]
+/// Flags with the accounts that may call the gateway. A pool described in a run serves that run; any other, the runs of
+/// its namespace and of those that it lets in.
+fn callers(seen: &SandboxPoolObservation) -> Vec<String> {
+    let driver = account::driver(seen.run.as_deref().unwrap_or("*"));
+    let own = [driver.clone(), account::sandbox_client(&seen.owner.name)];
+    let mut flags = allow(&seen.owner.namespace, own);
+    flags.extend(other_namespaces(seen).flat_map(|namespace| allow(namespace, [driver.clone()])));
+    flags
+}
+
+/// Namespaces whose runs may lease sandboxes, besides the pool's own.
+fn other_namespaces(seen: &SandboxPoolObservation) -> impl Iterator<Item = &str> {
+    let allowed = seen.pool.spec.allowed_namespaces.iter().map(String::as_str);
+    allowed.filter(|namespace| *namespace != seen.owner.namespace)
 }
 
 /// The gateway is reached by drivers and by pods that are marked as its clients.
@@ -138,6 +148,19 @@ fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
     if let Some(run) = &seen.run {
         drivers[names::RUN] = json!(run);
     }
+    let mut from = vec![
+        json!({"podSelector": {"matchLabels": drivers}}),
+        json!({"podSelector": {"matchLabels": {names::SANDBOX_CLIENT: seen.owner.name}}}),
+        from_metrics(),
+    ];
+    let others: Vec<&str> = other_namespaces(seen).collect();
+    if !others.is_empty() {
+        let named = json!({"key": NAMESPACE_NAME, "operator": "In", "values": others});
+        from.push(json!({
+            "namespaceSelector": {"matchExpressions": [named]},
+            "podSelector": {"matchLabels": drivers},
+        }));
+    }
     seen.owner.object::<NetworkPolicy>(
         names::gateway(&seen.owner.name),
         &pool_labels(seen, role::GATEWAY),
@@ -145,11 +168,7 @@ fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
             "podSelector": {"matchLabels": selector(seen, role::GATEWAY)},
             "policyTypes": ["Ingress"],
             "ingress": [{
-                "from": [
-                    {"podSelector": {"matchLabels": drivers}},
-                    {"podSelector": {"matchLabels": {names::SANDBOX_CLIENT: seen.owner.name}}},
-                    from_metrics(),
-                ],
+                "from": from,
                 "ports": [{"protocol": "TCP", "port": RunConfig::GATEWAY_PORT}],
             }],
         }}),
@@ -213,7 +232,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
         arguments.extend(["--ledger".to_owned(), ledger]);
     }
     arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
-    arguments.extend(allow(&owner.namespace, callers(seen)));
+    arguments.extend(callers(seen));
     let mut template = json!({
         "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
         "spec": {

@@ -238,21 +238,26 @@ fn a_sandbox_image_that_cannot_be_pulled_is_shown_on_the_pool() {
 }
 
 #[test]
-fn a_pool_that_asks_for_what_no_gateway_executes_is_refused_and_makes_nothing() {
-    for (spec, words) in [
-        (
-            "{max: 4, warm: {ahead: 2}}",
-            "spec.warm.ahead: 2 is not executed by this version",
-        ),
-        ("{max: 4, allowedNamespaces: [other]}", "spec.allowedNamespaces"),
+fn runs_of_namespaces_that_a_pool_lets_in_reach_its_gateway_and_no_others() {
+    let objects = decided(&seen("{max: 4, allowedNamespaces: [b, a, team]}")).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let arguments = gateway["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    for (account, times) in [
+        ("team/*-driver", 1),
+        ("a/*-driver", 1),
+        ("b/*-driver", 1),
+        ("team/demo-client", 1),
+        ("a/demo-client", 0),
+        ("c/*-driver", 0),
     ] {
-        let decision = decided(&seen(spec));
-        assert!(decision.objects.is_empty(), "{spec}");
-        let ready = &decision.status.conditions[0];
-        assert_eq!((ready.type_.as_str(), ready.status.as_str()), ("Ready", "False"));
-        assert_eq!(ready.reason, "NotSupported");
-        assert!(ready.message.contains(words), "{}", ready.message);
-        let admitting = decide(&seen(spec), &Settings::admitting_unsupported());
-        assert!(!admitting.objects.is_empty());
+        let found = arguments.matches(&format!("\"{account}\"")).count();
+        assert_eq!(found, times, "{account}: {arguments}");
     }
+    let policy = find(&objects, "NetworkPolicy", "demo-gateway");
+    let from = policy["spec"]["ingress"][0]["from"].as_array().unwrap();
+    let others = from.last().unwrap();
+    let expression = &others["namespaceSelector"]["matchExpressions"][0];
+    assert_eq!(expression["key"], "kubernetes.io/metadata.name");
+    assert_eq!(expression["values"], json!(["b", "a"]));
+    assert_eq!(others["podSelector"]["matchLabels"], json!({"grpo.dev/role": "driver"}));
 }

@@ -43,7 +43,11 @@ impl Run {
         let pool = |given: Option<String>| given.unwrap_or_else(|| name.clone());
         Self {
             inference: pool(run.spec.inference.pool_ref.as_ref().map(|pool| pool.name.clone())),
-            sandboxes: pool(run.spec.sandboxes.pool_ref.as_ref().map(|pool| pool.name.clone())),
+            // A gateway of another namespace is not among the pods that are looked at.
+            sandboxes: pool(run.spec.sandboxes.pool_ref.as_ref().map(|pool| match &pool.namespace {
+                Some(other) if Some(other) != run.namespace().as_ref() => String::new(),
+                _ => pool.name.clone(),
+            })),
             wanted: wanted.to_vec(),
             name,
         }

@@ -1,5 +1,8 @@
 //! Whose leases a caller may use: a run's driver those of its run, and no other's. Other accounts that are let in, as
 //! the pool's client account, act for any name.
+//!
+//! A pool may let runs of other namespaces in. Two of them may have one name, so in the gateway such a run is called
+//! `namespace/run`; its driver need not know.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,37 +19,63 @@ use percent_encoding::percent_decode_str;
 use super::Refused;
 use crate::core::Core;
 
-/// The run that the caller drives; none where it is no driver, or the call is the gateway's own.
-pub struct CallersRun(Option<String>);
+/// The run that the caller drives; empty where it is no driver, or the call is the gateway's own.
+pub struct CallersRun(Option<DrivenRun>);
+
+struct DrivenRun {
+    name: String,
+    /// What the run is called in the gateway.
+    qualified: String,
+}
 
 impl CallersRun {
-    fn of(account: Option<&ServiceAccount>) -> Self {
-        let run = account.and_then(|account| run_of_driver(&account.name));
-        Self(run.map(str::to_owned))
+    /// `home`: the pool's own namespace.
+    fn of(account: Option<&ServiceAccount>, home: &str) -> Self {
+        let run = account.and_then(|account| Some((account, run_of_driver(&account.name)?)));
+        Self(run.map(|(account, name)| DrivenRun {
+            name: name.to_owned(),
+            qualified: match account.namespace == home {
+                true => name.to_owned(),
+                false => format!("{}/{name}", account.namespace),
+            },
+        }))
     }
 
-    /// Refuses what is done in another run's name.
-    pub fn may_act_for(&self, run: &str) -> Result<(), Refused> {
+    /// What the gateway calls the run in whose name the caller acts; refused where it is another's.
+    pub fn acts_for(&self, run: &str) -> Result<String, Refused> {
         match &self.0 {
-            Some(own) if own != run => Err(forbidden(format!(
-                "the token is that of the driver of run {own}, which may not act for run {run}; use the driver's own token"
-            ))),
+            Some(own) if own.name != run => Err(another(&own.qualified, run)),
+            Some(own) => Ok(own.qualified.clone()),
+            None => Ok(run.to_owned()),
+        }
+    }
+
+    /// Refuses the use of a lease of another run.
+    fn may_use_lease_of(&self, run: &str) -> Result<(), Refused> {
+        match &self.0 {
+            Some(own) if own.qualified != run => Err(another(&own.qualified, run)),
             _ => Ok(()),
         }
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for CallersRun {
+impl FromRequestParts<Arc<Core>> for CallersRun {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self::of(parts.extensions.get()))
+    async fn from_request_parts(parts: &mut Parts, core: &Arc<Core>) -> Result<Self, Infallible> {
+        Ok(Self::of(parts.extensions.get(), &core.template.namespace))
     }
+}
+
+fn another(own: &str, run: &str) -> Refused {
+    forbidden(format!(
+        "the token is that of the driver of run {own}, which may not act for run {run}; use the driver's own token"
+    ))
 }
 
 /// Lets a driver use leases of its own run only, and only by the gateway's own API.
 pub async fn check(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
-    let caller = CallersRun::of(request.extensions().get());
+    let caller = CallersRun::of(request.extensions().get(), &core.template.namespace);
     if caller.0.is_none() {
         return next.run(request).await;
     }
@@ -58,7 +87,7 @@ pub async fn check(State(core): State<Arc<Core>>, request: Request, next: Next) 
     let id = path.strip_prefix("/v1/leases/").and_then(|rest| rest.split('/').next());
     let id = id.and_then(|id| percent_decode_str(id).decode_utf8().ok());
     let run = id.and_then(|id| core.look(|index| index.leases.get(&*id).map(|held| held.entry.run.clone())));
-    match run.map_or(Ok(()), |run| caller.may_act_for(&run)) {
+    match run.map_or(Ok(()), |run| caller.may_use_lease_of(&run)) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }

@@ -69,6 +69,8 @@ impl Rank {
             self.load(checkpoint)?;
             (self.lineage, self.step) = (checkpoint.lineage.clone(), checkpoint.step);
             self.board.with(|shared| shared.state.checkpoint_step = checkpoint.step);
+        } else {
+            self.resume_from_another_run()?;
         }
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
         // Whatever the lineage: a replay that was cut short has published less than the one before it.

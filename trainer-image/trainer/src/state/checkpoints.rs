@@ -150,7 +150,16 @@ impl TrainerStore {
 
     /// The newest checkpoint whose every file is there with its checksum.
     pub fn newest_checkpoint(&self) -> Result<Option<CheckpointManifest>, TrainError> {
+        self.newest_checkpoint_where(|_| true)
+    }
+
+    /// The same of those that are `wanted`.
+    pub fn newest_checkpoint_where(
+        &self,
+        wanted: impl Fn(&CheckpointManifest) -> bool,
+    ) -> Result<Option<CheckpointManifest>, TrainError> {
         let mut all = self.checkpoints()?;
+        all.retain(wanted);
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
         for checkpoint in all.into_iter().rev() {
             if self.is_whole(&checkpoint)? {
@@ -216,6 +225,10 @@ impl TrainerStore {
                 return Err(damaged(format!("{name} has another checksum than its manifest says")));
             }
             let tensors = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
+            if tensors.len() != STATES.len() * states.len() {
+                let (held, wanted) = (tensors.len() / STATES.len(), states.len());
+                return Err(damaged(format!("it holds {held} units, and the model has {wanted}")));
+            }
             for (index, (state, (own, theirs, both))) in states.iter_mut().zip(parts).enumerate() {
                 if both.is_empty() {
                     continue;

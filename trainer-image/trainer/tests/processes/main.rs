@@ -10,5 +10,6 @@ mod common;
 mod engines;
 mod kills;
 mod launch;
+mod resumed;
 mod serve;
 mod tokens;

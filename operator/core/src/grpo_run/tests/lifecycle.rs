@@ -177,6 +177,36 @@ fn queued_and_blocked() -> [(RunObservation, &'static str); 4] {
 }
 
 #[test]
+fn a_pool_of_another_namespace_is_used_only_where_it_lets_the_runs_namespace_in() {
+    let shared = |allowed: &[&str]| {
+        let run = with_spec(new_demo(), |run| {
+            run.spec.sandboxes =
+                serde_json::from_value(json!({"poolRef": {"name": "demo", "namespace": "big"}})).unwrap();
+        });
+        let mut pool = running_demo().sandboxes.unwrap();
+        pool.metadata.namespace = Some("big".into());
+        pool.spec.allowed_namespaces = allowed.iter().map(|name| (*name).to_owned()).collect();
+        RunObservation {
+            sandboxes: Some(pool),
+            ..run
+        }
+    };
+    let refused = decided(&shared(&["other"]));
+    let (_, reason, message) = condition(&refused, "Admitted");
+    assert_eq!(reason, "SandboxPoolMissing");
+    for words in ["in namespace big", "have team added to spec.allowedNamespaces"] {
+        assert!(message.contains(words), "{message}");
+    }
+    // Whether the pool exists is not told.
+    let absent = RunObservation {
+        sandboxes: None,
+        ..shared(&[])
+    };
+    assert_eq!(condition(&decided(&absent), "Admitted").2, message);
+    assert!(!decided(&shared(&["other", "team"])).create.is_empty());
+}
+
+#[test]
 fn with_a_queue_no_pod_is_made_while_a_precondition_is_unmet_because_kueue_would_admit_it() {
     for (run, reason) in queued_and_blocked() {
         let decision = decided(&run);

@@ -1,0 +1,139 @@
+//! `resumeFrom`: a run that begins with a checkpoint of another one.
+//!
+//! What is taken becomes this run's own checkpoint of step 0 before anything is published. From then on the other run
+//! may train on, remove its old checkpoints, or be deleted: this one never looks there again. Rank 0 chooses; the other
+//! ranks read what it names, as they do with a checkpoint of their own.
+
+use std::path::Path;
+
+use grpo_contracts::RunConfig;
+use grpo_crds::grpo_run::ResumeFrom;
+use grpo_object_storage::read_store_blocking;
+use grpo_records::{RunStore, paths};
+use serde::{Deserialize, Serialize};
+
+use super::Rank;
+use crate::error::TrainError;
+use crate::state::{CheckpointManifest, TrainerStore, json};
+
+/// `resumed.json`: the checkpoint that the run began with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResumedFrom {
+    /// The other run's folder in the store.
+    pub path: String,
+    pub lineage: String,
+    pub step: u32,
+    /// Optimizer steps that its state has behind it.
+    pub updates: u64,
+    /// Whether the optimizer's state was taken as well.
+    pub optimizer: bool,
+}
+
+impl Rank {
+    /// Takes over the other run's checkpoint, if the spec names one; every rank calls it, and only where the run has no
+    /// checkpoint of its own.
+    pub(super) fn resume_from_another_run(&mut self) -> Result<(), TrainError> {
+        let Some(from) = self.config.spec.resume_from.clone() else {
+            return Ok(());
+        };
+        let checkpoint: CheckpointManifest = self.of_rank_0("reading the checkpoint of resumeFrom", || {
+            let known = self.store.read_if_there(paths::RESUMED)?;
+            // A run that lost its own checkpoint has published what came of this one.
+            let known: Option<ResumedFrom> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            chosen(&other_store(&self.config, &from)?, &from, known.as_ref())
+        })?;
+        let watch = self.watch.clone();
+        let loaded = watch.busy("reading the checkpoint of resumeFrom", || {
+            other_store(&self.config, &from)?.load(&mut self.model, &checkpoint)
+        });
+        let path = format!(
+            "{}/{}",
+            from.path,
+            paths::checkpoint(&checkpoint.lineage, checkpoint.step)
+        );
+        let loaded = loaded.map_err(|error| match error {
+            TrainError::Damaged { message, .. } => refused(&format!(
+                "{path} cannot be taken over: {message}; model and model.lora have to be those of the run that wrote it"
+            )),
+            error => error,
+        });
+        self.on_all_ranks(&path, loaded)?;
+        if !from.optimizer {
+            self.model.forget_moments();
+        }
+        // Before the first version is published: a restart has to come back to these values.
+        self.begin_checkpoint(0, 1)?;
+        self.finish_checkpoint(true)?;
+        if self.is_first() {
+            let resumed = ResumedFrom {
+                path: from.path.clone(),
+                lineage: checkpoint.lineage.clone(),
+                step: checkpoint.step,
+                updates: checkpoint.updates,
+                optimizer: from.optimizer,
+            };
+            self.store.create(paths::RESUMED, json(&resumed)?)?;
+        }
+        tracing::info!(
+            path,
+            step = checkpoint.step,
+            optimizer = from.optimizer,
+            "began with the checkpoint of another run"
+        );
+        Ok(())
+    }
+}
+
+/// The other run's store, to read; nothing is made there.
+fn other_store(config: &RunConfig, from: &ResumeFrom) -> Result<TrainerStore, TrainError> {
+    if from.path == config.store_path {
+        let what = "is this run's own folder: leave resumeFrom out, the run continues from its own store by itself";
+        return Err(refused(&format!("{} {what}", from.path)));
+    }
+    let records = match &config.spec.store.object_store {
+        None => RunStore::existing(&Path::new(RunConfig::STORE_MOUNT).join(&from.path)).map_err(|error| {
+            refused(&format!(
+                "{} is not a run's folder in this run's store: {error}; name one, such as namespace/run",
+                from.path
+            ))
+        })?,
+        Some(bucket) => read_store_blocking(bucket, RunConfig::store_secret(bucket), &from.path)
+            .map_err(|error| TrainError::Start(error.to_string()))?,
+    };
+    Ok(TrainerStore::new(records))
+}
+
+/// The checkpoint to begin with: the one that this run began with before, else the step that the spec names, else the
+/// newest whole one.
+fn chosen(
+    other: &TrainerStore,
+    from: &ResumeFrom,
+    known: Option<&ResumedFrom>,
+) -> Result<CheckpointManifest, TrainError> {
+    let wanted = |checkpoint: &CheckpointManifest| match (known, from.step) {
+        (Some(known), _) => (&checkpoint.lineage, checkpoint.step) == (&known.lineage, known.step),
+        (None, Some(step)) => checkpoint.step == step,
+        (None, None) => true,
+    };
+    if let Some(checkpoint) = other.newest_checkpoint_where(wanted)? {
+        return Ok(checkpoint);
+    }
+    let mut steps: Vec<u32> = other.checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    let step = known.map(|known| known.step).or(from.step);
+    let what = match step {
+        Some(step) => format!("no whole checkpoint of step {step}"),
+        None => "no whole checkpoint".to_owned(),
+    };
+    let there = match steps.is_empty() {
+        true => "it has none: the other run writes them as its checkpoint.every says".to_owned(),
+        false => format!("it has steps {steps:?}: give one of them as resumeFrom.step"),
+    };
+    Err(refused(&format!("{} has {what}; {there}", from.path)))
+}
+
+fn refused(what: &str) -> TrainError {
+    TrainError::Start(format!("spec.resumeFrom: {what}"))
+}
