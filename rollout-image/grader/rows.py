@@ -7,53 +7,21 @@ where the policy works, `activate` is the environment of its commands.
 
 from __future__ import annotations
 
-import json
 import re
 
+import kodcode
 import tables
+from parts import END, START, RowFault, script, structure, text
 
-END = ": '>>>>> End Test Output'"
-START = ": '>>>>> Start Test Output'"
-HEAD = ["#!/bin/bash", "set -uxo pipefail"]
 CONDA = ". /opt/miniconda3/bin/activate && conda activate testbed"
 # A patch that the row's own text cannot end.
 DELIMITER = "EOF_114329324912"
 
 
-class RowFault(Exception):
-    """A row that cannot be graded, and the field that is to blame."""
-
-    def __init__(self, field: str, message: str):
-        super().__init__(message)
-        self.field = field
-
-
-def _text(row: dict, field: str) -> str:
-    value = row.get(field)
-    if not value:
-        raise RowFault(field, "missing or empty")
-    if not isinstance(value, str):
-        raise RowFault(field, "not a text")
-    return value
-
-
-def _structure(row: dict, field: str):
-    """A list or an object; parquet files often have it as JSON in a text."""
-    value = row.get(field)
-    if isinstance(value, (list, dict)):
-        return value
-    if not isinstance(value, str):
-        raise RowFault(field, "missing" if not value else "neither a list nor an object")
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise RowFault(field, f"not JSON: {error}") from error
-
-
 def _tests(row: dict) -> dict:
     lists = {}
     for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
-        lists[field] = _structure(row, field)
+        lists[field] = structure(row, field)
         if not isinstance(lists[field], list) or not all(isinstance(test, str) for test in lists[field]):
             raise RowFault(field, "not a list of test names")
     return lists
@@ -68,24 +36,20 @@ def _image(row: dict, rule: str) -> str:
 
 
 def _by_instance(namespace: str, row: dict, separator: str) -> str:
-    name = _text(row, "instance_id").lower().replace("__", separator)
+    name = text(row, "instance_id").lower().replace("__", separator)
     return f"docker.io/{namespace}/sweb.eval.x86_64.{name}:latest"
-
-
-def _script(commands: list[str]) -> str:
-    return "\n".join([*HEAD, *commands]) + "\n"
 
 
 def _eval_script(row: dict, specs: dict) -> str:
     """As swebench 4 made it: test files of the base commit, the test patch, the repository's test command."""
-    arguments = (row, specs, "testbed", "/testbed", _text(row, "base_commit"), _text(row, "test_patch"))
-    return _script(tables.swebench4().eval_script_list(*arguments))
+    arguments = (row, specs, "testbed", "/testbed", text(row, "base_commit"), text(row, "test_patch"))
+    return script(tables.swebench4().eval_script_list(*arguments))
 
 
 def swe_bench(row: dict) -> dict:
     """The columns of SWE-bench before version 5: test commands and parsers are those of swebench 4's tables."""
     known = tables.swebench4()
-    repo, version = _text(row, "repo"), _text(row, "version")
+    repo, version = text(row, "repo"), text(row, "version")
     if repo not in known.specs or repo not in known.parsers:
         raise RowFault("repo", f"swebench 4 has no test command for {repo}, and the row has no eval_script")
     if "test_cmd" not in known.specs[repo].get(version, {}):
@@ -102,18 +66,18 @@ def swe_bench(row: dict) -> dict:
 
 def swe_rebench(row: dict) -> dict:
     """SWE-bench's columns, and `install_config` in the place of the tables."""
-    config = _structure(row, "install_config")
+    config = structure(row, "install_config")
     if row.get("language") or (row.get("image_name") and not row.get("docker_image")):
         raise RowFault("(row)", "is one of SWE-rebench-V2, whose log parsers have no release: compile such rows")
     if not isinstance(config, dict) or not isinstance(config.get("test_cmd"), str):
         raise RowFault("install_config", "test_cmd is not a command")
-    repo, version = _text(row, "repo"), str(row.get("version") or "0")
-    known, patch = tables.swebench4(), _text(row, "test_patch")
+    repo, version = text(row, "repo"), str(row.get("version") or "0")
+    known, patch = tables.swebench4(), text(row, "test_patch")
     # Its test files are those that the patch leaves behind.
     deleted = set(re.findall(r"^diff --git a/(\S+) b/\S+\ndeleted file", patch, re.MULTILINE))
     files = [file for file in re.findall(r"^diff --git a/\S+ b/(\S+)$", patch, re.MULTILINE) if file not in deleted]
     files = [file for file in files if not file.endswith(tuple(known.non_test_extensions))]
-    reset = " ".join(["git checkout", _text(row, "base_commit"), *known.modified_files(patch)])
+    reset = " ".join(["git checkout", text(row, "base_commit"), *known.modified_files(patch)])
     commands = ["source /opt/miniconda3/bin/activate", "conda activate testbed", "cd /testbed"]
     commands += config.get("eval_commands") or []
     commands += ["git config --global --add safe.directory /testbed"]
@@ -127,7 +91,7 @@ def swe_rebench(row: dict) -> dict:
         "repo": repo,
         "version": version,
         "image": _image(row, _by_instance("swerebench", row, "_1776_")),
-        "eval_script": _script(commands),
+        "eval_script": script(commands),
         "log_parser": config.get("log_parser") or "parse_log_pytest",
         "eval_type": "pass_and_fail",
     }
@@ -135,7 +99,7 @@ def swe_rebench(row: dict) -> dict:
 
 def swe_gym(row: dict) -> dict:
     """An evaluation script without markers, which ends at the first command that fails."""
-    repo = _text(row, "repo")
+    repo = text(row, "repo")
     if not row.get("eval_script"):
         raise RowFault(
             "eval_script",
@@ -143,7 +107,7 @@ def swe_gym(row: dict) -> dict:
         )
     if repo.lower() == "pydantic/pydantic":
         raise RowFault("repo", "SWE-Gym reads the logs of pydantic with a parser of its own, which has no release")
-    lines = _text(row, "eval_script").strip().split("\n")
+    lines = text(row, "eval_script").strip().split("\n")
     # Results are compared test by test, so one that fails must not hide the others.
     lines = [line for line in lines if line != "#!/bin/bash" and not re.fullmatch(r"set -[a-z]+( pipefail)?", line)]
     ends = [at for at, line in enumerate(lines) if line == DELIMITER]
@@ -157,7 +121,7 @@ def swe_gym(row: dict) -> dict:
         **row,
         **_tests(row),
         "image": _image(row, _by_instance("xingyaoww", row, "_s_")),
-        "eval_script": _script(marked),
+        "eval_script": script(marked),
         "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
     }
@@ -174,10 +138,10 @@ cp run_tests.sh /r2e/run_tests.sh
 
 def r2e(row: dict) -> dict:
     """R2E-Gym: hidden tests in the image, and the status that each of them has once the bug is fixed."""
-    expected = _r2e_names(_structure(row, "expected_output_json"))
+    expected = _r2e_names(structure(row, "expected_output_json"))
     if not expected:
         raise RowFault("expected_output_json", "no test in it")
-    statement = _text(row, "problem_statement")
+    statement = text(row, "problem_statement")
     issue = re.search(r"\[ISSUE\](.*)\[/ISSUE\]", statement, re.DOTALL)
     # pytest ends with 1 where a test fails, also where that is expected.
     fails = any(status != "PASSED" for status in expected.values())
@@ -194,14 +158,14 @@ def r2e(row: dict) -> dict:
         "rm -rf r2e_tests",
     ]
     return {
-        "instance_id": _text(row, "instance_id"),
-        "repo": _text(row, "repo_name"),
-        "version": _text(row, "commit_hash"),
+        "instance_id": text(row, "instance_id"),
+        "repo": text(row, "repo_name"),
+        "version": text(row, "commit_hash"),
         "problem_statement": issue.group(1).strip() if issue else statement,
-        "image": _text(row, "docker_image"),
+        "image": _image(row, "") or text(row, "docker_image"),
         "FAIL_TO_PASS": _r2e_cases(expected),
         "PASS_TO_PASS": [],
-        "eval_script": _script(commands),
+        "eval_script": script(commands),
         "log_parser": "parse_log_r2e",
         "eval_type": "pass_and_fail",
         "setup": R2E_SETUP,
@@ -259,22 +223,22 @@ git gc -q --prune=now
 
 def swe_smith(row: dict) -> dict:
     """SWE-smith: `patch` makes the bug; command and parser are the repository's profile."""
-    tests, patch = _tests(row), _text(row, "patch")
+    tests, patch = _tests(row), text(row, "patch")
     if DELIMITER in patch:
         raise RowFault("patch", f"has the line {DELIMITER}")
-    profile = _profile(_text(row, "repo"))
+    profile = _profile(text(row, "repo"))
     command, _ = profile.get_test_cmd({**row, **tests})
     files = sorted({file for kind in profile.get_test_files({**row, **tests}) for file in kind})
     restore = [f"git checkout HEAD -- {' '.join(files)}"] if files else []
-    named = row.get("image_name")
+    given, named = row.get("image"), row.get("image_name")
     return {
-        "instance_id": _text(row, "instance_id"),
+        "instance_id": text(row, "instance_id"),
         "repo": row["repo"],
         "version": profile.commit[:8],
-        "problem_statement": _text(row, "problem_statement"),
-        "image": named if isinstance(named, str) and "/" in named else f"docker.io/{profile.image_name}:latest",
+        "problem_statement": text(row, "problem_statement"),
+        "image": given or (named if isinstance(named, str) and "/" in named else f"docker.io/{profile.image_name}:latest"),
         **tests,
-        "eval_script": _script(["cd /testbed", *restore, START, command, END]),
+        "eval_script": script(["cd /testbed", *restore, START, command, END]),
         "log_parser": "parse_log_swesmith",
         "eval_type": "pass_and_fail",
         "setup": SMITH_SETUP.format(delimiter=DELIMITER, patch=patch.rstrip("\n")),
@@ -299,8 +263,13 @@ FORMATS = {
     "R2E": r2e,
     "SweRebench": swe_rebench,
     "SweSmith": swe_smith,
+    "KodCode": kodcode.complete,
 }
-PARSERS = {"parse_log_r2e": parse_log_r2e, "parse_log_swesmith": parse_log_swesmith}
+PARSERS = {
+    "parse_log_r2e": parse_log_r2e,
+    "parse_log_swesmith": parse_log_swesmith,
+    "parse_log_kodcode": kodcode.parse_log,
+}
 
 
 def complete(format: str, row: dict) -> dict:

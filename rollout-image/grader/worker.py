@@ -57,7 +57,7 @@ _enter_swebench()
 
 import rows  # noqa: E402
 import swebench  # noqa: E402
-from rows import RowFault  # noqa: E402
+from parts import RowFault  # noqa: E402
 from swebench.harness.constants import EvalType  # noqa: E402
 from swebench.harness.grading import get_eval_report  # noqa: E402
 from swebench.harness.log_parsers import PARSER_REGISTRY  # noqa: E402

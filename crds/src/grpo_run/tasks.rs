@@ -1,6 +1,6 @@
 //! What the agent works on: datasets, and which of their rows.
 
-use kube::KubeSchema;
+use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,14 +29,19 @@ pub struct Tasks {
 }
 
 /// Tasks that are trained on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = kod_code_needs_an_image())]
 pub struct TaskSet {
     /// Rows, one task each.
     pub dataset: Dataset,
     /// What the rows are; see `format` of a set in `evaluate`.
     #[serde(default)]
     pub format: RowFormat,
+    /// Image of the tasks whose rows name none; see `image` of a set in `evaluate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
     /// Which of the rows.
     #[serde(default)]
     pub select: Select,
@@ -52,7 +57,7 @@ pub struct TaskSet {
 /// A named fixed set that is only measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::immutable(&["dataset", "format", "select", "samples", "seed?"], "of a set in tasks.evaluate only every, atStart and atEnd may change: give what differs another name in another run"))]
+#[x_kube(validation = kod_code_needs_an_image(), validation = cel::immutable(&["dataset", "format", "image?", "select", "samples", "seed?"], "of a set in tasks.evaluate only every, atStart and atEnd may change: give what differs another name in another run"))]
 pub struct EvaluationSet {
     /// Its name, in status, store and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
@@ -64,6 +69,11 @@ pub struct EvaluationSet {
     /// completed rows are kept in the store. Auto: told from the columns of each row.
     #[serde(default)]
     pub format: RowFormat,
+    /// Image of the tasks whose rows name none. Rows of KodCode name none: they need Python, pytest, git and the
+    /// packages that the rows import. Left out: each format has its publisher's rule for the names of images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
     /// Which of the rows.
     #[serde(default)]
     pub select: Select,
@@ -85,6 +95,13 @@ pub struct EvaluationSet {
     /// After the last iteration.
     #[serde(default = "yes")]
     pub at_end: bool,
+}
+
+/// The publisher has no images: the rows are files alone.
+fn kod_code_needs_an_image() -> Rule {
+    Rule::new("self.format != 'KodCode' || has(self.image)").message(
+        "format is KodCode, whose rows name no image: set image beside format to an image with Python, pytest and git",
+    )
 }
 
 fn one() -> u32 {

@@ -11,6 +11,7 @@ use grpo_driver::grader_worker::GraderWorker;
 use grpo_driver::patch;
 use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::sandbox::Sandbox;
+use grpo_driver::tasks::imports::NoImages;
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::{self, Task};
 use grpo_records::{EpisodeEnd, Outcome};
@@ -149,7 +150,7 @@ impl Range {
             repository().join("rollout-image/grader/worker.py"),
             cluster::cache().join("grader-site"),
         );
-        let set = tasks::load("train", &selection, &[rows().join("train.jsonl")], &worker).await?;
+        let set = tasks::load("train", &selection, &[rows().join("train.jsonl")], &worker, &NoImages).await?;
         let task = set.tasks[0].clone();
         let minutes = Duration::from_secs(120);
         let grader = Grader::new(

@@ -9,7 +9,7 @@ use serde::Serialize;
 use grpo_crds::{
     agent::{Agent, Rows, Thinking},
     algorithm::{Algorithm, Estimator},
-    grpo_run::{GrpoRunSpec, Mode, OnSync, RowFormat, Sampling, Trainer},
+    grpo_run::{GrpoRunSpec, Mode, OnSync, Sampling, Trainer},
 };
 
 /// A field that nobody executes.
@@ -36,7 +36,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &spec.mode,
         "this version has Train and Evaluate",
     );
-    tasks(&mut found, spec);
     agent(&mut found, &spec.agent);
     rollout(&mut found, spec);
     found.given(
@@ -70,24 +69,6 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
         )
     };
     unsupported.iter().map(words).collect::<Vec<_>>().join("; ")
-}
-
-fn tasks(found: &mut Found, spec: &GrpoRunSpec) {
-    if let Some(set) = &spec.tasks.train {
-        rows(found, "tasks.train", set.format);
-    }
-    for set in &spec.tasks.evaluate {
-        rows(found, &format!("tasks.evaluate[{}]", set.name), set.format);
-    }
-}
-
-fn rows(found: &mut Found, path: &str, format: RowFormat) {
-    found.unless(
-        format != RowFormat::KodCode,
-        &format!("{path}.format"),
-        &format,
-        "compile the rows, and use Compiled",
-    );
 }
 
 fn agent(found: &mut Found, agent: &Agent) {

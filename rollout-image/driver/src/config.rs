@@ -154,7 +154,7 @@ impl Settings {
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, TerminalFault>(Training {
-                tasks: selection(config, &set.dataset, set.format, &set.select)?,
+                tasks: selection(config, &set.dataset, (set.format, &set.image), &set.select)?,
                 order: set.order,
                 seed: set.seed.unwrap_or(spec.seed),
             })
@@ -162,7 +162,7 @@ impl Settings {
         let evaluate = spec.tasks.evaluate.iter().map(|set| {
             Ok::<_, TerminalFault>(Evaluation {
                 name: set.name.clone(),
-                tasks: selection(config, &set.dataset, set.format, &set.select)?,
+                tasks: selection(config, &set.dataset, (set.format, &set.image), &set.select)?,
                 samples: set.samples,
                 seed: set.seed.unwrap_or(spec.seed),
                 every: set.every,
@@ -244,7 +244,7 @@ impl Evaluation {
 fn selection(
     config: &RunConfig,
     dataset: &grpo_run::Dataset,
-    format: RowFormat,
+    (format, image): (RowFormat, &Option<String>),
     select: &grpo_run::Select,
 ) -> Result<Selection, TerminalFault> {
     let location = config.dataset(dataset).ok_or_else(|| {
@@ -262,6 +262,7 @@ fn selection(
     Ok(Selection {
         source: location.into(),
         format,
+        image: image.clone(),
         instances: match list(&select.instance_ids)? {
             // It would select every row.
             names if names.is_empty() && select.instance_ids.is_some() => {

@@ -6,6 +6,7 @@
 //! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
 //! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
 //! [`live`] takes over what changes in the run while it runs. [`downloads`] bring rows and the [`model`] from the hub.
+//! A [`probe`] asks images which modules they have, where rows name some.
 //! [`serve`] shows the cluster weights, progress and numbers; [`records_server`] shows people the records. Retries take
 //! their budget and pauses from [`retry`]; [`places`] bounds how many episodes run at one time.
 
@@ -26,6 +27,7 @@ pub mod model;
 pub mod outcome;
 pub mod patch;
 pub mod places;
+pub mod probe;
 pub mod progress;
 pub mod records_server;
 pub mod replicas;

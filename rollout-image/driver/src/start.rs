@@ -12,6 +12,7 @@ use crate::iterate::{self, Run};
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::places::Places;
+use crate::probe::Probe;
 use crate::progress::{Board, Topic};
 use crate::replicas::Gate;
 use crate::replicas::switch::{self, View};
@@ -69,6 +70,19 @@ pub async fn run(
         board: &board,
     };
     let worker = GraderWorker::new(&process.grader_worker, &process.grader_site);
+    let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
+    let patience = settings.patience;
+    let gateway =
+        Gateway::new(&settings.gateway, &settings.name, patience.gateway, patience.lease_ttl).map_err(http)?;
+    let gateway = gateway
+        .with_image_patience(patience.images)
+        .with_token(TokenFile::in_folder(&process.tokens, Service::Gateway));
+    let grading = Budget {
+        request: patience.gateway,
+        total: patience.grading,
+    };
+    let epoch = format!("{} attempt {}", settings.uid, process.attempt);
+    let probe = Probe::new(gateway.clone(), grading, patience.pauses, &epoch);
     let mut sets: Vec<TaskSet> = Vec::new();
     let training = settings
         .train
@@ -78,7 +92,7 @@ pub async fn run(
     let evaluations = evaluations.map(|set| (format!("evaluate.{}", set.name), &set.tasks));
     for (name, selection) in training.chain(evaluations) {
         let files = downloads.files(&selection.source).await?;
-        sets.push(tasks::load(&name, selection, &files, &worker).await?);
+        sets.push(tasks::load(&name, selection, &files, &worker, &probe).await?);
     }
     say_rows(&board, &sets);
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
@@ -90,13 +104,6 @@ pub async fn run(
     fence_earlier_drivers(&journal, process.attempt).await?;
     let live = take_up_settings(&settings, process, &journal).await?;
 
-    let http = |error: reqwest::Error| DriverError::Other(format!("setting up HTTP: {error}"));
-    let patience = settings.patience;
-    let gateway =
-        Gateway::new(&settings.gateway, &settings.name, patience.gateway, patience.lease_ttl).map_err(http)?;
-    let gateway = gateway
-        .with_image_patience(patience.images)
-        .with_token(TokenFile::in_folder(&process.tokens, Service::Gateway));
     let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
     let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
@@ -105,12 +112,9 @@ pub async fn run(
         gateway.clone(),
         worker,
         settings.reward.grade_timeout,
-        Budget {
-            request: patience.gateway,
-            total: patience.grading,
-        },
+        grading,
         patience.pauses,
-        format!("{} attempt {}", settings.uid, process.attempt),
+        epoch,
     )?;
     remember_verdicts(&store, &journal, &grader).await?;
 

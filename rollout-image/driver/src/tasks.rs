@@ -2,16 +2,19 @@
 //!
 //! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
 //! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
-//! can be read and not graded is skipped, and a [`report`] names it. The whole row goes to the official grader; the
-//! policy sees only [`Task::variables`], never the gold patch or the names of the tests.
+//! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. The
+//! whole row goes to the official grader; the policy sees only [`Task::variables`], never the gold patch or the names of
+//! the tests.
 
 pub mod format;
+pub mod imports;
 pub mod reader;
 pub mod report;
 pub mod selection;
 pub mod source;
 
 use self::format::{Candidate, RowKind, Ungradable};
+use self::imports::ImageModules;
 use self::report::{SetReport, SkippedRow};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
@@ -87,6 +90,7 @@ pub async fn load(
     selection: &selection::Selection,
     files: &[PathBuf],
     worker: &GraderWorker,
+    images: &impl ImageModules,
 ) -> Result<TaskSet, DriverError> {
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let from = names.join(", ");
@@ -98,7 +102,15 @@ pub async fn load(
         let named = row.fields.get("instance_id").and_then(Value::as_str).map(str::to_owned);
         let graded = match Candidate::of(selection.format, row) {
             Ok(candidate) if !choice.takes(&candidate, &place)? => continue,
-            Ok(candidate) => (Some(candidate.instance.clone()), complete(candidate, worker).await?),
+            Ok(mut candidate) => {
+                candidate.fill_image(selection.image.as_deref());
+                let instance = candidate.instance.clone();
+                let graded = match complete(candidate, worker).await? {
+                    Ok((RowKind::KodCode, task)) => imported(task, images).await?.map(|task| (RowKind::KodCode, task)),
+                    other => other,
+                };
+                (Some(instance), graded)
+            }
             Err(ungradable) => (named, Err(ungradable)),
         };
         match graded {
@@ -172,6 +184,17 @@ async fn complete(
         Err(error @ WorkerError::NoAnswer { .. }) => Err(DriverError::Other(error.to_string())),
         Err(error) => Err(TerminalFault::new("GraderUnavailable", error.to_string()).into()),
     }
+}
+
+/// The task, if its image has the modules that its row names.
+async fn imported(task: Task, images: &impl ImageModules) -> Result<Result<Task, Ungradable>, DriverError> {
+    let named = imports::named(&task.row);
+    if named.is_empty() {
+        return Ok(Ok(task));
+    }
+    let contents = images.contents(&task.image).await?;
+    let checked = imports::check(&task.image, &named, &contents);
+    Ok(checked.map(|()| task))
 }
 
 /// One checksum over the rows in order: tells whether a run goes on with the tasks it began with.

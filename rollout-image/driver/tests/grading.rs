@@ -5,6 +5,7 @@ use grpo_driver::grade::Grader;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
 use grpo_driver::retry::Budget;
 use grpo_driver::sandbox::Gateway;
+use grpo_driver::tasks::imports::NoImages;
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::{self, Task};
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
@@ -120,7 +121,7 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
         total: Duration::from_secs(1),
     };
     let (files, worker) = (std::slice::from_ref(&world.tasks), worker());
-    let set = tasks::load("train", &Selection::default(), files, &worker)
+    let set = tasks::load("train", &Selection::default(), files, &worker, &NoImages)
         .await
         .unwrap();
     let grader = Grader::new(gateway, worker, timeout, patience, world::PAUSES, "attempt 1").unwrap();

@@ -8,7 +8,7 @@ use self::samples::{TEST_PATCH, classic, gym, r2e, rebench, smith, with};
 use crate::world;
 use grpo_crds::grpo_run::RowFormat;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
-use grpo_driver::tasks::{self, TaskSet, selection::Selection};
+use grpo_driver::tasks::{self, TaskSet, imports::NoImages, selection::Selection};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +46,9 @@ async fn load_file(file: PathBuf, format: RowFormat) -> TaskSet {
         format,
         ..Selection::default()
     };
-    tasks::load("train", &selection, &[file], &worker()).await.unwrap()
+    tasks::load("train", &selection, &[file], &worker(), &NoImages)
+        .await
+        .unwrap()
 }
 
 /// Prints the official specs of swebench 4.1.0 for every repository and version that it knows: a line of JSON each.

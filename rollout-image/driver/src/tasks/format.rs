@@ -21,6 +21,8 @@ const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
 const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
 /// Columns by which a row says how it is graded.
 const GRADED_BY: [&str; 3] = ["eval_script", "log_parser", "eval_type"];
+/// Columns with an image; the first that is given wins.
+const IMAGE: [&str; 3] = ["image", "image_name", "docker_image"];
 
 /// Why a row cannot be graded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +52,8 @@ pub enum RowKind {
     R2E,
     SweSmith,
     SweRebench,
+    /// Files of a small program and its tests.
+    KodCode,
 }
 
 impl RowKind {
@@ -62,6 +66,7 @@ impl RowKind {
             Self::R2E => "R2E",
             Self::SweSmith => "SweSmith",
             Self::SweRebench => "SweRebench",
+            Self::KodCode => "KodCode",
         }
     }
 }
@@ -82,8 +87,12 @@ impl Candidate {
     pub fn of(format: RowFormat, row: Row<'_>) -> Result<Self, Ungradable> {
         let (mut fields, source) = unwrapped(row.fields)?;
         let kind = kind(format, &fields, source.as_deref())?;
-        if kind == RowKind::R2E && !has(&fields, "instance_id") {
-            let name = format!("{}__{}", text(&fields, "repo_name")?, text(&fields, "commit_hash")?);
+        if !has(&fields, "instance_id") {
+            let name = match kind {
+                RowKind::R2E => format!("{}__{}", text(&fields, "repo_name")?, text(&fields, "commit_hash")?),
+                RowKind::KodCode => kod_code_name(&fields)?,
+                _ => return Err(Ungradable::new("instance_id", "missing")),
+            };
             fields.insert("instance_id".to_owned(), Value::String(name));
         }
         let instance = text(&fields, "instance_id")?;
@@ -102,6 +111,39 @@ impl Candidate {
             fields,
             sha256: row.sha256,
         })
+    }
+
+    /// A row that names no image has this one.
+    pub fn fill_image(&mut self, image: Option<&str>) {
+        if let (Some(image), false) = (image, IMAGE.iter().any(|name| has(&self.fields, name))) {
+            self.fields.insert(IMAGE[0].to_owned(), image.into());
+        }
+    }
+}
+
+/// Of `task_id`, a text or a number, or `task_name`; what no instance may be named by becomes a dash.
+fn kod_code_name(fields: &Fields) -> Result<String, Ungradable> {
+    let id = match fields.get("task_id") {
+        Some(Value::String(id)) if !id.is_empty() => Some(id.clone()),
+        Some(Value::Number(id)) => Some(id.to_string()),
+        _ => None,
+    };
+    let name = || Some(extra_info(fields)?.get("task_name")?.as_str()?.to_owned());
+    let id = id.or_else(name).filter(|id| !id.is_empty());
+    let id = id.ok_or_else(|| Ungradable::new("task_id", "missing, and extra_info has no task_name"))?;
+    let plain = |c: char| match c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+        true => c,
+        false => '-',
+    };
+    Ok(id.chars().map(plain).collect())
+}
+
+/// An object, or JSON in a text.
+fn extra_info(fields: &Fields) -> Option<Fields> {
+    match fields.get("extra_info")? {
+        Value::Object(info) => Some(info.clone()),
+        Value::String(text) => serde_json::from_str(text).ok(),
+        _ => None,
     }
 }
 
@@ -152,12 +194,7 @@ fn kind(format: RowFormat, fields: &Fields, source: Option<&str>) -> Result<RowK
         RowFormat::R2E => RowKind::R2E,
         RowFormat::SweSmith => RowKind::SweSmith,
         RowFormat::SweRebench => RowKind::SweRebench,
-        RowFormat::KodCode => {
-            return Err(Ungradable::new(
-                "(format)",
-                "rows of KodCode are not read; compile them",
-            ));
-        }
+        RowFormat::KodCode => RowKind::KodCode,
     })
 }
 
@@ -182,6 +219,9 @@ fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
     if is_of_smith("image_name") || is_of_smith("repo") {
         return RowKind::SweSmith;
     }
+    if !has("instance_id") && extra_info(fields).is_some_and(|info| lists_files(&info)) {
+        return RowKind::KodCode;
+    }
     // The only one that publishes scripts without a parser.
     if from("swe-gym") || has("eval_script") && has("test_patch") && !has("image") {
         return RowKind::SweGym;
@@ -190,6 +230,11 @@ fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
         true => RowKind::SweBench,
         false => RowKind::Compiled,
     }
+}
+
+fn lists_files(info: &Fields) -> bool {
+    let files = info.get("files").and_then(Value::as_array);
+    files.is_some_and(|files| !files.is_empty() && files.iter().all(|file| file.get("path").is_some()))
 }
 
 /// The task of a complete row. Its position among the selected ones is not known yet.
@@ -260,7 +305,7 @@ fn activation(fields: &Fields, image: &str) -> Result<Option<String>, Ungradable
 
 /// The row's own image wins; SWE-bench's naming rule is for rows that have none.
 fn image(fields: &Fields, instance: &str) -> Result<String, Ungradable> {
-    for field in ["image", "image_name", "docker_image"] {
+    for field in IMAGE {
         match fields.get(field) {
             Some(Value::String(image)) if !image.is_empty() => return Ok(image.clone()),
             None | Some(Value::Null | Value::String(_)) => {}

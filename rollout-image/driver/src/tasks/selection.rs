@@ -19,6 +19,8 @@ pub struct Selection {
     pub source: Source,
     /// What its rows are.
     pub format: RowFormat,
+    /// Of rows that name none.
+    pub image: Option<String>,
     /// Only these; empty means all.
     pub instances: Vec<String>,
     /// Not these.

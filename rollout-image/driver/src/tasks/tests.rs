@@ -49,7 +49,7 @@ fn set_of(selection: &Selection, files: &[PathBuf]) -> Result<TaskSet, TerminalF
         .enable_all()
         .build()
         .unwrap();
-    match runtime.block_on(load("train", selection, files, &worker)) {
+    match runtime.block_on(load("train", selection, files, &worker, &imports::NoImages)) {
         Ok(set) => Ok(set),
         Err(DriverError::Terminal(fault)) => Err(fault),
         Err(error) => panic!("{error}"),
