@@ -45,6 +45,13 @@ pub struct TaskSet {
     /// Which of the rows.
     #[serde(default)]
     pub select: Select,
+    /// Other problem statements than the rows have; see `promptOverrides` of a set in `evaluate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_overrides: Option<PromptOverrides>,
+    /// Hidden fields of the rows that prompts may show; see `promptFields` of a set in `evaluate`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 6))]
+    pub prompt_fields: Vec<HiddenField>,
     /// Shuffled: another order in every pass, drawn from `seed`. InOrder: as in the file.
     #[serde(default)]
     pub order: TaskOrder,
@@ -57,7 +64,7 @@ pub struct TaskSet {
 /// A named fixed set that is only measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = kod_code_needs_an_image(), validation = cel::immutable(&["dataset", "format", "image?", "select", "samples", "seed?"], "of a set in tasks.evaluate only every, atStart and atEnd may change: give what differs another name in another run"))]
+#[x_kube(validation = kod_code_needs_an_image(), validation = cel::immutable(&["dataset", "format", "image?", "select", "promptOverrides?", "promptFields?", "samples", "seed?"], "of a set in tasks.evaluate only every, atStart and atEnd may change: give what differs another name in another run"))]
 pub struct EvaluationSet {
     /// Its name, in status, store and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
@@ -77,6 +84,15 @@ pub struct EvaluationSet {
     /// Which of the rows.
     #[serde(default)]
     pub select: Select,
+    /// Problem statements in the place of those that rows have, by the names of instances. Instances that are not named
+    /// keep theirs. What was shown is kept in the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_overrides: Option<PromptOverrides>,
+    /// Fields that templates of prompts may use although they give the answer away, such as the test patch. Left out:
+    /// none of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 6))]
+    pub prompt_fields: Vec<HiddenField>,
     /// Episodes per task; pass@k is reported for every k up to it.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 256))]
@@ -130,6 +146,59 @@ pub enum RowFormat {
     KodCode,
     SweSmith,
     SweRebench,
+}
+
+/// Problem statements by instance: exactly one of the fields.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::exactly_one(&["configMapRef", "dataset"]))]
+pub struct PromptOverrides {
+    /// A text of a ConfigMap: a JSON object of names and statements, or rows as in a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapKeyRef>,
+    /// A file of rows `{instance_id, problem_statement}`; other columns are ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<Dataset>,
+}
+
+/// A field of a row that gives the answer away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HiddenField {
+    #[serde(rename = "patch")]
+    Patch,
+    #[serde(rename = "test_patch")]
+    TestPatch,
+    #[serde(rename = "FAIL_TO_PASS")]
+    FailToPass,
+    #[serde(rename = "PASS_TO_PASS")]
+    PassToPass,
+    #[serde(rename = "eval_script")]
+    EvalScript,
+    #[serde(rename = "setup")]
+    Setup,
+}
+
+impl HiddenField {
+    pub const ALL: [Self; 6] = [
+        Self::Patch,
+        Self::TestPatch,
+        Self::FailToPass,
+        Self::PassToPass,
+        Self::EvalScript,
+        Self::Setup,
+    ];
+
+    /// Its name in a row.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Patch => "patch",
+            Self::TestPatch => "test_patch",
+            Self::FailToPass => "FAIL_TO_PASS",
+            Self::PassToPass => "PASS_TO_PASS",
+            Self::EvalScript => "eval_script",
+            Self::Setup => "setup",
+        }
+    }
 }
 
 /// A file of rows, as JSON lines or Parquet: exactly one of the fields.

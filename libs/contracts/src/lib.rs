@@ -5,14 +5,20 @@
 //! * [`live`]: which changes of it a running driver takes over;
 //! * [`names`]: labels, names of claims, field managers, shards of a ledger;
 //! * [`access`]: audiences of tokens and the service accounts that carry them;
+//! * [`volumes`]: the volumes with datasets and lists of instances that a driver's pod has;
+//! * [`task_sets`]: what a driver says of the rows of a run's sets;
+//! * [`image_name`]: names of images, and a pool's rewrites of them;
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
 //! * [`support`]: the fields that driver and trainer refuse.
 
 pub mod access;
 pub mod exit;
+pub mod image_name;
 pub mod live;
 pub mod names;
 pub mod run_config;
 pub mod support;
+pub mod task_sets;
+pub mod volumes;
 
 pub use run_config::{DatasetLocation, DatasetMount, InstanceIdsMount, ModelDownload, RemoteModel, RunConfig};

@@ -3,8 +3,9 @@
 //!
 //! In go the path of a scope or of an episode and where to go on; out come records without their token ids where those
 //! would only be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still
-//! be read. A path that
-//! [`paths`] would not write is refused before any file is touched.
+//! be read. A path that [`paths`] would not write is refused before any file is touched. [`files`] gives whole files.
+
+pub mod files;
 
 use crate::record::Record;
 use crate::store::{RunStore, StoreError, wait};
@@ -19,6 +20,8 @@ pub mod routes {
     pub const EPISODES: &str = "/v1/records/episodes";
     pub const EPISODE: &str = "/v1/records/episode";
     pub const TURNS: &str = "/v1/records/turns";
+    pub const FILES: &str = "/v1/records/files";
+    pub const FILE: &str = "/v1/records/file";
 }
 
 /// Most episodes of a page.

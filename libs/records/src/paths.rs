@@ -23,6 +23,8 @@ pub const HUB: &str = "hub";
 pub const RESUMED: &str = "resumed.json";
 /// What TensorBoard reads, a file an attempt of the trainer.
 pub const TENSORBOARD: &str = "tensorboard";
+/// What driver and trainer counted, a file an iteration or a step.
+pub const METRICS: &str = "metrics";
 /// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 
@@ -134,11 +136,11 @@ pub fn batch(step: u32) -> String {
 }
 
 pub fn driver_metrics(iteration: u32) -> String {
-    format!("metrics/driver/{iteration:06}.json")
+    format!("{METRICS}/driver/{iteration:06}.json")
 }
 
 pub fn trainer_metrics(step: u32) -> String {
-    format!("metrics/trainer/{step:06}.json")
+    format!("{METRICS}/trainer/{step:06}.json")
 }
 
 /// `<lineage>-v<step>`: names weights everywhere.

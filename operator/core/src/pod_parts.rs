@@ -2,7 +2,9 @@
 //! lay over them.
 
 use grpo_contracts::access::{self, Service};
-use grpo_crds::common::{ConfigMapKeyRef, EnvVariable, ObjectRef, PodOverlay, SecretKeyRef};
+use grpo_contracts::volumes;
+pub use grpo_contracts::volumes::{claim_volume, mount, scratch_volume, secret_folder_volume, secret_volume};
+use grpo_crds::common::{EnvVariable, PodOverlay};
 use grpo_crds::sources::ModelSource;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde_json::{Map, Value, json};
@@ -96,38 +98,7 @@ pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
 
 /// An image mounted as a volume.
 pub fn image_volume(name: &str, reference: &str, settings: &Settings) -> Value {
-    json!({"name": name, "image": {"reference": reference, "pullPolicy": settings.image_pull_policy}})
-}
-
-/// A claim mounted as a volume.
-pub fn claim_volume(name: &str, claim: &str, read_only: bool) -> Value {
-    let mut volume = json!({"name": name, "persistentVolumeClaim": {"claimName": claim}});
-    if read_only {
-        volume["persistentVolumeClaim"]["readOnly"] = json!(true);
-    }
-    volume
-}
-
-/// One value of a ConfigMap, as the file `path`.
-pub fn config_map_volume(name: &str, from: &ConfigMapKeyRef, path: &str) -> Value {
-    json!({"name": name, "configMap": {"name": from.name, "items": [{"key": from.key, "path": path}]}})
-}
-
-/// One value of a Secret, as the file `path`.
-pub fn secret_volume(name: &str, secret: &SecretKeyRef, path: &str) -> Value {
-    json!({"name": name, "secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path}], "defaultMode": 0o440}})
-}
-
-pub fn scratch_volume(name: &str) -> Value {
-    json!({"name": name, "emptyDir": {}})
-}
-
-pub fn mount(name: &str, path: &str, read_only: bool) -> Value {
-    let mut mount = json!({"name": name, "mountPath": path});
-    if read_only {
-        mount["readOnly"] = json!(true);
-    }
-    mount
+    volumes::image_volume(name, reference, &settings.image_pull_policy)
 }
 
 /// Tokens of the pod's account for the services it calls, and their mount. The kubelet keeps them fresh.
@@ -167,11 +138,6 @@ pub fn allow(namespace: &str, accounts: impl IntoIterator<Item = String>) -> Vec
 /// Who else may reach each of our services: pods of namespaces that collect metrics.
 pub fn from_metrics() -> Value {
     json!({"namespaceSelector": {"matchLabels": {names::METRICS: "true"}}})
-}
-
-/// All values of a Secret, one file a key.
-pub fn secret_folder_volume(name: &str, secret: &ObjectRef) -> Value {
-    json!({"name": name, "secret": {"secretName": secret.name, "defaultMode": 0o440}})
 }
 
 /// The volume of a model and its mount. For a model that is downloaded it holds the link to the files in a cache.

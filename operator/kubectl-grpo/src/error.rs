@@ -43,9 +43,9 @@ pub enum Error {
         "GrpoRun {run} has no driver that runs, and none was found whose image could read its store; give --reader-image IMAGE (the operator's driver image)"
     )]
     NoReaderImage { run: String },
-    #[error("pod {pod}, which reads the store of GrpoRun {run}, does not run: {why}")]
-    Reader { run: String, pod: String, why: String },
-    #[error("asking pod {pod} for records: {why}")]
+    #[error("pod {pod}, which {purpose}, does not run: {why}")]
+    ServingPod { pod: String, purpose: String, why: String },
+    #[error("asking pod {pod}: {why}")]
     PodConnection { pod: String, why: String },
     #[error("{0}")]
     NoEpisode(String),

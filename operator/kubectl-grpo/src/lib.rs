@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod episodes;
 pub mod error;
 pub mod logs;
+pub mod pods;
 pub mod records;
 pub mod status;
 pub mod text;

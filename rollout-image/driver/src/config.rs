@@ -10,6 +10,7 @@ use crate::retry::{Budget, Pauses};
 use crate::tasks::selection::{self, Selection, Slice};
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
+use grpo_contracts::task_sets::{TRAIN, evaluation};
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
@@ -239,6 +240,18 @@ impl Evaluation {
             at_end: self.at_end,
         }
     }
+}
+
+/// The run's sets by their names in reports, the training set first, without anything else of the run: its model
+/// need not be there.
+pub fn selections(config: &RunConfig) -> Result<Vec<(String, Selection)>, TerminalFault> {
+    executable(config)?;
+    let tasks = &config.spec.tasks;
+    let train = (tasks.train.iter()).map(|set| (TRAIN.to_owned(), &set.dataset, set.format, &set.select));
+    let evaluate = (tasks.evaluate.iter()).map(|set| (evaluation(&set.name), &set.dataset, set.format, &set.select));
+    let sets = train.chain(evaluate);
+    sets.map(|(name, dataset, format, select)| Ok((name, selection(config, dataset, format, select)?)))
+        .collect()
 }
 
 fn selection(

@@ -14,6 +14,7 @@ use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
+use grpo_driver::tasks::listing::{self, Lister};
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
 use grpo_records::look::Records;
@@ -46,10 +47,10 @@ struct Arguments {
     #[arg(long, env = "GRPO_ATTEMPT", default_value_t = 1)]
     attempt: u32,
     /// The grading worker.
-    #[arg(long, env = "GRPO_GRADER_WORKER", default_value = "/opt/grader/worker.py")]
+    #[arg(long, env = "GRPO_GRADER_WORKER", default_value = WORKER)]
     grader_worker: PathBuf,
     /// Where its packages are.
-    #[arg(long, env = "GRPO_GRADER_SITE", default_value = "/opt/grader")]
+    #[arg(long, env = "GRPO_GRADER_SITE", default_value = SITE)]
     grader_site: PathBuf,
     /// The folder with tokens for the services that the driver calls.
     #[arg(long, default_value = access::TOKENS)]
@@ -90,7 +91,25 @@ enum Instead {
         #[arg(long, default_value_t = records_address())]
         listen: SocketAddr,
     },
+    /// Answer which tasks a run would have, for `kubectl grpo tasks`.
+    Tasks {
+        #[arg(long, default_value_t = records_address())]
+        listen: SocketAddr,
+        /// A folder for downloads.
+        #[arg(long, default_value = "/tmp/tasks")]
+        scratch: PathBuf,
+        /// The grading worker.
+        #[arg(long, env = "GRPO_GRADER_WORKER", default_value = WORKER)]
+        grader_worker: PathBuf,
+        /// Where its packages are.
+        #[arg(long, env = "GRPO_GRADER_SITE", default_value = SITE)]
+        grader_site: PathBuf,
+    },
 }
+
+/// Where the driver's image has the grading worker, and its packages.
+const WORKER: &str = "/opt/grader/worker.py";
+const SITE: &str = "/opt/grader";
 
 fn records_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], RunConfig::RECORDS_PORT))
@@ -129,6 +148,20 @@ async fn main() -> ExitCode {
                 };
                 show_records(opened, *listen).await
             }
+            Some(Instead::Tasks {
+                listen,
+                scratch,
+                grader_worker,
+                grader_site,
+            }) => {
+                let lister = Lister {
+                    grader_worker: grader_worker.clone(),
+                    grader_site: grader_site.clone(),
+                    hub: HubSettings::from_env(),
+                    scratch: scratch.clone(),
+                };
+                ended(listing::serve(lister, *listen).await, "the tasks cannot be listed")
+            }
             None => drive(&arguments).await,
         }
     };
@@ -146,10 +179,14 @@ async fn show_records(opened: Result<Records, DriverError>, listen: SocketAddr) 
         Ok(records) => records_server::serve(records, listen).await,
         Err(error) => Err(error),
     };
+    ended(served, "no records to be shown")
+}
+
+fn ended(served: Result<(), DriverError>, what: &str) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "no records to be shown");
+            tracing::error!(%error, "{what}");
             ExitCode::FAILURE
         }
     }

@@ -8,13 +8,16 @@
 
 use crate::fault::DriverError;
 use axum::Router;
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_records::RunStore;
+use grpo_records::look::files::{FileAt, FilesOf};
 use grpo_records::look::{EpisodeAt, EpisodesOf, Records, Refusal, RefusalCause, RefusalCode, TurnsOf, routes};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -28,6 +31,8 @@ pub fn router(records: Records) -> Router {
         .route(routes::EPISODES, get(episodes))
         .route(routes::EPISODE, get(episode))
         .route(routes::TURNS, get(turns))
+        .route(routes::FILES, get(files))
+        .route(routes::FILE, get(file))
         .with_state(records)
 }
 
@@ -108,6 +113,26 @@ async fn turns(State(records): State<Records>, wanted: Result<Query<TurnsOf>, Qu
     }
 }
 
+async fn files(State(records): State<Records>, wanted: Result<Query<FilesOf>, QueryRejection>) -> Response {
+    match wanted {
+        Ok(Query(wanted)) => answer(records, move |records| records.files(&wanted)).await,
+        Err(rejection) => bad_query(&rejection),
+    }
+}
+
+/// A file is a stream: it may be larger than memory.
+async fn file(State(records): State<Records>, wanted: Result<Query<FileAt>, QueryRejection>) -> Response {
+    let wanted = match wanted {
+        Ok(Query(wanted)) => wanted,
+        Err(rejection) => return bad_query(&rejection),
+    };
+    match tokio::task::spawn_blocking(move || records.file(&wanted)).await {
+        Ok(Ok((length, stream))) => ([(CONTENT_LENGTH, length)], Body::from_stream(stream)).into_response(),
+        Ok(Err(refusal)) => refused(refusal),
+        Err(error) => refused(broken_off(&error)),
+    }
+}
+
 /// Reads on a thread that may wait for a disk.
 async fn answer<T: Serialize + Send + 'static>(
     records: Records,
@@ -116,11 +141,15 @@ async fn answer<T: Serialize + Send + 'static>(
     match tokio::task::spawn_blocking(move || read(&records)).await {
         Ok(Ok(found)) => Json(found).into_response(),
         Ok(Err(refusal)) => refused(refusal),
-        Err(error) => refused(Refusal {
-            code: RefusalCode::Unreadable,
-            message: format!("reading the store was broken off: {error}"),
-            fault: RefusalCause::Infrastructure,
-        }),
+        Err(error) => refused(broken_off(&error)),
+    }
+}
+
+fn broken_off(error: &tokio::task::JoinError) -> Refusal {
+    Refusal {
+        code: RefusalCode::Unreadable,
+        message: format!("reading the store was broken off: {error}"),
+        fault: RefusalCause::Infrastructure,
     }
 }
 

@@ -25,6 +25,7 @@ use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
 use grpo_auth::TokenFile;
 use grpo_contracts::access::Service;
+use grpo_contracts::task_sets;
 use grpo_crds::grpo_run::Resume;
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_hub::HubSettings;
@@ -87,12 +88,13 @@ pub async fn run(
     let training = settings
         .train
         .iter()
-        .map(|training| ("train".to_owned(), &training.tasks));
+        .map(|training| (task_sets::TRAIN.to_owned(), &training.tasks));
     let evaluations = settings.evaluate.iter();
-    let evaluations = evaluations.map(|set| (format!("evaluate.{}", set.name), &set.tasks));
+    let evaluations = evaluations.map(|set| (task_sets::evaluation(&set.name), &set.tasks));
     for (name, selection) in training.chain(evaluations) {
         let files = downloads.files(&selection.source).await?;
-        sets.push(tasks::load(&name, selection, &files, &worker, &probe).await?);
+        let statements = downloads.statements(selection.overrides.as_ref()).await?;
+        sets.push(tasks::load(&name, selection, &files, &statements, &worker, &probe).await?);
     }
     say_rows(&board, &sets);
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
@@ -174,8 +176,8 @@ pub async fn run(
 
 /// Says what the rows are and which were skipped.
 fn say_rows(board: &Board, sets: &[TaskSet]) {
-    sets.iter().for_each(|set| set.report.log());
-    let said: Vec<String> = sets.iter().filter_map(|set| set.report.message()).collect();
+    sets.iter().for_each(|set| report::log(&set.report));
+    let said: Vec<String> = sets.iter().filter_map(|set| report::message(&set.report)).collect();
     board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 

@@ -8,6 +8,7 @@
 
 pub mod format;
 pub mod imports;
+pub mod listing;
 pub mod reader;
 pub mod report;
 pub mod selection;
@@ -15,9 +16,9 @@ pub mod source;
 
 use self::format::{Candidate, RowKind, Ungradable};
 use self::imports::ImageModules;
-use self::report::{SetReport, SkippedRow};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
+use grpo_contracts::task_sets::{SetReport, SkippedRow};
 use grpo_records::store::sha256_hex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ pub async fn load(
         }
     }
     let tasks = choice.tasks(&from)?;
-    report.count(&kinds, tasks.len());
+    report::count(&mut report, &kinds, tasks.len());
     if tasks.is_empty() {
         let what = match kinds.is_empty() && !report.skipped.is_empty() {
             false => format!("tasks.{name}: {from} has no row that the selection asks for"),

@@ -9,6 +9,7 @@ mod changes;
 mod datasets;
 mod faults;
 mod grading;
+mod listing;
 mod model;
 mod process;
 mod restarts;

@@ -28,7 +28,6 @@ pub mod compat;
 pub mod core;
 pub mod egress;
 pub mod http;
-pub mod image_name;
 pub mod index;
 pub mod ledger;
 pub mod metrics;

@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use grpo_contracts::image_name::rewritten;
 use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
@@ -10,8 +11,6 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::Resource;
 use serde_json::json;
-
-use crate::image_name::rewritten;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const ROLE_LABEL: &str = "grpo.dev/role";

@@ -4,9 +4,7 @@
 //! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
 
 use grpo_contracts::run_config::pool_cache;
-use grpo_contracts::{
-    DatasetMount, InstanceIdsMount, ModelDownload, RunConfig, access::Service, names::store_claim_of,
-};
+use grpo_contracts::{ModelDownload, RunConfig, access::Service, names::store_claim_of, volumes::dataset_volumes};
 use grpo_crds::{AttemptStatus, grpo_run::Trainer, sources::ModelSource};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -21,8 +19,8 @@ use crate::{
     model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume, endpoint},
     names::{self, account, labels, role},
     pod_parts::{
-        api_server_access, claim_volume, config_map_volume, container_security, environment, image_volume, lay_over,
-        model, mount, pod_security, resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
+        api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
+        resources, scratch_volume, secret_folder_volume, tokens,
     },
     settings::Settings,
 };
@@ -44,25 +42,9 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     let config = RunConfig::of(&seen.run);
     let options = seen.run.spec.driver.clone().unwrap_or_default();
     let (mut volumes, mut mounts) = common_volumes(seen, settings, role::DRIVER);
-    for (n, dataset) in config.datasets.iter().enumerate() {
-        let name = format!("dataset-{n}");
-        let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
-        let bucket = dataset.object_store.as_ref();
-        let keys = bucket.and_then(|bucket| bucket.credentials_secret_ref.as_ref());
-        let volume = match (&dataset.image, &dataset.claim_name, token, keys) {
-            (Some(reference), ..) => image_volume(&name, reference, settings),
-            (None, Some(claim), ..) => claim_volume(&name, claim, true),
-            (None, None, Some(secret), _) => secret_volume(&name, secret, DatasetMount::TOKEN),
-            (None, None, None, Some(secret)) => secret_folder_volume(&name, secret),
-            (None, None, None, None) => continue,
-        };
+    for (volume, at) in dataset_volumes(&config, &settings.image_pull_policy) {
         volumes.push(volume);
-        mounts.push(mount(&name, &dataset.path, true));
-    }
-    for (n, list) in config.instance_ids.iter().enumerate() {
-        let name = format!("instance-ids-{n}");
-        volumes.push(config_map_volume(&name, &list.config_map_ref, InstanceIdsMount::FILE));
-        mounts.push(mount(&name, &list.path, true));
+        mounts.push(at);
     }
     // The driver downloads a model itself, and says how far it is.
     let download = config.model_download.as_ref();

@@ -1,31 +1,57 @@
 //! Where a run's records are read: in a copied folder, over a connection to its driver, or over one to a reader pod
 //! that is made for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
 
-mod pod_connection;
 mod reader;
 
-pub use pod_connection::PodConnection;
+pub use crate::pods::connection::PodConnection;
 pub use reader::pod as reader_pod;
 
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error};
+use crate::pods::connection;
+use crate::pods::serving::ServingPod;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use grpo_contracts::RunConfig;
 use grpo_contracts::names::{ATTEMPT, ROLE, RUN, role};
 use grpo_crds::GrpoRun;
+use grpo_records::look::files::{FileAt, FilesOf, StoredFile};
 use grpo_records::look::{
-    Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, Refusal, TurnsOf, routes,
+    Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, Refusal, RefusalCode, TurnsOf, routes,
 };
+use grpo_records::store::StoreError;
 use grpo_records::{TurnRecord, paths};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use std::path::Path;
+use std::time::Duration;
+
+/// A reader pod that shows episodes ends by then.
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// An open source of records.
 pub enum Source {
     Folder(Records),
     Pod(PodConnection),
+}
+
+/// A file, piece by piece.
+pub enum Pieces {
+    Folder(BoxStream<'static, Result<Bytes, StoreError>>),
+    Pod(connection::Pieces),
+}
+
+impl Pieces {
+    /// None behind the last one.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        match self {
+            Self::Folder(stream) => Ok(stream.next().await.transpose().map_err(Refusal::from)?),
+            Self::Pod(pieces) => pieces.next().await,
+        }
+    }
 }
 
 impl Source {
@@ -69,12 +95,52 @@ impl Source {
         }
         Ok(turns)
     }
+
+    /// All files below a folder, page by page.
+    pub async fn files(&mut self, folder: &str) -> Result<Vec<StoredFile>, Error> {
+        let mut wanted = FilesOf {
+            folder: folder.to_owned(),
+            after: None,
+        };
+        let mut files = Vec::new();
+        loop {
+            let page = match self {
+                Self::Folder(records) => records.files(&wanted)?,
+                Self::Pod(connection) => connection.ask(routes::FILES, &wanted).await?,
+            };
+            files.extend(page.files);
+            match page.next {
+                Some(next) => wanted.after = Some(next),
+                None => return Ok(files),
+            }
+        }
+    }
+
+    pub async fn file(&mut self, wanted: &FileAt) -> Result<Pieces, Error> {
+        Ok(match self {
+            Self::Folder(records) => Pieces::Folder(records.file(wanted)?.1.boxed()),
+            Self::Pod(connection) => Pieces::Pod(connection.stream(routes::FILE, wanted).await?),
+        })
+    }
+
+    /// All of a file that memory holds. None where it is not there.
+    pub async fn whole_file(&mut self, path: &str) -> Result<Option<Vec<u8>>, Error> {
+        let mut pieces = match self.file(&FileAt::whole(path)).await {
+            Err(Error::Records(refusal)) if refusal.code == RefusalCode::NotThere => return Ok(None),
+            pieces => pieces?,
+        };
+        let mut bytes = Vec::new();
+        while let Some(piece) = pieces.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(Some(bytes))
+    }
 }
 
 /// A source, and the pod that has to go when it is not needed any more.
 pub struct Opened {
     pub source: Source,
-    reader: Option<reader::Reader>,
+    reader: Option<ServingPod>,
 }
 
 impl Opened {
@@ -99,9 +165,18 @@ pub fn folder(dir: &Path) -> Result<Opened, Error> {
 
 /// The records of a run in a cluster.
 pub async fn of_run(cluster: &Cluster, name: &str, options: &RecordsOptions) -> Result<Opened, Error> {
-    let run = cluster.run(name).await?;
+    of_run_until(cluster, &cluster.run(name).await?, options, DEADLINE).await
+}
+
+/// The same for longer work: a reader pod ends after `deadline`.
+pub async fn of_run_until(
+    cluster: &Cluster,
+    run: &GrpoRun,
+    options: &RecordsOptions,
+    deadline: Duration,
+) -> Result<Opened, Error> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let drivers = drivers(cluster, &pods, &run).await?;
+    let drivers = drivers(cluster, &pods, run).await?;
     if let Some(driver) = drivers.iter().find(|pod| is_running(pod)) {
         let connection =
             PodConnection::of_pod(&pods, &cluster.namespace, &driver.name_any(), RunConfig::RECORDS_PORT).await?;
@@ -110,7 +185,7 @@ pub async fn of_run(cluster: &Cluster, name: &str, options: &RecordsOptions) -> 
             reader: None,
         });
     }
-    let (reader, connection) = reader::Reader::start(cluster, &pods, &run, drivers.first(), options).await?;
+    let (reader, connection) = reader::start(cluster, run, drivers.first(), options, deadline).await?;
     Ok(Opened {
         source: Source::Pod(connection),
         reader: Some(reader),

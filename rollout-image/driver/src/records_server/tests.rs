@@ -1,5 +1,6 @@
 use super::*;
 use grpo_records::fixture;
+use grpo_records::look::files::FilePage;
 use grpo_records::look::{Contents, EpisodePage, EpisodeView, TurnPage};
 
 const EPISODE: &str = "rollouts/iter-000001/psf__requests-1__g0__i0";
@@ -62,6 +63,24 @@ async fn what_is_no_episode_is_refused_with_a_code_and_words() {
             "{path}"
         );
     }
+}
+
+#[tokio::test]
+async fn files_are_listed_and_come_as_they_are_in_the_store() {
+    let (dir, url) = opened().await;
+    let (_, page) = asked(&url, "/v1/records/files?folder=rollouts/iter-000001").await;
+    let page: FilePage = serde_json::from_value(page).unwrap();
+    assert!(page.files.len() > 5 && page.next.is_none(), "{page:?}");
+    for file in page.files {
+        let answer = reqwest::get(format!("{url}/v1/records/file?path={}", file.path))
+            .await
+            .unwrap();
+        assert_eq!(answer.content_length(), Some(file.bytes));
+        let there = std::fs::read(dir.path().join(&file.path)).unwrap();
+        assert_eq!(answer.bytes().await.unwrap(), there);
+    }
+    let (status, body) = asked(&url, "/v1/records/file?path=checkpoints/a-s000001/manifest.json").await;
+    assert_eq!((status, body["code"].as_str()), (400, Some("BadPath")));
 }
 
 #[tokio::test]

@@ -1,0 +1,102 @@
+//! What a driver says of the rows of a run's sets: the report of a set that it keeps in the store, and the lines of
+//! `grpo-driver tasks`, which answers the same before there is a run.
+
+use std::collections::BTreeMap;
+
+use grpo_crds::grpo_run::RowFormat;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::RunConfig;
+
+/// The name of the training set in reports.
+pub const TRAIN: &str = "train";
+
+/// The name of an evaluation set in reports.
+pub fn evaluation(name: &str) -> String {
+    format!("evaluate.{name}")
+}
+
+/// How many skipped rows a message names.
+const NAMED: usize = 3;
+/// The longest cause in a message, in characters.
+const LONGEST_CAUSE: usize = 160;
+
+/// What was made of the rows of one set, as it is in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetReport {
+    /// `train`, or `evaluate.` and the name of an evaluation set.
+    pub set: String,
+    /// The format in the spec.
+    pub format: RowFormat,
+    /// How many rows of which format could be graded.
+    pub rows: BTreeMap<String, usize>,
+    /// How many of these are tasks of the run, after shuffle, slice and limit.
+    pub tasks: usize,
+    pub skipped: Vec<SkippedRow>,
+}
+
+/// A row that cannot be graded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SkippedRow {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// File and line, or row.
+    pub place: String,
+    pub cause: String,
+}
+
+impl SetReport {
+    pub fn new(set: &str, format: RowFormat) -> Self {
+        Self {
+            set: set.to_owned(),
+            format,
+            ..Self::default()
+        }
+    }
+
+    /// The number of skipped rows, and the first of them with their causes.
+    pub fn skipped_in_words(&self) -> String {
+        let row = |row: &SkippedRow| {
+            let cause: String = row.cause.chars().take(LONGEST_CAUSE).collect();
+            format!("{} ({cause})", row.instance.as_deref().unwrap_or(&row.place))
+        };
+        let first: Vec<String> = self.skipped.iter().take(NAMED).map(row).collect();
+        let more = match self.skipped.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{} skipped: {}{more}", self.skipped.len(), first.join(", "))
+    }
+}
+
+/// Where `grpo-driver tasks` is asked, with a POST of a [`TasksQuestion`].
+pub const ROUTE: &str = "/v1/tasks";
+
+/// Which sets of which run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TasksQuestion {
+    pub config: RunConfig,
+    /// Names of sets as in reports; empty for all.
+    pub sets: Vec<String>,
+}
+
+/// A line of the answer. A set's report comes before its rows, and the last line is `done` or `fault`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum TasksLine {
+    /// How far it is, for people.
+    Progress(String),
+    Set(SetReport),
+    /// A row as graders get it: completed, with its image.
+    Row(Value),
+    /// A run of this spec would end, or lose an attempt, with this.
+    Fault {
+        reason: String,
+        message: String,
+    },
+    Done,
+}

@@ -1,0 +1,136 @@
+//! Files of a run's store as they are, for copies of it: their paths with sizes, and their bytes piece by piece.
+//!
+//! Only what is finished when it has a name and is of use outside of the cluster can be had: no checkpoints, no
+//! downloads, nothing that is being written.
+
+use super::{Records, Refusal, RefusalCode};
+use crate::paths;
+use crate::store::{StoreError, wait};
+use bytes::Bytes;
+use futures::Stream;
+use serde::{Deserialize, Serialize};
+
+/// Folders whose files can be had.
+pub const FOLDERS: [&str; 10] = [
+    paths::JOURNAL,
+    paths::TASKS,
+    paths::DATASETS,
+    paths::MODELS,
+    paths::BATCHES,
+    paths::ROLLOUTS,
+    paths::EVALUATIONS,
+    paths::METRICS,
+    paths::TENSORBOARD,
+    paths::WEIGHTS,
+];
+/// Most files of a page.
+pub const FILES_A_PAGE: usize = 10_000;
+
+/// Which files: all below a folder, at any depth.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FilesOf {
+    /// One of [`FOLDERS`], or a folder in it.
+    pub folder: String,
+    /// Only those behind this path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// A file of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredFile {
+    /// Below the store's root.
+    pub path: String,
+    pub bytes: u64,
+}
+
+/// A page of files in order of their paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FilePage {
+    pub files: Vec<StoredFile>,
+    /// What to put into `after` for the next page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Which bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileAt {
+    pub path: String,
+    /// The first byte.
+    #[serde(default)]
+    pub from: u64,
+    /// The byte behind the last one. Default: the end of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+impl FileAt {
+    pub fn whole(path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            from: 0,
+            to: None,
+        }
+    }
+}
+
+/// Whether files with this path, or below it, can be had.
+fn is_shown(path: &str) -> bool {
+    let mut parts = path.split('/');
+    FOLDERS.contains(&parts.next().unwrap_or_default()) && parts.all(paths::is_plain_name)
+}
+
+fn not_shown(path: &str) -> Refusal {
+    let shown: String = path.chars().take(200).collect();
+    let message = format!(
+        "{shown:?} is no path of a store that can be copied; one begins with {}",
+        FOLDERS.join(", ")
+    );
+    Refusal::new(RefusalCode::BadPath, message)
+}
+
+impl Records {
+    pub fn files(&self, wanted: &FilesOf) -> Result<FilePage, Refusal> {
+        if !is_shown(&wanted.folder) {
+            return Err(not_shown(&wanted.folder));
+        }
+        let listed = wait(self.store.list(&wanted.folder))?;
+        let is_behind = |path: &str| wanted.after.as_deref().is_none_or(|after| path > after);
+        // What a writer has not finished has a name of another form.
+        let mut files: Vec<StoredFile> = listed
+            .into_iter()
+            .filter(|file| is_shown(&file.path) && is_behind(&file.path))
+            .map(|file| StoredFile {
+                path: file.path,
+                bytes: file.bytes,
+            })
+            .collect();
+        let is_last = files.len() <= FILES_A_PAGE;
+        files.truncate(FILES_A_PAGE);
+        let next = files.last().filter(|_| !is_last).map(|file| file.path.clone());
+        Ok(FilePage { files, next })
+    }
+
+    /// How many bytes come, and the bytes.
+    pub fn file(
+        &self,
+        wanted: &FileAt,
+    ) -> Result<(u64, impl Stream<Item = Result<Bytes, StoreError>> + Send + use<>), Refusal> {
+        if !is_shown(&wanted.path) {
+            return Err(not_shown(&wanted.path));
+        }
+        let there = self.length(&wanted.path)?;
+        let there = there.ok_or_else(|| Refusal::not_there(&wanted.path))?;
+        let end = wanted.to.map_or(there, |to| to.min(there));
+        let range = wanted.from.min(end)..end;
+        Ok((range.end - range.start, self.store.stream(&wanted.path, range)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

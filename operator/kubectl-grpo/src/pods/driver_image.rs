@@ -1,0 +1,83 @@
+//! The driver's image, for pods that do a part of a driver's work: that of a driver in the namespace, or the one that
+//! the operator is started with.
+
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error};
+use grpo_contracts::names::{ROLE, role};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Pod};
+use kube::api::{Api, ListParams};
+
+/// How the chart labels the operator.
+const OPERATOR: &str = "app.kubernetes.io/name=grpo-operator";
+const HUB_VARIABLE: &str = "HF_ENDPOINT";
+
+/// An image, and what a driver of this cluster has beside it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DriverImage {
+    pub image: String,
+    pub pull_secrets: Vec<LocalObjectReference>,
+    /// The cluster's mirror of the hub.
+    pub hub_endpoint: Option<String>,
+}
+
+/// The image of a driver pod's first container.
+pub fn of_pod(pod: &Pod) -> Option<&String> {
+    pod.spec.as_ref()?.containers.first()?.image.as_ref()
+}
+
+/// That of any driver in the namespace: the drivers of one operator all have one image.
+pub async fn of_neighbour(cluster: &Cluster) -> Result<Option<DriverImage>, Error> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let selector = format!("{ROLE}={}", role::DRIVER);
+    let asking = Asking {
+        verb: "list",
+        resource: "pods",
+        namespace: Some(&cluster.namespace),
+        name: "",
+    };
+    let found = pods.list(&ListParams::default().labels(&selector).limit(1)).await;
+    let found = found.map_err(|error| asking.failed(error))?;
+    Ok(found.items.into_iter().find_map(from_pod))
+}
+
+fn from_pod(pod: Pod) -> Option<DriverImage> {
+    let image = of_pod(&pod)?.clone();
+    let spec = pod.spec?;
+    let endpoint = spec.containers.first().and_then(hub_variable);
+    Some(DriverImage {
+        image,
+        pull_secrets: spec.image_pull_secrets.unwrap_or_default(),
+        hub_endpoint: endpoint,
+    })
+}
+
+fn hub_variable(container: &Container) -> Option<String> {
+    let mut variables = container.env.iter().flatten();
+    variables.find(|variable| variable.name == HUB_VARIABLE)?.value.clone()
+}
+
+/// That of the operator's Deployment. None for people who may not list Deployments of all namespaces.
+pub async fn of_operator(cluster: &Cluster) -> Option<DriverImage> {
+    let deployments: Api<Deployment> = Api::all(cluster.client.clone());
+    let found = deployments.list(&ListParams::default().labels(OPERATOR)).await.ok()?;
+    found.items.iter().find_map(from_deployment)
+}
+
+fn from_deployment(deployment: &Deployment) -> Option<DriverImage> {
+    let spec = deployment.spec.as_ref()?.template.spec.as_ref()?;
+    let args = || {
+        spec.containers
+            .iter()
+            .flat_map(|container| container.args.iter().flatten())
+    };
+    let value = |flag: &str| args().find_map(|arg| arg.strip_prefix(flag)).map(str::to_owned);
+    Some(DriverImage {
+        image: value("--driver-image=")?,
+        pull_secrets: Vec::new(),
+        hub_endpoint: value("--hub-endpoint="),
+    })
+}
+
+#[cfg(test)]
+mod tests;
