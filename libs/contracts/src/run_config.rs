@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use grpo_crds::{
     common::ConfigMapKeyRef,
-    grpo_run::{Dataset, GrpoRun, GrpoRunSpec},
+    grpo_run::{Dataset, GrpoRun, GrpoRunSpec, PromptOverrides, Select},
     inference_pool::ModelCache,
     sources::{HubDataset, HubModel, ModelSource, ObjectStoreSource, joined},
 };
@@ -30,9 +30,9 @@ pub struct RunConfig {
     pub model_download: Option<ModelDownload>,
     /// Sources of datasets and where they are mounted, without repetition.
     pub datasets: Vec<DatasetMount>,
-    /// Lists of instances and where they are mounted, without repetition.
+    /// Texts of ConfigMaps that task sets name, and where they are mounted, without repetition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub instance_ids: Vec<InstanceIdsMount>,
+    pub config_maps: Vec<ConfigMapMount>,
     pub endpoints: Endpoints,
 }
 
@@ -116,18 +116,18 @@ pub fn pool_cache(spec: &GrpoRunSpec) -> Option<&ModelCache> {
     cache.filter(|cache| cache.claim_name.is_some() || cache.host_path.is_some())
 }
 
-/// A list of instances in a ConfigMap, mounted in the driver.
+/// A text of a ConfigMap, mounted in the driver: a list of instances, or statements of prompts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InstanceIdsMount {
-    /// `/instance-ids/<n>`; the file [`InstanceIdsMount::FILE`] in it has one name a line.
+pub struct ConfigMapMount {
+    /// `/config-maps/<n>`; the text is the file [`ConfigMapMount::FILE`] in it.
     pub path: String,
     pub config_map_ref: ConfigMapKeyRef,
 }
 
-impl InstanceIdsMount {
-    /// The file with the names, below the mount.
-    pub const FILE: &'static str = "ids";
+impl ConfigMapMount {
+    /// The file with the text, below the mount.
+    pub const FILE: &'static str = "text";
 }
 
 /// One source of datasets, as the driver gets it.
@@ -208,8 +208,8 @@ impl RunConfig {
     pub const STORE_SECRET: &'static str = "/store-credentials";
     /// Where datasets are mounted in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
-    /// Where lists of instances are mounted in the driver.
-    pub const INSTANCE_IDS_MOUNT: &'static str = "/instance-ids";
+    /// Where texts of ConfigMaps are mounted in the driver.
+    pub const CONFIG_MAPS_MOUNT: &'static str = "/config-maps";
 
     pub const DRIVER_PORT: u16 = 8070;
     /// Where the driver shows the run's records. On loopback only: whoever gets there came through the API server.
@@ -234,7 +234,7 @@ impl RunConfig {
             store_path,
             model_path: run.spec.model.source().directory(),
             datasets: mounts(&run.spec),
-            instance_ids: instance_ids(&run.spec),
+            config_maps: config_maps(&run.spec),
             endpoints: Endpoints {
                 gateway: format!(
                     "http://{sandboxes}-gateway.{sandboxes_namespace}.svc:{}",
@@ -283,37 +283,46 @@ impl RunConfig {
         })
     }
 
-    /// The file with a list of instances, as the driver sees it.
-    pub fn instance_ids(&self, list: &ConfigMapKeyRef) -> Option<PathBuf> {
-        let mount = self.instance_ids.iter().find(|mount| mount.config_map_ref == *list)?;
-        Some(PathBuf::from(joined(&mount.path, Some(InstanceIdsMount::FILE))))
+    /// The file with a text of a ConfigMap, as the driver sees it.
+    pub fn config_map(&self, text: &ConfigMapKeyRef) -> Option<PathBuf> {
+        let mount = self.config_maps.iter().find(|mount| mount.config_map_ref == *text)?;
+        Some(PathBuf::from(joined(&mount.path, Some(ConfigMapMount::FILE))))
     }
 }
 
-/// Every list that a run's task sets name, once, in the order of their first mention.
-fn instance_ids(spec: &GrpoRunSpec) -> Vec<InstanceIdsMount> {
-    let train = spec.tasks.train.iter().map(|set| &set.select);
-    let selects = train.chain(spec.tasks.evaluate.iter().map(|set| &set.select));
-    let lists = selects.flat_map(|select| [&select.instance_ids, &select.exclude]);
-    let lists = lists.filter_map(|ids| ids.as_ref()?.config_map_ref.as_ref());
-    let mut mounts: Vec<InstanceIdsMount> = Vec::new();
-    for list in lists {
-        if !mounts.iter().any(|mount| mount.config_map_ref == *list) {
-            mounts.push(InstanceIdsMount {
-                path: format!("{}/{}", RunConfig::INSTANCE_IDS_MOUNT, mounts.len()),
-                config_map_ref: list.clone(),
+/// What a run's task sets have in common, the training set first.
+fn sets(spec: &GrpoRunSpec) -> impl Iterator<Item = (&Dataset, &Select, Option<&PromptOverrides>)> {
+    let train = spec.tasks.train.iter();
+    let train = train.map(|set| (&set.dataset, &set.select, set.prompt_overrides.as_ref()));
+    let evaluate = spec.tasks.evaluate.iter();
+    train.chain(evaluate.map(|set| (&set.dataset, &set.select, set.prompt_overrides.as_ref())))
+}
+
+/// Every text that a run's task sets name, once, in the order of their first mention.
+fn config_maps(spec: &GrpoRunSpec) -> Vec<ConfigMapMount> {
+    let texts = sets(spec).flat_map(|(_, select, overrides)| {
+        let lists = [&select.instance_ids, &select.exclude].into_iter().flatten();
+        let lists = lists.filter_map(|ids| ids.config_map_ref.as_ref());
+        lists.chain(overrides.and_then(|overrides| overrides.config_map_ref.as_ref()))
+    });
+    let mut mounts: Vec<ConfigMapMount> = Vec::new();
+    for text in texts {
+        if !mounts.iter().any(|mount| mount.config_map_ref == *text) {
+            mounts.push(ConfigMapMount {
+                path: format!("{}/{}", RunConfig::CONFIG_MAPS_MOUNT, mounts.len()),
+                config_map_ref: text.clone(),
             });
         }
     }
     mounts
 }
 
-/// Every source that a run's task sets name, once, in the order of their first mention.
+/// Every source that a run's task sets name, once: rows in the order of their first mention, then files of statements.
 fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
-    let train = spec.tasks.train.iter().map(|set| &set.dataset);
-    let evaluate = spec.tasks.evaluate.iter().map(|set| &set.dataset);
+    let rows = sets(spec).map(|(rows, ..)| rows);
+    let statements = sets(spec).filter_map(|(.., overrides)| overrides?.dataset.as_ref());
     let mut mounts: Vec<DatasetMount> = Vec::new();
-    for (mut mount, _) in train.chain(evaluate).filter_map(source) {
+    for (mut mount, _) in rows.chain(statements).filter_map(source) {
         if !mounts.iter().any(|other| other.is_same_source(&mount)) {
             mount.path = format!("{}/{}", RunConfig::DATASETS_MOUNT, mounts.len());
             mounts.push(mount);

@@ -35,6 +35,16 @@ pub struct SetReport {
     /// How many of these are tasks of the run, after shuffle, slice and limit.
     pub tasks: usize,
     pub skipped: Vec<SkippedRow>,
+    /// How many statements `promptOverrides` has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub statements: usize,
+    /// How many rows they were put into.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overridden: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A row that cannot be graded.

@@ -1,4 +1,4 @@
-//! Volumes as pods name them, and those of a driver's pod that hold datasets and lists of instances.
+//! Volumes as pods name them, and those of a driver's pod that hold datasets and texts of ConfigMaps.
 //!
 //! The operator gives them to a run's driver, and `kubectl grpo tasks` to a pod that reads the same rows before there
 //! is a run.
@@ -6,9 +6,9 @@
 use grpo_crds::common::{ConfigMapKeyRef, ObjectRef, SecretKeyRef};
 use serde_json::{Value, json};
 
-use crate::{DatasetMount, InstanceIdsMount, RunConfig};
+use crate::{DatasetMount, ConfigMapMount, RunConfig};
 
-/// The volumes with a run's datasets, their Secrets and its lists of instances, each with its mount. `pull_policy`: of
+/// The volumes with a run's datasets, their Secrets and its texts of ConfigMaps, each with its mount. `pull_policy`: of
 /// datasets that are images.
 pub fn dataset_volumes(config: &RunConfig, pull_policy: &str) -> Vec<(Value, Value)> {
     let mut volumes = Vec::new();
@@ -26,10 +26,10 @@ pub fn dataset_volumes(config: &RunConfig, pull_policy: &str) -> Vec<(Value, Val
         };
         volumes.push((volume, mount(&name, &dataset.path, true)));
     }
-    for (n, list) in config.instance_ids.iter().enumerate() {
-        let name = format!("instance-ids-{n}");
-        let volume = config_map_volume(&name, &list.config_map_ref, InstanceIdsMount::FILE);
-        volumes.push((volume, mount(&name, &list.path, true)));
+    for (n, text) in config.config_maps.iter().enumerate() {
+        let name = format!("config-map-{n}");
+        let volume = config_map_volume(&name, &text.config_map_ref, ConfigMapMount::FILE);
+        volumes.push((volume, mount(&name, &text.path, true)));
     }
     volumes
 }

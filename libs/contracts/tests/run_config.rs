@@ -38,9 +38,9 @@ fn run_json_says_where_everything_is() {
     let file = run.spec.tasks.evaluate[4].dataset.object_store.clone().unwrap();
     let credentials = Some(PathBuf::from("/datasets/4"));
     assert_eq!(location(4), DatasetLocation::ObjectStore { file, credentials });
-    assert_eq!(config.instance_ids.len(), 1, "two sets share a list");
-    let list = &config.instance_ids[0].config_map_ref;
-    assert_eq!(config.instance_ids(list), Some("/instance-ids/0/ids".into()));
+    assert_eq!(config.config_maps.len(), 1, "two sets share a list");
+    let list = &config.config_maps[0].config_map_ref;
+    assert_eq!(config.config_map(list), Some("/config-maps/0/text".into()));
     let again: RunConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
     assert_eq!(again, config);
 }

@@ -8,6 +8,7 @@ use crate::fault::TerminalFault;
 use crate::replicas::Endpoints;
 use crate::retry::{Budget, Pauses};
 use crate::tasks::selection::{self, Selection, Slice};
+use crate::tasks::source::Source;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
@@ -155,7 +156,7 @@ impl Settings {
         let rollout = &spec.rollout;
         let train = spec.tasks.train.as_ref().map(|set| {
             Ok::<_, TerminalFault>(Training {
-                tasks: selection(config, &set.dataset, (set.format, &set.image), &set.select)?,
+                tasks: selection(config, &SetSpec::from(set))?,
                 order: set.order,
                 seed: set.seed.unwrap_or(spec.seed),
             })
@@ -163,7 +164,7 @@ impl Settings {
         let evaluate = spec.tasks.evaluate.iter().map(|set| {
             Ok::<_, TerminalFault>(Evaluation {
                 name: set.name.clone(),
-                tasks: selection(config, &set.dataset, (set.format, &set.image), &set.select)?,
+                tasks: selection(config, &SetSpec::from(set))?,
                 samples: set.samples,
                 seed: set.seed.unwrap_or(spec.seed),
                 every: set.every,
@@ -247,25 +248,77 @@ impl Evaluation {
 pub fn selections(config: &RunConfig) -> Result<Vec<(String, Selection)>, TerminalFault> {
     executable(config)?;
     let tasks = &config.spec.tasks;
-    let train = (tasks.train.iter()).map(|set| (TRAIN.to_owned(), &set.dataset, set.format, &set.select));
-    let evaluate = (tasks.evaluate.iter()).map(|set| (evaluation(&set.name), &set.dataset, set.format, &set.select));
+    let train = tasks.train.iter().map(|set| (TRAIN.to_owned(), SetSpec::from(set)));
+    let evaluate = tasks.evaluate.iter().map(|set| (evaluation(&set.name), SetSpec::from(set)));
     let sets = train.chain(evaluate);
-    sets.map(|(name, dataset, format, select)| Ok((name, selection(config, dataset, format, select)?)))
-        .collect()
+    sets.map(|(name, set)| Ok((name, selection(config, &set)?))).collect()
 }
 
-fn selection(
-    config: &RunConfig,
-    dataset: &grpo_run::Dataset,
-    (format, image): (RowFormat, &Option<String>),
-    select: &grpo_run::Select,
-) -> Result<Selection, TerminalFault> {
+/// What training and evaluation sets have in common.
+struct SetSpec<'a> {
+    dataset: &'a grpo_run::Dataset,
+    format: RowFormat,
+    image: Option<&'a String>,
+    select: &'a grpo_run::Select,
+    overrides: Option<&'a grpo_run::PromptOverrides>,
+    revealed: &'a [grpo_run::HiddenField],
+}
+
+impl<'a> From<&'a grpo_run::TaskSet> for SetSpec<'a> {
+    fn from(set: &'a grpo_run::TaskSet) -> Self {
+        Self {
+            dataset: &set.dataset,
+            format: set.format,
+            image: set.image.as_ref(),
+            select: &set.select,
+            overrides: set.prompt_overrides.as_ref(),
+            revealed: &set.prompt_fields,
+        }
+    }
+}
+
+impl<'a> From<&'a grpo_run::EvaluationSet> for SetSpec<'a> {
+    fn from(set: &'a grpo_run::EvaluationSet) -> Self {
+        Self {
+            dataset: &set.dataset,
+            format: set.format,
+            image: set.image.as_ref(),
+            select: &set.select,
+            overrides: set.prompt_overrides.as_ref(),
+            revealed: &set.prompt_fields,
+        }
+    }
+}
+
+fn located(config: &RunConfig, dataset: &grpo_run::Dataset) -> Result<Source, TerminalFault> {
     let location = config.dataset(dataset).ok_or_else(|| {
         TerminalFault::new(
             "DatasetNotMounted",
             "a dataset of the run is mounted nowhere in run.json: the operator that wrote it does not know its source",
         )
     })?;
+    Ok(location.into())
+}
+
+fn statements(config: &RunConfig, overrides: &grpo_run::PromptOverrides) -> Result<Option<Source>, TerminalFault> {
+    if let Some(dataset) = &overrides.dataset {
+        return located(config, dataset).map(Some);
+    }
+    let Some(text) = &overrides.config_map_ref else {
+        return Ok(None);
+    };
+    let file = config.config_map(text).ok_or_else(|| {
+        let message = format!(
+            "the statements in key {} of ConfigMap {} are mounted nowhere in run.json",
+            text.key, text.name
+        );
+        TerminalFault::new("PromptOverridesInvalid", message)
+    })?;
+    Ok(Some(Source::File(file)))
+}
+
+fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, TerminalFault> {
+    let select = set.select;
     let list = |ids: &Option<InstanceIds>| ids.as_ref().map_or(Ok(Vec::new()), |ids| instances(config, ids));
     let pattern = select.pattern.as_deref().map(selection::pattern).transpose();
     let pattern = pattern.map_err(|error| {
@@ -273,9 +326,11 @@ fn selection(
         TerminalFault::new("PatternInvalid", message)
     })?;
     Ok(Selection {
-        source: location.into(),
-        format,
-        image: image.clone(),
+        source: located(config, set.dataset)?,
+        format: set.format,
+        image: set.image.cloned(),
+        overrides: set.overrides.map_or(Ok(None), |overrides| statements(config, overrides))?,
+        revealed: set.revealed.to_vec(),
         instances: match list(&select.instance_ids)? {
             // It would select every row.
             names if names.is_empty() && select.instance_ids.is_some() => {
@@ -305,7 +360,7 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
         let message = format!("the list in key {} of ConfigMap {}: {what}", list.key, list.name);
         TerminalFault::new("InstanceIdsUnreadable", message)
     };
-    let file = config.instance_ids(list);
+    let file = config.config_map(list);
     let file = file.ok_or_else(|| unreadable("it is mounted nowhere in run.json".to_owned()))?;
     let text = std::fs::read_to_string(&file).map_err(|error| unreadable(error.to_string()))?;
     let names = text

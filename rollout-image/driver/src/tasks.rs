@@ -13,27 +13,20 @@ pub mod reader;
 pub mod report;
 pub mod selection;
 pub mod source;
+pub mod statements;
 
 use self::format::{Candidate, RowKind, Ungradable};
 use self::imports::ImageModules;
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
+use self::statements::Statements;
 use grpo_contracts::task_sets::{SetReport, SkippedRow};
+use grpo_crds::grpo_run::HiddenField;
 use grpo_records::store::sha256_hex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Fields of a row that no prompt may show.
-const KEPT_FROM_PROMPTS: [&str; 6] = [
-    "patch",
-    "test_patch",
-    "FAIL_TO_PASS",
-    "PASS_TO_PASS",
-    "eval_script",
-    "setup",
-];
 
 /// What a task's format says of the place in which the agent works and its tests run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,13 +58,19 @@ pub struct Task {
     pub row: Arc<Value>,
     /// Of the row's bytes.
     pub sha256: String,
+    /// Fields that prompts may show although they give the answer away.
+    pub revealed: Vec<HiddenField>,
 }
 
 impl Task {
-    /// What a prompt template may use: the row without what gives the answer away.
+    /// What a prompt template may use: the row without what gives the answer away, unless the set reveals it.
     pub fn variables(&self) -> Map<String, Value> {
         let row = self.row.as_object().into_iter().flatten();
-        row.filter(|(name, _)| !KEPT_FROM_PROMPTS.contains(&name.as_str()))
+        let is_hidden = |name: &str| {
+            let hidden = HiddenField::ALL.into_iter().filter(|field| !self.revealed.contains(field));
+            hidden.map(HiddenField::name).any(|hidden| hidden == name)
+        };
+        row.filter(|(name, _)| !is_hidden(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
     }
@@ -90,6 +89,7 @@ pub async fn load(
     name: &str,
     selection: &selection::Selection,
     files: &[PathBuf],
+    statements: &Statements,
     worker: &GraderWorker,
     images: &impl ImageModules,
 ) -> Result<TaskSet, DriverError> {
@@ -105,6 +105,7 @@ pub async fn load(
             Ok(candidate) if !choice.takes(&candidate, &place)? => continue,
             Ok(mut candidate) => {
                 candidate.fill_image(selection.image.as_deref());
+                report.overridden += usize::from(statements.apply(&mut candidate));
                 let instance = candidate.instance.clone();
                 let graded = match complete(candidate, worker).await? {
                     Ok((RowKind::KodCode, task)) => imported(task, images).await?.map(|task| (RowKind::KodCode, task)),
@@ -117,7 +118,8 @@ pub async fn load(
         match graded {
             (_, Ok((kind, task))) => {
                 *kinds.entry(kind).or_default() += 1;
-                choice.keep(task);
+                let revealed = selection.revealed.clone();
+                choice.keep(Task { revealed, ..task });
             }
             (instance, Err(ungradable)) => report.skipped.push(SkippedRow {
                 instance,
@@ -130,6 +132,7 @@ pub async fn load(
         }
     }
     let tasks = choice.tasks(&from)?;
+    report.statements = statements.len();
     report::count(&mut report, &kinds, tasks.len());
     if tasks.is_empty() {
         let what = match kinds.is_empty() && !report.skipped.is_empty() {

@@ -46,7 +46,7 @@ async fn load_file(file: PathBuf, format: RowFormat) -> TaskSet {
         format,
         ..Selection::default()
     };
-    tasks::load("train", &selection, &[file], &worker(), &NoImages)
+    tasks::load("train", &selection, &[file], &Default::default(), &worker(), &NoImages)
         .await
         .unwrap()
 }

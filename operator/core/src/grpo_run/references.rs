@@ -1,8 +1,8 @@
 //! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod that mounts a missing one would
 //! wait on its node, with the capacity of the whole run.
 
-use grpo_crds::common::SecretKeyRef;
-use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, Select};
+use grpo_crds::common::{ConfigMapKeyRef, SecretKeyRef};
+use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, PromptOverrides, Select};
 use grpo_crds::sources::ObjectStoreSource;
 
 /// An object that the spec names.
@@ -32,31 +32,46 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
     found.extend(credentials("model", spec.model.object_store.as_ref()));
     if let Some(set) = &spec.tasks.train {
         of_rows("tasks.train", &set.dataset, &set.select, &mut found);
+        of_statements("tasks.train", set.prompt_overrides.as_ref(), &mut found);
     }
     for set in &spec.tasks.evaluate {
-        of_rows(
-            &format!("tasks.evaluate[{}]", set.name),
-            &set.dataset,
-            &set.select,
-            &mut found,
-        );
+        let path = format!("tasks.evaluate[{}]", set.name);
+        of_rows(&path, &set.dataset, &set.select, &mut found);
+        of_statements(&path, set.prompt_overrides.as_ref(), &mut found);
     }
     found.extend(credentials("store", spec.store.object_store.as_ref()));
     found
 }
 
-fn of_rows(path: &str, dataset: &Dataset, select: &Select, found: &mut Vec<Reference>) {
+fn of_dataset(path: &str, dataset: &Dataset, found: &mut Vec<Reference>) {
     let token = dataset.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
-    found.extend(token.map(|token| secret(token, format!("{path}.dataset.hub.tokenSecretRef"))));
-    found.extend(credentials(&format!("{path}.dataset"), dataset.object_store.as_ref()));
+    found.extend(token.map(|token| secret(token, format!("{path}.hub.tokenSecretRef"))));
+    found.extend(credentials(path, dataset.object_store.as_ref()));
+}
+
+fn of_statements(path: &str, overrides: Option<&PromptOverrides>, found: &mut Vec<Reference>) {
+    let Some(overrides) = overrides else { return };
+    if let Some(dataset) = &overrides.dataset {
+        of_dataset(&format!("{path}.promptOverrides.dataset"), dataset, found);
+    }
+    let text = overrides.config_map_ref.as_ref();
+    found.extend(text.map(|text| config_map(text, format!("{path}.promptOverrides.configMapRef"))));
+}
+
+fn config_map(named: &ConfigMapKeyRef, path: String) -> Reference {
+    Reference {
+        kind: ReferenceKind::ConfigMap,
+        name: named.name.clone(),
+        key: Some(named.key.clone()),
+        path,
+    }
+}
+
+fn of_rows(path: &str, dataset: &Dataset, select: &Select, found: &mut Vec<Reference>) {
+    of_dataset(&format!("{path}.dataset"), dataset, found);
     for (field, ids) in [("instanceIds", &select.instance_ids), ("exclude", &select.exclude)] {
         let list = ids.as_ref().and_then(|ids| ids.config_map_ref.as_ref());
-        found.extend(list.map(|list| Reference {
-            kind: ReferenceKind::ConfigMap,
-            name: list.name.clone(),
-            key: Some(list.key.clone()),
-            path: format!("{path}.select.{field}.configMapRef"),
-        }));
+        found.extend(list.map(|list| config_map(list, format!("{path}.select.{field}.configMapRef"))));
     }
 }
 

@@ -257,6 +257,7 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
     fields.insert("image".to_owned(), Value::String(image.clone()));
     Ok(Task {
         index: 0,
+        revealed: Vec::new(),
         image,
         base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
         environment,

@@ -30,15 +30,21 @@ pub fn message(report: &SetReport) -> Option<String> {
         .iter()
         .map(|(format, count)| format!("{count} {format} rows"));
     let formats = formats.collect::<Vec<_>>().join(", ");
-    match (is_plain, report.skipped.is_empty()) {
-        (true, true) => None,
-        (_, true) => Some(format!("tasks.{}: {formats}", report.set)),
-        (_, false) => Some(format!(
-            "tasks.{}: {formats}; {}",
-            report.set,
-            report.skipped_in_words()
-        )),
+    let mut parts = Vec::new();
+    if !(is_plain && report.skipped.is_empty()) {
+        parts.push(formats);
     }
+    if !report.skipped.is_empty() {
+        parts.push(report.skipped_in_words());
+    }
+    // Names that no row has are most likely misspelt: nothing else would tell.
+    if report.overridden < report.statements {
+        let SetReport {
+            overridden, statements, ..
+        } = report;
+        parts.push(format!("{overridden} of {statements} statements of promptOverrides are for rows of this set"));
+    }
+    (!parts.is_empty()).then(|| format!("tasks.{}: {}", report.set, parts.join("; ")))
 }
 
 /// To the log.
@@ -49,8 +55,10 @@ pub fn log(report: &SetReport) {
         rows,
         tasks,
         skipped,
+        overridden,
+        ..
     } = report;
-    tracing::info!(set, ?format, ?rows, tasks, skipped = skipped.len(), "the rows are read");
+    tracing::info!(set, ?format, ?rows, tasks, skipped = skipped.len(), overridden, "the rows are read");
     for SkippedRow { instance, place, cause } in skipped.iter().take(LOGGED) {
         tracing::warn!(set, instance, place, cause, "a row is skipped: it cannot be graded");
     }
@@ -60,7 +68,8 @@ pub fn log(report: &SetReport) {
 pub async fn keep(store: &RunStore, set: &TaskSet) -> Result<(), DriverError> {
     let report = &set.report;
     store.create(&paths::task_report(&report.set), report).await?;
-    if report.rows.keys().any(|format| format != RowKind::Compiled.name()) {
+    let completed = report.rows.keys().any(|format| format != RowKind::Compiled.name());
+    if completed || report.overridden > 0 {
         let line = |task: &Task| format!("{}\n", task.row);
         let rows: String = set.tasks.iter().map(line).collect();
         store.create_bytes(&paths::task_rows(&report.set), rows).await?;

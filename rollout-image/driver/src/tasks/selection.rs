@@ -5,7 +5,7 @@ use super::format::Candidate;
 use super::reader::Place;
 use super::source::Source;
 use crate::fault::TerminalFault;
-use grpo_crds::grpo_run::{RowFormat, TaskOrder};
+use grpo_crds::grpo_run::{HiddenField, RowFormat, TaskOrder};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -32,6 +32,10 @@ pub struct Selection {
     pub shuffle: Option<u64>,
     pub slice: Option<Slice>,
     pub limit: Option<usize>,
+    /// Where statements are that take the place of the rows' own.
+    pub overrides: Option<Source>,
+    /// Fields that prompts may show although they give the answer away.
+    pub revealed: Vec<HiddenField>,
 }
 
 /// Every `of`-th row from the `index`-th on: `of` runs with one index each share a dataset without overlap.

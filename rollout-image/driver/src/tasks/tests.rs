@@ -49,7 +49,11 @@ fn set_of(selection: &Selection, files: &[PathBuf]) -> Result<TaskSet, TerminalF
         .enable_all()
         .build()
         .unwrap();
-    match runtime.block_on(load("train", selection, files, &worker, &imports::NoImages)) {
+    let mut statements = Statements::default();
+    if let Some(Source::File(file)) = &selection.overrides {
+        statements.read(file)?;
+    }
+    match runtime.block_on(load("train", selection, files, &statements, &worker, &imports::NoImages)) {
         Ok(set) => Ok(set),
         Err(DriverError::Terminal(fault)) => Err(fault),
         Err(error) => panic!("{error}"),
@@ -74,6 +78,32 @@ fn a_row_becomes_a_task_and_the_policy_never_sees_the_gold_patch() {
     assert_eq!((tasks[0].instance.as_str(), tasks[0].image.as_str()), ("a__b-1", "i:1"));
     assert_eq!(tasks[0].environment.variables["F"], "a.py");
     assert!(!format!("{:?}", tasks[0].variables()).contains("gold"));
+}
+
+#[test]
+fn a_prompt_shows_another_statement_and_a_hidden_field_only_where_the_set_asks_for_them() {
+    let (dir, plain) = file(&[row("a__b-1").to_string(), row("a__b-2").to_string()]);
+    let overrides = dir.path().join("statements.json");
+    std::fs::write(&overrides, r#"{"a__b-2": "another", "a__b-3": "of no row"}"#).unwrap();
+    let asking = Selection {
+        overrides: Some(Source::File(overrides)),
+        revealed: vec![HiddenField::Patch],
+        ..plain.clone()
+    };
+    let shown = |set: &TaskSet, field: &str| -> Vec<Value> {
+        let of = |task: &Task| task.variables().get(field).cloned().unwrap_or_default();
+        set.tasks.iter().map(of).collect()
+    };
+    let [plain, asking] = [plain, asking].map(|selection| loaded_set(&selection).unwrap());
+    assert_eq!(shown(&plain, "patch"), [Value::Null, Value::Null]);
+    assert_eq!(shown(&asking, "patch"), ["gold", "gold"]);
+    assert_eq!(shown(&asking, "FAIL_TO_PASS"), [Value::Null, Value::Null]);
+    assert_eq!(shown(&asking, "problem_statement"), ["fix", "another"]);
+    assert_eq!((asking.report.statements, asking.report.overridden), (2, 1));
+    let message = report::message(&asking.report).unwrap();
+    assert!(message.contains("1 of 2 statements of promptOverrides are for rows"), "{message}");
+    assert_eq!(plain.tasks[0].sha256, asking.tasks[0].sha256);
+    assert_ne!(checksum(&plain.tasks), checksum(&asking.tasks));
 }
 
 #[test]

@@ -20,6 +20,28 @@ fn with_references(mut run: GrpoRun) -> GrpoRun {
     run
 }
 
+#[test]
+fn statements_of_prompts_are_mounted_in_the_driver_and_looked_for_before_it_begins() {
+    let mut run = new_demo().run;
+    let text = json!({"configMapRef": {"name": "statements", "key": "s.json"}});
+    run.spec.tasks.train.as_mut().unwrap().prompt_overrides = serde_json::from_value(text).unwrap();
+    let keys = json!({"url": "s3://a/b.jsonl", "credentialsSecretRef": {"name": "keys"}});
+    let file = json!({"dataset": {"objectStore": keys}});
+    run.spec.tasks.evaluate[0].prompt_overrides = serde_json::from_value(file).unwrap();
+    let paths: Vec<String> = references(&run.spec).into_iter().map(|reference| reference.path).collect();
+    let set = &run.spec.tasks.evaluate[0].name;
+    for path in [
+        "tasks.train.promptOverrides.configMapRef".to_owned(),
+        format!("tasks.evaluate[{set}].promptOverrides.dataset.objectStore.credentialsSecretRef"),
+    ] {
+        assert!(paths.contains(&path), "{path}: {paths:?}");
+    }
+    let pod = driver_pod(&seen(run), &Settings::for_tests());
+    let volumes = pod["volumes"].as_array().unwrap();
+    let of = |kind: &str, name: &str| volumes.iter().filter(|volume| volume[kind].to_string().contains(name)).count();
+    assert_eq!((of("configMap", "s.json"), of("secret", "keys")), (1, 1));
+}
+
 fn driver_pod(run: &RunObservation, settings: &Settings) -> Value {
     let decision = super::decide(run, settings);
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
@@ -40,7 +62,7 @@ fn a_token_and_a_list_of_instances_are_files_of_the_driver_and_the_list_is_mount
     };
     assert_eq!((of("secret", "HF_TOKEN"), of("configMap", "ids.txt")), (1, 1));
     let mounts = &pod["containers"][0]["volumeMounts"];
-    for path in ["/datasets/0", "/instance-ids/0"] {
+    for path in ["/datasets/0", "/config-maps/0"] {
         let mount = mounts
             .as_array()
             .unwrap()
