@@ -27,7 +27,10 @@ pub use reward::{ProcessReward, Reward};
 pub use rollout::{Dynamic, GroupFilter, OnSync, PassRateBand, Rollout, Sampling};
 pub use status::{Attempts, GrpoRunStatus, Phase, PlannedPods};
 pub use store::{AccessMode, ClaimRequests, ClaimResources, ExistingClaim, Store, VolumeClaimTemplate};
-pub use tasks::{Dataset, EvaluationSet, HiddenField, InstanceIds, PromptOverrides, RowFormat, Select, Slice, TaskOrder, TaskSet, Tasks};
+pub use tasks::{
+    Dataset, EvaluationSet, HiddenField, InstanceIds, PromptOverrides, RowFormat, Select, Slice, TaskOrder, TaskSet,
+    Tasks,
+};
 pub use trainer::{Deadlines, Offload, Rdma, Shard, Trainer, TrainerNetwork};
 
 use crate::{

@@ -87,6 +87,11 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
     let volume = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "mydisk", "namespace": TEAM},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     let sandboxes = json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "shared", "namespace": TEAM}, "spec": {"max": 4}});
+    let lent = |allowed: Value| {
+        let spec = json!({"max": 4, "allowedNamespaces": allowed});
+        json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "lent", "namespace": "default"}, "spec": spec})
+    };
+    ask(&client, Verb::Apply, &lent(json!(["another"])), false).await?;
     let large = json!({"model": {"image": {"reference": "example.com/Model-7B:1"}}, "trainer": {"gpusPerNode": 1}});
     let waits = [
         (
@@ -117,6 +122,13 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
             ),
             "SandboxPoolMissing",
         ),
+        (
+            run(
+                "guest",
+                json!({"sandboxes": {"pool": null, "poolRef": {"name": "lent", "namespace": "default"}}}),
+            ),
+            "SandboxPoolMissing",
+        ),
         (run("large", large), "ExceedsGpuMemory"),
     ];
     for (run, reason) in &waits {
@@ -127,6 +139,7 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
     for object in [&volume, &list, &engines("engines"), &sandboxes] {
         ask(&client, Verb::Create, object, false).await?;
     }
+    ask(&client, Verb::Apply, &lent(json!(["another", TEAM])), false).await?;
     rig::node(
         &client,
         "large",

@@ -150,7 +150,15 @@ impl Range {
             repository().join("rollout-image/grader/worker.py"),
             cluster::cache().join("grader-site"),
         );
-        let set = tasks::load("train", &selection, &[rows().join("train.jsonl")], &Default::default(), &worker, &NoImages).await?;
+        let set = tasks::load(
+            "train",
+            &selection,
+            &[rows().join("train.jsonl")],
+            &Default::default(),
+            &worker,
+            &NoImages,
+        )
+        .await?;
         let task = set.tasks[0].clone();
         let minutes = Duration::from_secs(120);
         let grader = Grader::new(

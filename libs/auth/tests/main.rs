@@ -1,5 +1,7 @@
 //! A service behind the check, over real sockets, with an API server that comes and goes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

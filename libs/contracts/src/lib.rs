@@ -21,4 +21,4 @@ pub mod support;
 pub mod task_sets;
 pub mod volumes;
 
-pub use run_config::{DatasetLocation, DatasetMount, ConfigMapMount, ModelDownload, RemoteModel, RunConfig};
+pub use run_config::{ConfigMapMount, DatasetLocation, DatasetMount, ModelDownload, RemoteModel, RunConfig};

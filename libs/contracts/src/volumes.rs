@@ -6,7 +6,7 @@
 use grpo_crds::common::{ConfigMapKeyRef, ObjectRef, SecretKeyRef};
 use serde_json::{Value, json};
 
-use crate::{DatasetMount, ConfigMapMount, RunConfig};
+use crate::{ConfigMapMount, DatasetMount, RunConfig};
 
 /// The volumes with a run's datasets, their Secrets and its texts of ConfigMaps, each with its mount. `pull_policy`: of
 /// datasets that are images.

@@ -249,7 +249,10 @@ pub fn selections(config: &RunConfig) -> Result<Vec<(String, Selection)>, Termin
     executable(config)?;
     let tasks = &config.spec.tasks;
     let train = tasks.train.iter().map(|set| (TRAIN.to_owned(), SetSpec::from(set)));
-    let evaluate = tasks.evaluate.iter().map(|set| (evaluation(&set.name), SetSpec::from(set)));
+    let evaluate = tasks
+        .evaluate
+        .iter()
+        .map(|set| (evaluation(&set.name), SetSpec::from(set)));
     let sets = train.chain(evaluate);
     sets.map(|(name, set)| Ok((name, selection(config, &set)?))).collect()
 }
@@ -329,7 +332,9 @@ fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, Termina
         source: located(config, set.dataset)?,
         format: set.format,
         image: set.image.cloned(),
-        overrides: set.overrides.map_or(Ok(None), |overrides| statements(config, overrides))?,
+        overrides: set
+            .overrides
+            .map_or(Ok(None), |overrides| statements(config, overrides))?,
         revealed: set.revealed.to_vec(),
         instances: match list(&select.instance_ids)? {
             // It would select every row.

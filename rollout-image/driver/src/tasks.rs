@@ -17,9 +17,9 @@ pub mod statements;
 
 use self::format::{Candidate, RowKind, Ungradable};
 use self::imports::ImageModules;
+use self::statements::Statements;
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
-use self::statements::Statements;
 use grpo_contracts::task_sets::{SetReport, SkippedRow};
 use grpo_crds::grpo_run::HiddenField;
 use grpo_records::store::sha256_hex;
@@ -67,7 +67,9 @@ impl Task {
     pub fn variables(&self) -> Map<String, Value> {
         let row = self.row.as_object().into_iter().flatten();
         let is_hidden = |name: &str| {
-            let hidden = HiddenField::ALL.into_iter().filter(|field| !self.revealed.contains(field));
+            let hidden = HiddenField::ALL
+                .into_iter()
+                .filter(|field| !self.revealed.contains(field));
             hidden.map(HiddenField::name).any(|hidden| hidden == name)
         };
         row.filter(|(name, _)| !is_hidden(name))

@@ -121,9 +121,16 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
         total: Duration::from_secs(1),
     };
     let (files, worker) = (std::slice::from_ref(&world.tasks), worker());
-    let set = tasks::load("train", &Selection::default(), files, &Default::default(), &worker, &NoImages)
-        .await
-        .unwrap();
+    let set = tasks::load(
+        "train",
+        &Selection::default(),
+        files,
+        &Default::default(),
+        &worker,
+        &NoImages,
+    )
+    .await
+    .unwrap();
     let grader = Grader::new(gateway, worker, timeout, patience, world::PAUSES, "attempt 1").unwrap();
     (grader, set.tasks[0].clone())
 }

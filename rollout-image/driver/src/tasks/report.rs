@@ -42,7 +42,9 @@ pub fn message(report: &SetReport) -> Option<String> {
         let SetReport {
             overridden, statements, ..
         } = report;
-        parts.push(format!("{overridden} of {statements} statements of promptOverrides are for rows of this set"));
+        parts.push(format!(
+            "{overridden} of {statements} statements of promptOverrides are for rows of this set"
+        ));
     }
     (!parts.is_empty()).then(|| format!("tasks.{}: {}", report.set, parts.join("; ")))
 }
@@ -58,7 +60,15 @@ pub fn log(report: &SetReport) {
         overridden,
         ..
     } = report;
-    tracing::info!(set, ?format, ?rows, tasks, skipped = skipped.len(), overridden, "the rows are read");
+    tracing::info!(
+        set,
+        ?format,
+        ?rows,
+        tasks,
+        skipped = skipped.len(),
+        overridden,
+        "the rows are read"
+    );
     for SkippedRow { instance, place, cause } in skipped.iter().take(LOGGED) {
         tracing::warn!(set, instance, place, cause, "a row is skipped: it cannot be graded");
     }

@@ -53,7 +53,14 @@ fn set_of(selection: &Selection, files: &[PathBuf]) -> Result<TaskSet, TerminalF
     if let Some(Source::File(file)) = &selection.overrides {
         statements.read(file)?;
     }
-    match runtime.block_on(load("train", selection, files, &statements, &worker, &imports::NoImages)) {
+    match runtime.block_on(load(
+        "train",
+        selection,
+        files,
+        &statements,
+        &worker,
+        &imports::NoImages,
+    )) {
         Ok(set) => Ok(set),
         Err(DriverError::Terminal(fault)) => Err(fault),
         Err(error) => panic!("{error}"),
@@ -101,7 +108,10 @@ fn a_prompt_shows_another_statement_and_a_hidden_field_only_where_the_set_asks_f
     assert_eq!(shown(&asking, "problem_statement"), ["fix", "another"]);
     assert_eq!((asking.report.statements, asking.report.overridden), (2, 1));
     let message = report::message(&asking.report).unwrap();
-    assert!(message.contains("1 of 2 statements of promptOverrides are for rows"), "{message}");
+    assert!(
+        message.contains("1 of 2 statements of promptOverrides are for rows"),
+        "{message}"
+    );
     assert_eq!(plain.tasks[0].sha256, asking.tasks[0].sha256);
     assert_ne!(checksum(&plain.tasks), checksum(&asking.tasks));
 }

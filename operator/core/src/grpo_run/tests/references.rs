@@ -28,7 +28,10 @@ fn statements_of_prompts_are_mounted_in_the_driver_and_looked_for_before_it_begi
     let keys = json!({"url": "s3://a/b.jsonl", "credentialsSecretRef": {"name": "keys"}});
     let file = json!({"dataset": {"objectStore": keys}});
     run.spec.tasks.evaluate[0].prompt_overrides = serde_json::from_value(file).unwrap();
-    let paths: Vec<String> = references(&run.spec).into_iter().map(|reference| reference.path).collect();
+    let paths: Vec<String> = references(&run.spec)
+        .into_iter()
+        .map(|reference| reference.path)
+        .collect();
     let set = &run.spec.tasks.evaluate[0].name;
     for path in [
         "tasks.train.promptOverrides.configMapRef".to_owned(),
@@ -38,7 +41,12 @@ fn statements_of_prompts_are_mounted_in_the_driver_and_looked_for_before_it_begi
     }
     let pod = driver_pod(&seen(run), &Settings::for_tests());
     let volumes = pod["volumes"].as_array().unwrap();
-    let of = |kind: &str, name: &str| volumes.iter().filter(|volume| volume[kind].to_string().contains(name)).count();
+    let of = |kind: &str, name: &str| {
+        volumes
+            .iter()
+            .filter(|volume| volume[kind].to_string().contains(name))
+            .count()
+    };
     assert_eq!((of("configMap", "s.json"), of("secret", "keys")), (1, 1));
 }
 

@@ -44,8 +44,14 @@ fn statements_that_cannot_be_read_are_a_fault_that_names_place_and_cause() {
     let folder = tempfile::tempdir().unwrap();
     for (text, words) in [
         (r#"{"a": 1}"#, "the problem_statement of a is not a text"),
-        (r#"{"instance_id": "a", "problem_statement": null}"#, "line 1 of promptOverrides: the problem_statement of a"),
-        ("{\"problem_statement\": \"x\"}\n", "field instance_id is not the name of an instance"),
+        (
+            r#"{"instance_id": "a", "problem_statement": null}"#,
+            "line 1 of promptOverrides: the problem_statement of a",
+        ),
+        (
+            "{\"problem_statement\": \"x\"}\n",
+            "field instance_id is not the name of an instance",
+        ),
         (
             "{\"instance_id\": \"a\", \"problem_statement\": \"x\"}\n{\"instance_id\": \"a\", \"problem_statement\": \"y\"}\n",
             "line 2 of promptOverrides: a has two statements",
