@@ -76,7 +76,7 @@ async fn figures(publisher: &Publisher, worker: &Arc<GraderWorker>, cores: &Arc<
                 let script = worker.eval_script(&task.instance, &task.row).await.unwrap();
                 let place = cores.acquire_owned().await.unwrap();
                 let evaluated = tokio::task::spawn_blocking(move || {
-                    let log = Folder::new(&image).0.evaluate(&task, &patch, &script);
+                    let log = Folder::new(&image).evaluate(&task, &patch, &script);
                     drop(place);
                     (task, patch, log)
                 });

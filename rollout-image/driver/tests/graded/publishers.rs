@@ -71,7 +71,7 @@ fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
         repository,
         ..Image::default()
     };
-    let (_, base) = Folder::new(&image);
+    let base = Folder::new(&image).head();
     let (finding, kept) = project.names();
     let finding: Vec<String> = finding.iter().map(|name| format!("{tests}::{name}")).collect();
     let row = json!({

@@ -92,10 +92,22 @@ fn commit(folder: &Path, files: &Files) {
 /// The patch from `old` to `old` with these files in it.
 pub fn diff(old: &Files, new: &Files) -> String {
     let dir = tempfile::tempdir().unwrap();
-    commit(dir.path(), old);
-    write(dir.path(), new);
-    git(dir.path(), &["add", "-A"]);
-    git(dir.path(), &["diff", "--cached"])
+    write(&dir.path().join("a"), old);
+    write(&dir.path().join("b"), old);
+    write(&dir.path().join("b"), new);
+    for folder in ["a", "b"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    let command = ["diff", "--no-index", "--no-prefix", "a", "b"];
+    let out = Command::new("git")
+        .args(command)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(matches!(out.status.code(), Some(0 | 1)), "{out:?}");
+    // Of a new file both names are those of the second folder.
+    let text = String::from_utf8(out.stdout).unwrap();
+    text.replace("diff --git b/", "diff --git a/")
 }
 
 /// The first folder of `PATH` has these programs.
@@ -110,14 +122,13 @@ fn programs() -> &'static Path {
 }
 
 impl Folder {
-    /// A sandbox of this image, and the commit of its repository.
-    pub fn new(image: &Image) -> (Self, Option<String>) {
+    /// A sandbox of this image.
+    pub fn new(image: &Image) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let repository = dir.path().join("testbed");
-        let head = (!image.repository.is_empty()).then(|| {
+        if !image.repository.is_empty() {
             commit(&repository, &image.repository);
-            git(&repository, &["rev-parse", "HEAD"]).trim().to_owned()
-        });
+        }
         write(dir.path(), &image.others);
         let activate = ("opt/miniconda3/bin/activate".to_owned(), CONDA.to_owned());
         write(dir.path(), &[activate].into());
@@ -126,7 +137,14 @@ impl Folder {
         }
         let sandbox_path = r#"(^|[\s'"=;:(])/(testbed|opt/miniconda3|r2e_tests|r2e|tmp/grpo)\b"#;
         let sandbox_path = Regex::new(sandbox_path).unwrap();
-        (Self { dir, sandbox_path }, head)
+        Self { dir, sandbox_path }
+    }
+
+    /// The commit of its repository.
+    pub fn head(&self) -> String {
+        git(&self.dir.path().join("testbed"), &["rev-parse", "HEAD"])
+            .trim()
+            .to_owned()
     }
 
     /// With the paths of this sandbox.

@@ -167,7 +167,7 @@ async fn a_program_is_resolved_by_its_fix_and_by_no_trick() {
     let logs = tempfile::tempdir().unwrap();
     for (what, written, mends) in TRIED {
         let patch = diff(&before, &files(written));
-        let log = Folder::new(&Image::default()).0.evaluate(&task, &patch, &script);
+        let log = Folder::new(&Image::default()).evaluate(&task, &patch, &script);
         let resolved = super::verdict(&worker, logs.path(), &task, &patch, &log).await;
         assert_eq!(resolved, mends, "{what}: {log}");
     }
