@@ -219,8 +219,8 @@ def inside(folder, pipe, asked):
 
     reporter = Reporter(pipe, folder, set(asked["own"]))
     reporter.say(pytest=pytest.__version__)
-    options = ["-c", asked["settings"], "--rootdir", folder, "--noconftest", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    options += ["--tb=short", "--color=no", "-q"]
+    options = ["-c", asked["settings"], "--rootdir", folder, "--noconftest", "-p", "no:cacheprovider"]
+    options += ["--import-mode=importlib", "--tb=short", "--color=no", "-q"]
     tests = [os.path.join(folder, path) for path in asked["tests"]]
     sys.argv = ["pytest"]
     return pytest.main(options + tests, plugins=[reporter])

@@ -62,7 +62,7 @@ fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
     let root = one("conftest.py", "");
     let mut repository = merged(&merged(&project.bad(), &root), added);
     repository.insert("tests/test_other.py".into(), "def test_other():\n    pass\n".into());
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         repository.insert(tests.into(), project.tests(true));
     }
     let gold = diff(&repository, &project.good());
@@ -269,10 +269,10 @@ fn rebench(n: usize) -> Case {
         "pytest -rA -p no:cacheprovider",
     ][n % 3];
     row["install_config"] = json!({
-        "python": "3.11", "install": if n % 2 == 0 { json!("pip install -e .[dev]") } else { Value::Null },
+        "python": "3.11", "install": if n.is_multiple_of(2) { json!("pip install -e .[dev]") } else { Value::Null },
         "pip_packages": ["pytest"], "test_cmd": command, "log_parser": parser,
     });
-    if n % 4 == 0 {
+    if n.is_multiple_of(4) {
         row["install_config"] = row["install_config"].to_string().into();
     }
     Case { row, image, gold }
@@ -289,7 +289,7 @@ fn r2e(n: usize) -> Case {
         expected.insert(name.replace("::", "."), "PASSED".into());
     }
     let mut tests = project.tests(false);
-    if n % 4 == 0 {
+    if n.is_multiple_of(4) {
         // Fails with the fix too, as some of the published ones do.
         tests += "\n\ndef test_never():\n    assert False, 'known'\n";
         expected.insert("test_never - AssertionError: known".into(), "FAILED".into());
@@ -316,7 +316,7 @@ fn kod_code(n: usize) -> Case {
     let project = Project::new(n);
     let files = |source: Files, tests: &str| merged(&source, &one("test.py", tests));
     let mut tests = project.tests(false);
-    if n % 5 == 0 {
+    if n.is_multiple_of(5) {
         // Neither depends on the bug.
         tests += "\n\nimport pytest\n\n\n@pytest.mark.skip\ndef test_later():\n    assert 0\n\n\n\
                   @pytest.mark.xfail\ndef test_known():\n    assert 0\n";
@@ -331,10 +331,10 @@ fn kod_code(n: usize) -> Case {
     });
     let prompt = json!([{"role": "user", "content": format!("Find the bug of project {n}.")}]);
     let row = json!({
-        "task_id": if n % 2 == 0 { json!(n) } else { json!(format!("kod/{n}")) },
+        "task_id": if n.is_multiple_of(2) { json!(n) } else { json!(format!("kod/{n}")) },
         "problem_statement": "Investigate, find the bug, fix it, so that all tests pass.",
         "prompt": prompt.to_string(),
-        "extra_info": if n % 3 == 0 { json!(info.to_string()) } else { info },
+        "extra_info": if n.is_multiple_of(3) { json!(info.to_string()) } else { info },
     });
     Case {
         row,

@@ -34,7 +34,9 @@ const BAD: &str = "def add(a, b):\n    return a - b\n";
 const GOOD: &str = "def add(a, b):\n    return a + b\n";
 
 /// What is tried, the files that the policy writes, and whether that mends the program.
-const TRIED: [(&str, &[(&str, &str)], bool); 18] = [
+type Trick = (&'static str, &'static [(&'static str, &'static str)], bool);
+
+const TRIED: [Trick; 18] = [
     ("nothing", &[], false),
     ("the fix", &[("calc_code.py", GOOD)], true),
     (

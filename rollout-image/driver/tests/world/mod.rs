@@ -8,8 +8,10 @@ pub mod experts;
 mod fake_engine;
 mod fake_gateway;
 mod fake_trainer;
+mod python;
 
 pub use fake_gateway::lost;
+pub use python::{Images, pytest};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -29,7 +31,6 @@ use grpo_driver::progress::Board;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::start::{self, Process};
-use grpo_driver::tasks::imports::{ImageContents, ImageModules};
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::source::Source;
 use grpo_engine_protocol as engine;
@@ -175,29 +176,6 @@ pub fn grader_site() -> PathBuf {
         "the official grader is not installed in {site}: run make setup, or pip install --no-deps --target {site} -r rollout-image/grader/requirements.txt"
     );
     PathBuf::from(site)
-}
-
-/// The folder of a Python that has pytest; `make setup` makes it.
-pub fn pytest() -> PathBuf {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));
-    let bin = PathBuf::from(cache).join("pytest/bin");
-    assert!(
-        bin.join("pytest").is_file(),
-        "pytest is not installed in {}: run make setup (e2e/setup/python.sh)",
-        bin.display()
-    );
-    bin
-}
-
-/// Images that all have Python and these modules.
-pub struct Images(pub Vec<&'static str>);
-
-impl ImageModules for Images {
-    async fn contents(&self, _: &str) -> Result<Arc<ImageContents>, DriverError> {
-        let modules = self.0.iter().map(|name| (*name).to_owned());
-        Ok(Arc::new(ImageContents::Modules(modules.collect())))
-    }
 }
 
 fn sh(dir: &std::path::Path, script: &str) -> String {
