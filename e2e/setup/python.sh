@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A virtual environment in the cache that holds libtorch: the torch wheel and the two CUDA libraries it wants even on a
-# CPU, all three without their dependencies; and, beside it, the packages of the official grader.
+# CPU, all three without their dependencies; and, beside it, the packages of the official grader and a pytest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -24,5 +24,17 @@ libtorch() {
   libtorch_there || die "the wheels are installed but libtorch is not where it was expected in $VENV"
 }
 
+# pytest_environment: an environment of its own, because tests of tasks run in Python's isolated mode.
+pytest_environment() {
+  local list="$REPO/e2e/setup/pytest.txt" hash
+  hash=$(hash_of "$list")
+  if fresh pytest "$hash" && [ -x "$CACHE/pytest/bin/python3" ]; then note "as it was"; return; fi
+  rm -rf "$CACHE/pytest"
+  python3 -m venv "$CACHE/pytest"
+  "$CACHE/pytest/bin/python3" -m pip install --quiet --no-deps -r "$list"
+  stamp pytest "$hash"
+}
+
 stage "libtorch 2.11.0" libtorch
 stage "official grader" grader_site
+stage "pytest of the tasks" pytest_environment

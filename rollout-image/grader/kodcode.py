@@ -219,7 +219,7 @@ def _imported(content: str) -> set[str]:
 
 
 def _is_for_imports(handler: ast.ExceptHandler) -> bool:
-    caught = "" if handler.type is None else ast.unparse(handler.type)
+    caught = ast.unparse(handler.type) if handler.type else ""
     return not caught or re.search(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b", caught) is not None
 
 

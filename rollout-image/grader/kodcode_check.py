@@ -42,7 +42,7 @@ def committed(folder):
 
 
 def put(folder, path, content):
-    """Writes a file, whatever lies in its place: a link would lead elsewhere."""
+    """Writes a file in the place of anything that lies there: a link would lead elsewhere."""
     place = folder
     for part in path.split("/")[:-1]:
         place = os.path.join(place, part)
@@ -95,14 +95,14 @@ def run(title, folder, asked, limit):
 
 
 def follow(process, report_end, limit):
-    """Reads until the process has ended. One that it left behind may keep the pipes open: nobody waits for that."""
+    """Reads until the process has ended: processes that it left behind may keep the pipes open for longer."""
     pipes = {process.stdout.fileno(): bytearray(), report_end: bytearray()}
     printed, reported = pipes.values()
     selector = selectors.DefaultSelector()
     for pipe in pipes:
         os.set_blocking(pipe, False)
         selector.register(pipe, selectors.EVENT_READ)
-    until = None if limit is None else time.monotonic() + limit
+    until = time.monotonic() + limit if limit else None
     ended = False
     while selector.get_map():
         ready = selector.select(0 if ended else 0.2)
@@ -185,7 +185,7 @@ class Reporter:
             def find_spec(name, path=None, target=None):
                 from importlib.machinery import PathFinder
 
-                return PathFinder.find_spec(name, [folder]) if path is None and name in own else None
+                return PathFinder.find_spec(name, [folder]) if not path and name in own else None
 
         sys.meta_path.insert(0, Own)
 
@@ -219,8 +219,8 @@ def inside(folder, pipe, asked):
 
     reporter = Reporter(pipe, folder, set(asked["own"]))
     reporter.say(pytest=pytest.__version__)
-    options = ["-c", asked["settings"], "--rootdir", folder, "--noconftest", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    options += ["--tb=short", "--color=no", "-q"]
+    options = ["-c", asked["settings"], "--rootdir", folder, "--noconftest", "-p", "no:cacheprovider"]
+    options += ["--import-mode=importlib", "--tb=short", "--color=no", "-q"]
     tests = [os.path.join(folder, path) for path in asked["tests"]]
     sys.argv = ["pytest"]
     return pytest.main(options + tests, plugins=[reporter])
@@ -240,7 +240,7 @@ def main(folder, tests):
     own = sorted(top[: -len(".py")] if top.endswith(".py") else top for top in tops)
     asked = json.dumps({"tests": tests, "own": own, "settings": settings})
     before = run("the row's tests without the patch", base, asked, BEFORE_LIMIT)
-    if before["pytest"] is None:
+    if not before["pytest"]:
         print("pytest is not installed for " + sys.executable + ": nothing can be graded in this image")
         return 3
     restore(folder, files, tests)

@@ -230,13 +230,14 @@ def swe_smith(row: dict) -> dict:
     command, _ = profile.get_test_cmd({**row, **tests})
     files = sorted({file for kind in profile.get_test_files({**row, **tests}) for file in kind})
     restore = [f"git checkout HEAD -- {' '.join(files)}"] if files else []
-    given, named = row.get("image"), row.get("image_name")
+    named = row.get("image_name")
+    named = named if isinstance(named, str) and "/" in named else f"docker.io/{profile.image_name}:latest"
     return {
         "instance_id": text(row, "instance_id"),
         "repo": row["repo"],
         "version": profile.commit[:8],
         "problem_statement": text(row, "problem_statement"),
-        "image": given or (named if isinstance(named, str) and "/" in named else f"docker.io/{profile.image_name}:latest"),
+        "image": row.get("image") or named,
         **tests,
         "eval_script": script(["cd /testbed", *restore, START, command, END]),
         "log_parser": "parse_log_swesmith",

@@ -188,6 +188,18 @@ impl RunFolder {
         Ok(turns.collect::<Result<_, _>>()?)
     }
 
+    /// The files with the rows that graders were given, of the sets whose rows were completed: names and texts.
+    pub fn task_rows(&self) -> Result<Vec<(String, String)>, FolderError> {
+        let (names, _) = wait(self.store.names_in(paths::TASKS))?;
+        let files = names.iter().filter(|name| name.ends_with(".jsonl"));
+        let files = files.map(|name| {
+            let path = format!("{}/{name}", paths::TASKS);
+            let text = String::from_utf8_lossy(&self.bytes(&path)?).into_owned();
+            Ok((path, text))
+        });
+        files.collect()
+    }
+
     /// The patch, or nothing where none was taken.
     pub fn patch(&self, episode: &str) -> Option<Vec<u8>> {
         self.bytes(&paths::patch(episode)).ok()

@@ -30,6 +30,8 @@ pub enum VerifyError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Grader(#[from] grader::GraderError),
+    #[error(transparent)]
+    Rows(#[from] rows::RowsError),
     #[error("the tokenizer {path} cannot be read: {what}")]
     Tokenizer { path: PathBuf, what: String },
 }

@@ -1,8 +1,14 @@
-//! The task rows that graders need again: one JSON object for each instance id, as dataset files have them.
+//! The task rows that graders need again: one JSON object for each instance id, as dataset files have them, or as the
+//! run completed them.
 
+use super::VerifyError;
+use grpo_records::folder::RunFolder;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// A row without it is completed when its run begins.
+const GRADED_BY: &str = "log_parser";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
@@ -50,12 +56,27 @@ impl TaskRows {
                 what,
             };
             let row: Value = serde_json::from_str(line).map_err(|e| wrong(format!("not JSON: {e}")))?;
-            let Some(id) = row["instance_id"].as_str() else {
-                return Err(wrong("the row has no instance_id".into()));
-            };
-            self.rows.insert(id.to_owned(), row);
+            // Formats whose rows have no such name are known by the rows that the store kept.
+            if let Some(id) = row["instance_id"].as_str() {
+                self.rows.insert(id.to_owned(), row);
+            }
         }
         Ok(())
+    }
+
+    /// With the rows that a run completed and kept in its store, where these here do not say how they are graded.
+    pub fn completed_by(&self, folder: &RunFolder) -> Result<Self, VerifyError> {
+        let mut kept = Self::default();
+        for (path, text) in folder.task_rows()? {
+            kept.take(Path::new(&path), &text)?;
+        }
+        let mut rows = self.clone();
+        for (id, row) in kept.rows {
+            if rows.row(&id).is_none_or(|row| row[GRADED_BY].is_null()) {
+                rows.rows.insert(id, row);
+            }
+        }
+        Ok(rows)
     }
 
     /// All rows, by instance id.

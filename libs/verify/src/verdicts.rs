@@ -1,6 +1,7 @@
 //! Does every verdict follow from its grader's log, when the official package judges that log again?
 
 use super::grader::{Grader, GraderError};
+use super::rows::TaskRows;
 use super::{Check, Sources, VerifyError};
 use grpo_records::Outcome;
 use grpo_records::folder::{EpisodeFolder, RunFolder};
@@ -14,6 +15,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
     let mut bare = Check::new("without a log nothing is resolved");
     let mut voids = Check::new("voids have no reward");
     let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();
+    let rows = sources.tasks.completed_by(folder)?;
     let mut grader = sources.grader.start()?;
     for episode in episodes {
         let meta = &episode.meta;
@@ -50,7 +52,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
                 });
             }
             (None, Some(log)) => {
-                let again = judge(&mut grader, sources, episode, &patch, log.path())?;
+                let again = judge(&mut grader, &rows, episode, &patch, log.path())?;
                 judged.expect(again == Ok(resolved), || {
                     format!("{path} is {}; judged again: {again:?}", meta.outcome)
                 });
@@ -66,14 +68,16 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
 /// The verdict again. A log that tells nothing, after which the control was sound, is unresolved.
 fn judge(
     grader: &mut Grader,
-    sources: &Sources,
+    rows: &TaskRows,
     episode: &EpisodeFolder,
     patch: &[u8],
     log: &std::path::Path,
 ) -> Result<Result<bool, String>, GraderError> {
     let instance = &episode.meta.key.instance;
-    let Some(row) = sources.tasks.row(instance) else {
-        return Ok(Err(format!("there is no row for {instance} among --tasks")));
+    let Some(row) = rows.row(instance) else {
+        return Ok(Err(format!(
+            "there is no row for {instance} among --tasks, and the store kept none"
+        )));
     };
     grader.judge(instance, row, &String::from_utf8_lossy(patch), log)
 }

@@ -4,11 +4,11 @@ mod parquet_file;
 pub mod samples;
 
 use self::parquet_file::write_parquet;
-use self::samples::{TEST_PATCH, classic, gym, r2e, rebench, smith, with};
-use crate::world;
+use self::samples::{TEST_PATCH, classic, gym, kod_code, r2e, rebench, smith, with};
+use crate::world::{self, Images};
 use grpo_crds::grpo_run::RowFormat;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
-use grpo_driver::tasks::{self, TaskSet, imports::NoImages, selection::Selection};
+use grpo_driver::tasks::{self, TaskSet, selection::Selection};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +46,7 @@ async fn load_file(file: PathBuf, format: RowFormat) -> TaskSet {
         format,
         ..Selection::default()
     };
-    tasks::load("train", &selection, &[file], &Default::default(), &worker(), &NoImages)
+    tasks::load("train", &selection, &[file], &Default::default(), &worker(), &Images(vec!["pytest"]))
         .await
         .unwrap()
 }
@@ -271,6 +271,8 @@ async fn rows_of_every_format_are_the_same_tasks_from_parquet() {
         (RowFormat::R2E, r2e(json!({"A.b": "PASSED"}))),
         (RowFormat::SweSmith, smith(TEST_PATCH)),
         (RowFormat::SweRebench, rebench()),
+        (RowFormat::KodCode, kod_code()),
+        (RowFormat::Auto, kod_code()),
         (RowFormat::Auto, nested),
     ] {
         let file = dir.path().join("rows.parquet");

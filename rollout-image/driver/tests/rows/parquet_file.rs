@@ -1,4 +1,4 @@
-//! A row as a parquet file: texts as columns, lists of texts as lists, objects as groups.
+//! A row as a parquet file: texts as columns, lists of texts or of objects as lists, objects as groups.
 
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::writer::SerializedFileWriter;
@@ -15,7 +15,7 @@ pub fn write_parquet(file: &Path, row: &Value) {
     let mut group = writer.next_row_group().unwrap();
     let mut leaves = Vec::new();
     fields.values().for_each(|value| collect(value, &mut leaves));
-    for leaf in leaves {
+    for leaf in &leaves {
         let list = leaf.as_array().map_or(std::slice::from_ref(leaf), Vec::as_slice);
         let values: Vec<ByteArray> = list.iter().map(|text| text.as_str().unwrap().into()).collect();
         // An empty list is one value that is not there.
@@ -41,9 +41,10 @@ pub fn write_parquet(file: &Path, row: &Value) {
 fn column(name: &str, value: &Value) -> String {
     match value {
         Value::String(_) => format!("REQUIRED BYTE_ARRAY {name} (STRING); "),
-        Value::Array(_) => {
-            let element = "REPEATED GROUP list { REQUIRED BYTE_ARRAY element (STRING); }";
-            format!("REQUIRED GROUP {name} (LIST) {{ {element} }} ")
+        Value::Array(list) => {
+            let text = Value::String(String::new());
+            let element = column("element", list.first().unwrap_or(&text));
+            format!("REQUIRED GROUP {name} (LIST) {{ REPEATED GROUP list {{ {element} }} }} ")
         }
         Value::Object(fields) => {
             let columns: String = fields.iter().map(|(name, value)| column(name, value)).collect();
@@ -53,9 +54,14 @@ fn column(name: &str, value: &Value) -> String {
     }
 }
 
-fn collect<'a>(value: &'a Value, leaves: &mut Vec<&'a Value>) {
+fn collect(value: &Value, leaves: &mut Vec<Value>) {
     match value {
         Value::Object(fields) => fields.values().for_each(|value| collect(value, leaves)),
-        leaf => leaves.push(leaf),
+        Value::Array(list) if list.first().is_some_and(Value::is_object) => {
+            for name in list[0].as_object().unwrap().keys() {
+                leaves.push(list.iter().map(|object| object[name].clone()).collect());
+            }
+        }
+        leaf => leaves.push(leaf.clone()),
     }
 }

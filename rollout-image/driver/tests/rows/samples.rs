@@ -39,6 +39,22 @@ pub fn r2e(expected: Value) -> Value {
     })
 }
 
+/// Rows of parquet files have their files in a list of objects.
+pub fn kod_code() -> Value {
+    let file = |path: &str, content: &str| json!({"path": path, "content": content});
+    let files = [
+        file("solution.py", "import json\n\n\ndef f():\n    return 1\n"),
+        file(
+            "test.py",
+            "from solution import f\n\n\ndef test_f():\n    assert f() == 2\n",
+        ),
+    ];
+    json!({
+        "task_id": "kod/1", "problem_statement": "fix", "prompt": "[]", "image": "i:1",
+        "extra_info": {"entrypoint": "python -m pytest --tb=no -s test.py", "files": files, "task_name": "t"},
+    })
+}
+
 pub const SMITH: &str = "swesmith/oauthlib__oauthlib.1fd52536";
 
 pub fn smith(patch: &str) -> Value {

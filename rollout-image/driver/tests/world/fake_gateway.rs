@@ -153,6 +153,10 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
     let argv: Vec<String> = request.argv.iter().map(|part| gateway.translate(lease, part)).collect();
     let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));
     let mut command = tokio::process::Command::new("/bin/bash");
+    if let Some(programs) = &gateway.state.lock().unwrap().programs {
+        let path = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{path}", programs.display()));
+    }
     let activation = request.activate.as_deref().unwrap_or(":");
     // Interleaved as they were written, like the real one.
     command

@@ -8,8 +8,10 @@ pub mod experts;
 mod fake_engine;
 mod fake_gateway;
 mod fake_trainer;
+mod python;
 
 pub use fake_gateway::lost;
+pub use python::{Images, pytest};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -75,6 +77,8 @@ pub struct GatewayState {
     pub epoch: u64,
     pub most_at_once: usize,
     pub most_agents_at_once: usize,
+    /// Where commands of sandboxes find their programs first.
+    pub programs: Option<PathBuf>,
     /// Answers that the image cannot be pulled to so many leases.
     pub no_image_for: u32,
 }

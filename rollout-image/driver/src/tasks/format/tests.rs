@@ -24,6 +24,13 @@ fn r2e() -> Value {
     })
 }
 
+fn kod_code() -> Value {
+    json!({
+        "task_id": "kod/1", "problem_statement": "fix", "prompt": "[]",
+        "extra_info": {"task_name": "task_1", "entrypoint": "", "files": [{"path": "a.py", "content": ""}]},
+    })
+}
+
 fn candidate(format: RowFormat, row: Value) -> Result<Candidate, Ungradable> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rows.jsonl");
@@ -70,6 +77,12 @@ fn auto_tells_the_format_from_the_columns_of_a_row() {
         (rebench, RowKind::SweRebench, "django/django"),
         (smith, RowKind::SweSmith, "swesmith/oauthlib__oauthlib.1fd52536"),
         (json!({"instance_id": "a"}), RowKind::Compiled, ""),
+        (kod_code(), RowKind::KodCode, ""),
+        (
+            with(kod_code(), json!({"extra_info": kod_code()["extra_info"].to_string()})),
+            RowKind::KodCode,
+            "",
+        ),
     ] {
         let found = candidate(RowFormat::Auto, row).unwrap();
         assert_eq!((found.kind, found.repo.as_str()), (kind, repo), "{found:?}");
@@ -96,6 +109,39 @@ fn a_row_of_r2e_is_named_by_its_repository_and_commit() {
     assert_eq!(candidate(RowFormat::Auto, r2e()).unwrap().instance, "sympy__abc");
     let named = with(r2e(), json!({"instance_id": "mine"}));
     assert_eq!(candidate(RowFormat::Auto, named).unwrap().instance, "mine");
+}
+
+#[test]
+fn a_row_of_kod_code_is_named_by_its_task() {
+    for (added, name) in [
+        (json!({}), "kod-1"),
+        (json!({"task_id": 7}), "7"),
+        (json!({"task_id": "a b/c:d.e_f"}), "a-b-c-d.e_f"),
+        (json!({"task_id": null}), "task_1"),
+        (json!({"instance_id": "mine"}), "mine"),
+    ] {
+        let found = candidate(RowFormat::KodCode, with(kod_code(), added)).unwrap();
+        assert_eq!((found.instance.as_str(), found.kind), (name, RowKind::KodCode));
+    }
+    let wrapped = json!({"text": "fix", "metadata": {"instance": kod_code(), "data_source": "kodcode"}});
+    assert_eq!(candidate(RowFormat::Auto, wrapped).unwrap().instance, "kod-1");
+    let unnamed = with(kod_code(), json!({"task_id": "", "extra_info": {"files": []}}));
+    let refused = candidate(RowFormat::KodCode, unnamed).unwrap_err();
+    assert_eq!(refused.field, "task_id");
+}
+
+#[test]
+fn the_image_of_a_set_is_for_rows_that_name_none() {
+    for (row, image) in [
+        (kod_code(), json!("of/the-set:1")),
+        (with(kod_code(), json!({"image": "own"})), json!("own")),
+        (with(kod_code(), json!({"image": ""})), json!("of/the-set:1")),
+        (r2e(), Value::Null),
+    ] {
+        let mut found = candidate(RowFormat::Auto, row).unwrap();
+        found.fill_image(Some("of/the-set:1"));
+        assert_eq!(found.fields.get("image").cloned().unwrap_or_default(), image);
+    }
 }
 
 #[test]
