@@ -69,6 +69,8 @@ pub enum Error {
     NoRows { run: String, set: String },
     #[error(transparent)]
     Manifest(#[from] crate::manifest::ManifestError),
+    #[error(transparent)]
+    Copy(#[from] crate::copy::CopyError),
     #[error("{0}")]
     NoEpisode(String),
     #[error("GrpoRun {run} has no pods yet; `kubectl grpo status {run}` says what it waits for")]

@@ -3,14 +3,14 @@
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
-use kubectl_grpo::arguments::tools::{Form, Prepull, Tasks};
+use kubectl_grpo::arguments::tools::{Copy, Form, Prepull, Tasks, WeightsFormat};
 use kubectl_grpo::arguments::{Arguments, ClusterOptions, Episodes, RecordsOptions, Show, What};
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
-use kubectl_grpo::prepull::{self, Order};
+use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{episodes, logs, output, sandbox_pool, status, tasks};
+use kubectl_grpo::{copy, episodes, logs, output, sandbox_pool, status, tasks};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -59,8 +59,30 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
         }
         What::Tasks(wanted) => list_tasks(Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Prepull(wanted) => pull(Cluster::connect(&arguments.cluster).await?, wanted).await,
-        What::Copy(_) => Err(Error::Usage("not yet".into())),
+        What::Copy(wanted) => copy_out(&Cluster::connect(&arguments.cluster).await?, wanted).await,
     }
+}
+
+async fn copy_out(cluster: &Cluster, wanted: &Copy) -> Result<(), Error> {
+    let options = RecordsOptions {
+        from: None,
+        reader_image: wanted.reader_image.clone(),
+    };
+    let run = cluster.run(&wanted.run).await?;
+    let mut opened = records::of_run_until(cluster, &run, &options, copy::DEADLINE).await?;
+    let copied = tokio::select! {
+        copied = copy::copy(&mut opened.source, wanted) => copied,
+        _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+    };
+    let closed = opened.close().await;
+    let mut copied = copied.and_then(|copied| closed.map(|()| copied))?;
+    if let (Some(WeightsFormat::Merged), Some(base), Some(adapter)) = (wanted.format, &wanted.base, &copied.weights) {
+        copied.weights = Some(tokio::select! {
+            merged = copy::merged(base, adapter) => merged?,
+            _ = tokio::signal::ctrl_c() => return Err(Error::Interrupted),
+        });
+    }
+    Ok(output::write(Path::new("-"), &copied.in_words(&wanted.dest))?)
 }
 
 async fn pull(mut cluster: Cluster, wanted: &Prepull) -> Result<(), Error> {
@@ -79,7 +101,7 @@ async fn pull(mut cluster: Cluster, wanted: &Prepull) -> Result<(), Error> {
             (tasks::sets::images(&found.sets, found.pool.as_ref()), found.pool)
         }
     };
-    let order = Order {
+    let order = PrepullRequest {
         images,
         selector: wanted.selector.clone(),
         limits: Limits {

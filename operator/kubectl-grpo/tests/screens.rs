@@ -5,18 +5,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+use clap::Parser;
 use grpo_crds::GrpoRun;
 use grpo_records::fixture;
 use grpo_records::look::{Records, TurnsOf};
 use grpo_records::show::{self, Detail};
 use jiff::Timestamp;
 use kubectl_grpo::arguments::tools::Form;
-use kubectl_grpo::arguments::{Part, Wanted};
+use kubectl_grpo::arguments::{Arguments, Part, Wanted, What};
 use kubectl_grpo::prepull::pulls::{self, State};
 use kubectl_grpo::prepull::report;
 use kubectl_grpo::records::Source;
 use kubectl_grpo::tasks::sets::{self, TaskSet};
-use kubectl_grpo::{episodes, status};
+use kubectl_grpo::{copy, episodes, status};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -298,6 +299,20 @@ fn pulls_are_a_line_of_progress_and_then_a_table_of_failures() {
         message: "Back-off pulling image \"swebench/sweb.eval.x86_64.b:latest\": ErrImagePull: not found".into(),
     };
     shown_as("prepull", &report::result(&pulls, at(312)));
+}
+
+#[tokio::test]
+async fn a_copy_says_what_it_brought_and_what_was_there() {
+    let (store, dest) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fixture::write_store(store.path());
+    let mut source = Source::Folder(Records::open(store.path()).unwrap());
+    let asked = format!("grpo copy demo {}", dest.path().display());
+    let What::Copy(asked) = Arguments::try_parse_from(asked.split_whitespace()).unwrap().what else {
+        panic!("{asked}");
+    };
+    let done = copy::copy(&mut source, &asked).await.unwrap();
+    assert_eq!(done.kept, 0);
+    shown_as("copy", &done.in_words(Path::new("out/demo")));
 }
 
 #[test]

@@ -31,12 +31,15 @@ pub const LOOK: Duration = Duration::from_secs(2);
 const SAY: Duration = Duration::from_secs(10);
 /// After the API server refused a pod for now.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+/// How often pods that are left are looked for at the end, and the pause between.
+const CLEARINGS: u32 = 5;
+const CLEARING_PAUSE: Duration = Duration::from_millis(500);
 /// Pods outlive the deadline by so much, so that their failure is still read.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(60);
 
 /// What a call wants.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct PrepullRequest {
     pub images: Vec<String>,
     /// Labels of nodes; None for those of the overlay, or all nodes.
     pub selector: Option<String>,
@@ -67,7 +70,7 @@ pub fn read_images(file: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// Pulls until everything is there or has failed. `name`: of this call.
-pub async fn prepull(cluster: &Cluster, name: &str, order: &Order) -> Result<Vec<Pull>, Error> {
+pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> Result<Vec<Pull>, Error> {
     if order.images.is_empty() {
         return Err(Error::Usage("there is no image to pull: the list is empty".into()));
     }
@@ -132,7 +135,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn work(&self, pulls: &mut [Pull], order: &Order) -> Result<(), Error> {
+    async fn work(&self, pulls: &mut [Pull], order: &PrepullRequest) -> Result<(), Error> {
         let mut said = Duration::ZERO;
         loop {
             match self.list().await {
@@ -208,11 +211,18 @@ impl Call<'_> {
         }
     }
 
-    /// Deletes every pod of this call.
+    /// Deletes every pod of this call, and one whose creation was still on its way when the call was interrupted.
     async fn clear(&self) -> Result<(), Error> {
-        let pods = self.list().await;
-        for pod in pods.map_err(|error| self.asking("list", "").failed(error))? {
-            self.delete(&pod.name_any()).await?;
+        for _ in 0..CLEARINGS {
+            let pods = self.list().await;
+            let pods = pods.map_err(|error| self.asking("list", "").failed(error))?;
+            if pods.is_empty() {
+                break;
+            }
+            for pod in pods {
+                self.delete(&pod.name_any()).await?;
+            }
+            tokio::time::sleep(CLEARING_PAUSE).await;
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ impl Template {
 
 /// What a pod says of its image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PullStatus {
     Pulled,
     /// It is being pulled, or has not begun.
     Waits {
@@ -84,9 +84,9 @@ pub enum Seen {
     },
 }
 
-pub fn seen(pod: &Pod) -> Seen {
+pub fn seen(pod: &Pod) -> PullStatus {
     let Some(status) = &pod.status else {
-        return Seen::Waits { why: None };
+        return PullStatus::Waits { why: None };
     };
     let container = status.container_statuses.iter().flatten().next();
     if let Some(seen) = container.and_then(of_container) {
@@ -95,19 +95,19 @@ pub fn seen(pod: &Pod) -> Seen {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         let reason = status.reason.as_deref().unwrap_or("its pod ended");
         let message = status.message.as_deref().unwrap_or_default();
-        return Seen::Ended {
+        return PullStatus::Ended {
             message: format!("{reason}: {message}"),
         };
     }
     // A container that is being created has no words that help.
     let why = what_it_waits_for(pod).filter(|why| !why.ends_with(": "));
-    Seen::Waits { why }
+    PullStatus::Waits { why }
 }
 
 /// None while nothing is known yet.
-fn of_container(status: &ContainerStatus) -> Option<Seen> {
+fn of_container(status: &ContainerStatus) -> Option<PullStatus> {
     if !status.image_id.is_empty() {
-        return Some(Seen::Pulled);
+        return Some(PullStatus::Pulled);
     }
     let waiting = status.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref().unwrap_or_default();
@@ -116,10 +116,10 @@ fn of_container(status: &ContainerStatus) -> Option<Seen> {
         message => message.to_owned(),
     };
     Some(match reason {
-        "ImagePullBackOff" => Seen::Failed { message },
-        "InvalidImageName" | "ErrImageNeverPull" | "SignatureValidationFailed" => Seen::Refused { message },
+        "ImagePullBackOff" => PullStatus::Failed { message },
+        "InvalidImageName" | "ErrImageNeverPull" | "SignatureValidationFailed" => PullStatus::Refused { message },
         // The kubelet tries it once more soon.
-        "ErrImagePull" | "RegistryUnavailable" => Seen::Waits { why: Some(message) },
+        "ErrImagePull" | "RegistryUnavailable" => PullStatus::Waits { why: Some(message) },
         // These come behind the pull: the image is there.
         "CreateContainerConfigError"
         | "CreateContainerError"
@@ -127,7 +127,7 @@ fn of_container(status: &ContainerStatus) -> Option<Seen> {
         | "PreStartHookError"
         | "PreCreateHookError"
         | "PostStartHookError"
-        | "CrashLoopBackOff" => Seen::Pulled,
+        | "CrashLoopBackOff" => PullStatus::Pulled,
         _ => return None,
     })
 }

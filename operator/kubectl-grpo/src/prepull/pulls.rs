@@ -1,7 +1,7 @@
 //! Which pulls are under way and what is done next: pure. In go the pulls that are wanted and what their pods show; out
 //! come actions. [`take`] keeps what they make of the pulls.
 
-use super::pod::Seen;
+use super::pod::PullStatus;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ pub fn wanted(nodes: &[String], images: &[String]) -> Vec<Pull> {
 }
 
 /// What follows from what the pods show. `pods`: by name; a pod that was made and is not there was deleted by another.
-pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, Seen>, limits: &Limits, now: Duration) -> Vec<Action> {
+pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, PullStatus>, limits: &Limits, now: Duration) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut busy: HashMap<&str, u32> = HashMap::new();
     for (number, pull) in pulls.iter().enumerate() {
@@ -122,7 +122,7 @@ pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, Seen>, limits: &Limits, no
 }
 
 /// What becomes of a pull with a pod. None while it is under way.
-fn concluded(pull: usize, attempt: u32, seen: Option<&Seen>, limits: &Limits, now: Duration) -> Option<Action> {
+fn concluded(pull: usize, attempt: u32, seen: Option<&PullStatus>, limits: &Limits, now: Duration) -> Option<Action> {
     let fail = |message: String| Action::Fail {
         pull,
         attempts: attempt,
@@ -137,14 +137,14 @@ fn concluded(pull: usize, attempt: u32, seen: Option<&Seen>, limits: &Limits, no
         false => fail(message.to_owned()),
     };
     match seen {
-        Some(Seen::Pulled) => Some(Action::Pulled { pull }),
-        Some(Seen::Refused { message }) => Some(fail(message.clone())),
-        Some(Seen::Failed { message } | Seen::Ended { message }) => Some(again(message)),
+        Some(PullStatus::Pulled) => Some(Action::Pulled { pull }),
+        Some(PullStatus::Refused { message }) => Some(fail(message.clone())),
+        Some(PullStatus::Failed { message } | PullStatus::Ended { message }) => Some(again(message)),
         None => Some(again("its pod was deleted by another")),
-        Some(Seen::Waits { why }) if now >= limits.deadline => {
+        Some(PullStatus::Waits { why }) if now >= limits.deadline => {
             Some(fail(late(limits, why.as_deref().unwrap_or("it is still being pulled"))))
         }
-        Some(Seen::Waits { .. }) => None,
+        Some(PullStatus::Waits { .. }) => None,
     }
 }
 
@@ -157,8 +157,8 @@ fn pause(attempt: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
 }
 
-/// Keeps what an action makes of its pull; answers the pod that is not needed any more. `made`: the name of the pod of a
-/// `Create`.
+/// Keeps what an action makes of its pull; answers the pod that is not needed any more. `made`: the name of the pod of
+/// a `Create`.
 pub fn take(pulls: &mut [Pull], action: &Action, made: &str, now: Duration) -> Option<String> {
     let (number, state) = match action.clone() {
         Action::Create { pull, attempt } => {

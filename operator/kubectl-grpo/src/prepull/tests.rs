@@ -121,8 +121,8 @@ async fn started(refuses: u32) -> (World, Cluster) {
     (world, cluster)
 }
 
-fn order(images: &[&str], limits: Limits) -> Order {
-    Order {
+fn order(images: &[&str], limits: Limits) -> PrepullRequest {
+    PrepullRequest {
         images: images.iter().map(|image| (*image).to_owned()).collect(),
         selector: Some("pool=cpu".into()),
         limits,

@@ -8,7 +8,7 @@ use grpo_contracts::volumes::{dataset_volumes, mount, scratch_volume};
 use grpo_crds::common::{EnvVariable, OverlaySpec, ProcessOptions};
 use serde_json::{Value, json};
 
-/// The pod ends by then, whatever becomes of us: downloads and a hundred thousand rows take long.
+/// The pod ends by then, even if this program dies: downloads and a hundred thousand rows take long.
 pub const DEADLINE_SECONDS: u32 = 4 * 3600;
 const HUB_VARIABLE: &str = "HF_ENDPOINT";
 const PULL_POLICY: &str = "IfNotPresent";

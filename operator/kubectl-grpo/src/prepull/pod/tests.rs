@@ -1,6 +1,6 @@
 use super::*;
 
-fn shows(status: Value) -> Seen {
+fn shows(status: Value) -> PullStatus {
     seen(&serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap())
 }
 
@@ -14,7 +14,7 @@ fn container(image_id: &str, state: Value) -> Value {
 fn a_status_says_whether_the_image_is_there() {
     let waiting =
         |reason: &str, message: &str| container("", json!({"waiting": {"reason": reason, "message": message}}));
-    let waits = |why: Option<&str>| Seen::Waits {
+    let waits = |why: Option<&str>| PullStatus::Waits {
         why: why.map(str::to_owned),
     };
     let message = |text: &str| text.to_owned();
@@ -28,36 +28,36 @@ fn a_status_says_whether_the_image_is_there() {
         (waiting("ErrImagePull", "timeout"), waits(Some("timeout"))),
         (
             waiting("ImagePullBackOff", "no such tag"),
-            Seen::Failed {
+            PullStatus::Failed {
                 message: message("no such tag"),
             },
         ),
         (
             waiting("InvalidImageName", ""),
-            Seen::Refused {
+            PullStatus::Refused {
                 message: message("InvalidImageName"),
             },
         ),
-        (waiting("CreateContainerError", "no such file"), Seen::Pulled),
-        (waiting("RunContainerError", "no such file"), Seen::Pulled),
+        (waiting("CreateContainerError", "no such file"), PullStatus::Pulled),
+        (waiting("RunContainerError", "no such file"), PullStatus::Pulled),
         (
             waiting("CreateContainerConfigError", "image has non-numeric user"),
-            Seen::Pulled,
+            PullStatus::Pulled,
         ),
         (
             container("sha256:ab", json!({"waiting": {"reason": "RunContainerError"}})),
-            Seen::Pulled,
+            PullStatus::Pulled,
         ),
         (
             container(
                 "sha256:ab",
                 json!({"terminated": {"exitCode": 128, "reason": "StartError"}}),
             ),
-            Seen::Pulled,
+            PullStatus::Pulled,
         ),
         (
             json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}),
-            Seen::Ended {
+            PullStatus::Ended {
                 message: message("Evicted: The node was low on resource: ephemeral-storage."),
             },
         ),

@@ -33,7 +33,7 @@ fn pulling(attempt: u32, pod: &str) -> State {
     }
 }
 
-fn words(seen: fn(String) -> Seen) -> Seen {
+fn words(seen: fn(String) -> PullStatus) -> PullStatus {
     seen("no such tag".into())
 }
 
@@ -69,15 +69,15 @@ fn what_a_pod_shows_decides_what_becomes_of_its_pull() {
             not_before: at(not_before),
         })
     };
-    let waits = |why: Option<&str>| Seen::Waits {
+    let waits = |why: Option<&str>| PullStatus::Waits {
         why: why.map(str::to_owned),
     };
-    let failed = || words(|message| Seen::Failed { message });
-    let ended = || words(|message| Seen::Ended { message });
-    let refused = || words(|message| Seen::Refused { message });
+    let failed = || words(|message| PullStatus::Failed { message });
+    let ended = || words(|message| PullStatus::Ended { message });
+    let refused = || words(|message| PullStatus::Refused { message });
     for (attempt, seen, now, wanted) in [
-        (1, Some(Seen::Pulled), 1, Some(Action::Pulled { pull: 0 })),
-        (1, Some(Seen::Pulled), 100, Some(Action::Pulled { pull: 0 })),
+        (1, Some(PullStatus::Pulled), 1, Some(Action::Pulled { pull: 0 })),
+        (1, Some(PullStatus::Pulled), 100, Some(Action::Pulled { pull: 0 })),
         (1, Some(waits(None)), 1, None),
         (1, Some(failed()), 1, again(6)),
         (2, Some(failed()), 1, fail(2, "no such tag")),
@@ -121,11 +121,11 @@ fn a_node_pulls_so_many_at_a_time_and_the_next_takes_the_place_of_one_that_is_do
     ];
     let create = |pull| Action::Create { pull, attempt: 1 };
     let pods = |seen| BTreeMap::from([("p".to_owned(), seen)]);
-    let under_way = decide(&pulls, &pods(Seen::Waits { why: None }), &LIMITS, at(1));
+    let under_way = decide(&pulls, &pods(PullStatus::Waits { why: None }), &LIMITS, at(1));
     assert_eq!(under_way, [create(1), create(3)]);
-    let done = decide(&pulls, &pods(Seen::Pulled), &LIMITS, at(1));
+    let done = decide(&pulls, &pods(PullStatus::Pulled), &LIMITS, at(1));
     assert_eq!(done, [Action::Pulled { pull: 0 }, create(1), create(2), create(3)]);
-    let later = decide(&pulls, &pods(Seen::Pulled), &LIMITS, at(50));
+    let later = decide(&pulls, &pods(PullStatus::Pulled), &LIMITS, at(50));
     assert!(later.contains(&Action::Create { pull: 4, attempt: 2 }), "{later:?}");
 }
 
