@@ -2,13 +2,19 @@
 
 use axum::Router;
 use axum::routing::get;
+use clap::Parser;
+use grpo_contracts::RunConfig;
+use grpo_contracts::task_sets::TasksQuestion;
 use grpo_driver::records_server;
+use grpo_driver::tasks::listing::{self, Lister};
+use grpo_hub::HubSettings;
 use grpo_records::look::{EpisodesOf, Records, RefusalCode, routes};
 use grpo_records::{fixture, paths};
-use kubectl_grpo::arguments::Part;
-use kubectl_grpo::episodes;
+use kubectl_grpo::arguments::{Arguments, Part, What};
 use kubectl_grpo::error::Error;
 use kubectl_grpo::records::{PodConnection, Source};
+use kubectl_grpo::{copy, episodes, tasks};
+use serde_json::json;
 use std::path::Path;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -105,4 +111,63 @@ async fn an_answer_that_is_none_is_told_with_the_pods_name() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("404"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_is_copied_through_the_driver_byte_for_byte() {
+    let (dir, dest) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fixture::write_store(dir.path());
+    // Longer than one piece of a stream.
+    let log: Vec<u8> = (0..9_000_000_u32).map(|n| n as u8).collect();
+    let path = "rollouts/iter-000001/psf__requests-1__g0__i0/grade.log";
+    std::fs::write(dir.path().join(path), &log).unwrap();
+    let words = format!("grpo copy demo {} --episodes", dest.path().display());
+    let What::Copy(asked) = Arguments::try_parse_from(words.split_whitespace()).unwrap().what else {
+        panic!("{words}");
+    };
+    let mut remote = opened(dir.path()).await;
+    let first = copy::copy(&mut remote, &asked).await.unwrap();
+    assert_eq!(std::fs::read(dest.path().join(path)).unwrap(), log);
+    let again = copy::copy(&mut remote, &asked).await.unwrap();
+    assert_eq!((again.files, again.kept), (0, first.files));
+    let mut cut = log.clone();
+    cut.truncate(5_000_000);
+    let part = dest.path().join(format!("{path}.part"));
+    std::fs::rename(dest.path().join(path), &part).unwrap();
+    std::fs::write(&part, cut).unwrap();
+    let continued = copy::copy(&mut remote, &asked).await.unwrap();
+    assert_eq!((continued.files, continued.bytes), (1, 4_000_000));
+    assert_eq!(std::fs::read(dest.path().join(path)).unwrap(), log);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_driver_tells_the_plugin_what_would_end_a_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    let lister = Lister {
+        grader_worker: "worker.py".into(),
+        grader_site: "site".into(),
+        hub: HubSettings::default(),
+        scratch: scratch.path().into(),
+    };
+    let run = json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "demo", "namespace": "team"},
+        "spec": {
+            "model": {"image": {"reference": "m"}}, "agent": {"bash": {}},
+            "tasks": {"train": {"dataset": {"image": {"reference": "d", "path": "none.jsonl"}}}},
+            "trainer": {"nodes": 1},
+            "inference": {"poolRef": {"name": "p"}}, "sandboxes": {"poolRef": {"name": "p"}},
+            "store": {"persistentVolumeClaim": {"claimName": "runs"}},
+        },
+    });
+    let question = TasksQuestion {
+        config: RunConfig::of(&serde_json::from_value(run).unwrap()),
+        sets: Vec::new(),
+    };
+    let mut connection = connected(listing::router(lister)).await;
+    let error = tasks::ask(&mut connection, &question, |_| {})
+        .await
+        .unwrap_err()
+        .to_string();
+    let wanted = "a run of this spec would end with DatasetUnreadable: reading the dataset /datasets/0/none.jsonl";
+    assert!(error.starts_with(wanted), "{error}");
 }

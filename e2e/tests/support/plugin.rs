@@ -18,6 +18,7 @@ fn cluster(scene: &Scene) -> Cluster {
     Cluster {
         client: scene.client.clone(),
         namespace: scene.namespace.clone(),
+        given: None,
     }
 }
 

@@ -148,6 +148,11 @@ pub fn weights_version(lineage: &str, step: u32) -> String {
     format!("{lineage}-v{step}")
 }
 
+/// `l7` is 7; lineages are counted so that the newest is known.
+pub fn lineage_number(lineage: &str) -> u32 {
+    lineage.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
 /// The step that published a version.
 pub fn step_of_weights(version: &str) -> Option<u32> {
     version.rsplit_once("-v")?.1.parse().ok()

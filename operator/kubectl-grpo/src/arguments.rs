@@ -1,7 +1,14 @@
 //! What `kubectl grpo` is asked for, checked before anything is asked of a cluster.
 
+mod names;
+pub mod tools;
+
+pub use self::names::run_name;
+
+use self::names::set_name;
+use self::tools::{Copy, Prepull, Tasks};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use grpo_records::{Outcome, paths};
+use grpo_records::Outcome;
 use jiff::SignedDuration;
 use std::path::PathBuf;
 
@@ -39,6 +46,12 @@ pub enum What {
     Show(Show),
     /// Logs of all parts of a run, interleaved by time.
     Logs(Logs),
+    /// Ids, images and rows that a run has or would have, and the rows that are skipped.
+    Tasks(Tasks),
+    /// Have nodes pull images before a run needs them.
+    Prepull(Prepull),
+    /// Copy records and weights out of a run's store.
+    Copy(Copy),
 }
 
 #[derive(Args, Debug)]
@@ -164,43 +177,6 @@ impl Wanted {
             Self::Void => matches!(outcome, Some(Outcome::Void { .. })),
             Self::Unfinished => outcome.is_none(),
         }
-    }
-}
-
-/// The name of a GrpoRun; `grun/demo` and its like are taken as kubectl takes them.
-pub fn run_name(text: &str) -> Result<String, String> {
-    let name = match text.split_once('/') {
-        None => text,
-        Some((kind, name)) if is_kind(kind) => name,
-        Some((kind, _)) => return Err(format!("{kind} is no GrpoRun; give the run's name, or grun/NAME")),
-    };
-    let inside = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'.';
-    let outside = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let bytes = name.as_bytes();
-    match name.len() <= 253
-        && bytes.first().is_some_and(outside)
-        && bytes.last().is_some_and(outside)
-        && bytes.iter().copied().all(inside)
-    {
-        true => Ok(name.to_owned()),
-        false => Err(
-            "a run's name has lower-case letters, digits, '-' and '.', and begins and ends with a letter or digit"
-                .into(),
-        ),
-    }
-}
-
-fn is_kind(text: &str) -> bool {
-    matches!(
-        text,
-        "grun" | "grporun" | "grporuns" | "grporun.grpo.dev" | "grporuns.grpo.dev"
-    )
-}
-
-fn set_name(text: &str) -> Result<String, String> {
-    match paths::is_plain_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("it has letters, digits, '.', '_' and '-' only".into()),
     }
 }
 

@@ -16,6 +16,8 @@ const NAMES_SHOWN: u32 = 10;
 pub struct Cluster {
     pub client: Client,
     pub namespace: String,
+    /// The namespace, where the command line names one.
+    pub given: Option<String>,
 }
 
 impl Cluster {
@@ -28,7 +30,12 @@ impl Cluster {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))?;
-        Ok(Self { client, namespace })
+        let given = options.namespace.clone();
+        Ok(Self {
+            client,
+            namespace,
+            given,
+        })
     }
 
     pub fn runs(&self) -> Api<GrpoRun> {

@@ -21,7 +21,7 @@ pub enum Error {
     )]
     NotInstalled,
     #[error(
-        "you may not {verb} {resource} in {place}: ask for a role that allows it (`view` for status and logs, `edit` for episodes and show); `kubectl auth can-i {verb} {resource} {flag}` tells when you may"
+        "you may not {verb} {resource} in {place}: ask for a role that allows it (`view` for status and logs, `edit` for the others; prepull also needs to list nodes); `kubectl auth can-i {verb} {resource} {flag}` tells when you may"
     )]
     Forbidden {
         verb: &'static str,
@@ -47,6 +47,30 @@ pub enum Error {
     ServingPod { pod: String, purpose: String, why: String },
     #[error("asking pod {pod}: {why}")]
     PodConnection { pod: String, why: String },
+    #[error("the answer of grpo-driver tasks is not whole: {0}; does --reader-image name a driver of this version?")]
+    TasksAnswer(String),
+    #[error("a run of this spec would end with {reason}: {message}")]
+    TasksFault { reason: String, message: String },
+    #[error(
+        "no image of the driver was found in namespace {namespace}, and you may not look at the operator; give --reader-image IMAGE (the operator's driver image)"
+    )]
+    NoDriverImage { namespace: String },
+    #[error("reading the list of images {file}: {source}; give a file with one image a line, or - for standard input")]
+    ImagesFile { file: PathBuf, source: std::io::Error },
+    #[error("no Linux node has the labels {selector:?}; `kubectl get nodes --show-labels` shows what nodes have")]
+    NoNodes { selector: String },
+    #[error("{failed} of {all} pulls failed")]
+    PullsFailed { failed: usize, all: usize },
+    #[error("GrpoRun {run} has no set {set}; it has: {there}")]
+    NoSet { run: String, set: String, there: String },
+    #[error(
+        "GrpoRun {run} has not read the rows of tasks.{set} yet; `kubectl grpo status {run}` says what it waits for"
+    )]
+    NoRows { run: String, set: String },
+    #[error(transparent)]
+    Manifest(#[from] crate::manifest::ManifestError),
+    #[error(transparent)]
+    Copy(#[from] crate::copy::CopyError),
     #[error("{0}")]
     NoEpisode(String),
     #[error("GrpoRun {run} has no pods yet; `kubectl grpo status {run}` says what it waits for")]

@@ -1,17 +1,25 @@
-//! `kubectl grpo`: GrpoRuns for people. Reads only, except for one short-lived pod that reads the store of a run
-//! without a driver.
+//! `kubectl grpo`: GrpoRuns for people. Reads only, except for short-lived pods: one that reads the store of a run
+//! without a driver, one that answers which tasks a run would have, and those that have nodes pull images.
 //!
 //! [`arguments`] says what is wanted. [`status`] turns a GrpoRun (`grpo.dev`) into a screen; [`records`] reaches a
 //! run's records, in the driver, by a reader pod or in a copied folder, and [`episodes`] shows them; [`logs`]
-//! interleaves the logs of all parts. [`cluster`] knows which cluster and namespace, [`error`] what to do next when
-//! something is missing, [`text`] bars, tables and durations.
+//! interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with images as its
+//! [`sandbox_pool`] names them; [`prepull`] has nodes pull them; [`copy`] copies a store. [`pods`] are made for a
+//! moment, and asked. [`cluster`] knows which cluster and namespace, [`error`] what to do next when something is
+//! missing, [`output`] writes files, [`text`] bars, tables and durations.
 
 pub mod arguments;
 pub mod cluster;
+pub mod copy;
 pub mod episodes;
 pub mod error;
 pub mod logs;
+pub mod manifest;
+pub mod output;
 pub mod pods;
+pub mod prepull;
 pub mod records;
+pub mod sandbox_pool;
 pub mod status;
+pub mod tasks;
 pub mod text;

@@ -3,13 +3,18 @@
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
+use kubectl_grpo::arguments::tools::{Copy, Form, Prepull, Tasks, WeightsFormat};
 use kubectl_grpo::arguments::{Arguments, ClusterOptions, Episodes, RecordsOptions, Show, What};
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::error::Error;
+use kubectl_grpo::prepull::pulls::{Limits, State};
+use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{episodes, logs, status};
+use kubectl_grpo::{copy, episodes, logs, output, sandbox_pool, status, tasks};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -36,7 +41,7 @@ async fn main() -> ExitCode {
 }
 
 fn makes_a_pod(what: &What) -> bool {
-    matches!(what, What::Episodes(_) | What::Show(_))
+    !matches!(what, What::Status(_) | What::Logs(_))
 }
 
 async fn act(arguments: &Arguments) -> Result<(), Error> {
@@ -52,7 +57,87 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
             let opened = open(&arguments.cluster, run.as_deref(), &wanted.records).await?;
             with(opened, async |source| tell(source, wanted, &words).await).await
         }
+        What::Tasks(wanted) => list_tasks(Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Prepull(wanted) => pull(Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Copy(wanted) => copy_out(&Cluster::connect(&arguments.cluster).await?, wanted).await,
     }
+}
+
+async fn copy_out(cluster: &Cluster, wanted: &Copy) -> Result<(), Error> {
+    let options = RecordsOptions {
+        from: None,
+        reader_image: wanted.reader_image.clone(),
+    };
+    let run = cluster.run(&wanted.run).await?;
+    let mut opened = records::of_run_until(cluster, &run, &options, copy::DEADLINE).await?;
+    let copied = tokio::select! {
+        copied = copy::copy(&mut opened.source, wanted) => copied,
+        _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+    };
+    let closed = opened.close().await;
+    let mut copied = copied.and_then(|copied| closed.map(|()| copied))?;
+    if let (Some(WeightsFormat::Merged), Some(base), Some(adapter)) = (wanted.format, &wanted.base, &copied.weights) {
+        copied.weights = Some(tokio::select! {
+            merged = copy::merged(base, adapter) => merged?,
+            _ = tokio::signal::ctrl_c() => return Err(Error::Interrupted),
+        });
+    }
+    Ok(output::write(Path::new("-"), &copied.in_words(&wanted.dest))?)
+}
+
+async fn pull(mut cluster: Cluster, wanted: &Prepull) -> Result<(), Error> {
+    let mut pull_secrets = wanted.pull_secret.clone();
+    let (images, pool) = match &wanted.images {
+        Some(file) => (prepull::read_images(file)?, None),
+        None => {
+            let of = tasks::Wanted {
+                form: Form::Images,
+                reader_image: wanted.reader_image.as_ref(),
+                ..tasks::Wanted::default()
+            };
+            let found = tasks::of(cluster.clone(), &wanted.of, &of).await?;
+            pull_secrets.extend(found.pull_secrets);
+            cluster.namespace = found.pool_namespace;
+            (tasks::sets::images(&found.sets, found.pool.as_ref()), found.pool)
+        }
+    };
+    let order = PrepullRequest {
+        images,
+        selector: wanted.selector.clone(),
+        limits: Limits {
+            parallel: wanted.parallel,
+            retries: wanted.retries,
+            deadline: wanted.deadline,
+        },
+        pull_secrets,
+        overlay: sandbox_pool::overlay(pool.as_ref()),
+        look: prepull::LOOK,
+    };
+    let began = Instant::now();
+    let pulls = prepull::prepull(&cluster, &prepull::call_name(), &order).await?;
+    output::write(Path::new("-"), &prepull::report::result(&pulls, began.elapsed()))?;
+    let failed = pulls
+        .iter()
+        .filter(|pull| matches!(pull.state, State::Failed { .. }))
+        .count();
+    match failed {
+        0 => Ok(()),
+        failed => Err(Error::PullsFailed {
+            failed,
+            all: pulls.len(),
+        }),
+    }
+}
+
+async fn list_tasks(cluster: Cluster, wanted: &Tasks) -> Result<(), Error> {
+    let of = tasks::Wanted {
+        sets: &wanted.set,
+        form: wanted.output,
+        reader_image: wanted.reader_image.as_ref(),
+    };
+    let found = tasks::of(cluster, &wanted.of, &of).await?;
+    let text = tasks::sets::shown(&found.sets, wanted.output, found.pool.as_ref());
+    Ok(output::write(&wanted.out, &text)?)
 }
 
 async fn open(cluster: &ClusterOptions, run: Option<&str>, options: &RecordsOptions) -> Result<Opened, Error> {

@@ -5,16 +5,22 @@
 
 #![allow(clippy::unwrap_used)]
 
+use clap::Parser;
 use grpo_crds::GrpoRun;
 use grpo_records::fixture;
 use grpo_records::look::{Records, TurnsOf};
 use grpo_records::show::{self, Detail};
 use jiff::Timestamp;
-use kubectl_grpo::arguments::{Part, Wanted};
+use kubectl_grpo::arguments::tools::Form;
+use kubectl_grpo::arguments::{Arguments, Part, Wanted, What};
+use kubectl_grpo::prepull::pulls::{self, State};
+use kubectl_grpo::prepull::report;
 use kubectl_grpo::records::Source;
-use kubectl_grpo::{episodes, status};
-use serde_json::Value;
+use kubectl_grpo::tasks::sets::{self, TaskSet};
+use kubectl_grpo::{copy, episodes, status};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MADE: &str = "2025-12-31T23:59:59Z";
 const NOW: &str = "2026-01-01T00:04:12Z";
@@ -234,6 +240,79 @@ async fn an_episode_is_found_by_part_of_its_name_and_shown_turn_by_turn() {
         .unwrap_err()
         .to_string();
     assert!(none.contains("iteration 1; set heldout (a-v0)"), "{none}");
+}
+
+fn task_sets() -> Vec<TaskSet> {
+    let row = |id: &str, image: &str| json!({"instance_id": id, "image": image});
+    let set = |report: Value, rows: Vec<Value>| TaskSet {
+        report: serde_json::from_value(report).unwrap(),
+        rows: Some(rows),
+    };
+    let skipped = json!([
+        {"instance": "django__django-1", "place": "test.jsonl line 3",
+         "cause": "field version: swebench 4 has no test command for version 9.9 of django/django"},
+        {"instance": "sympy__sympy-2", "place": "test.jsonl line 7", "cause": "field test_patch: missing"},
+        {"place": "test.jsonl line 9", "cause": "field instance_id: missing"},
+    ]);
+    let train = json!({"set": "train", "format": "Auto", "rows": {"Compiled": 1, "SweBench": 2}, "tasks": 3, "skipped": skipped});
+    let heldout =
+        json!({"set": "evaluate.heldout", "format": "SweBench", "rows": {"SweBench": 1}, "tasks": 1, "skipped": []});
+    let image = |id: &str| format!("swebench/sweb.eval.x86_64.{id}:latest");
+    vec![
+        set(train, ["a", "b", "b"].map(|id| row(id, &image(id))).into()),
+        set(heldout, vec![row("c", &image("c"))]),
+    ]
+}
+
+#[test]
+fn tasks_are_a_table_with_the_skipped_rows_and_their_causes() {
+    let text = sets::shown(&task_sets(), Form::Table, None);
+    shown_as("tasks", &text);
+    assert!(
+        !text.contains('\u{1b}') && text.contains("field test_patch: missing"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pulls_are_a_line_of_progress_and_then_a_table_of_failures() {
+    let at = Duration::from_secs;
+    let nodes = ["node-a", "node-b", "node-c"].map(str::to_owned);
+    let images = [
+        "swebench/sweb.eval.x86_64.a:latest",
+        "swebench/sweb.eval.x86_64.b:latest",
+    ]
+    .map(str::to_owned);
+    let mut pulls = pulls::wanted(&nodes, &images);
+    pulls[0].state = State::Pulled;
+    for (number, since) in [(1, 10), (2, 3), (3, 70)] {
+        pulls[number].state = State::Pulling {
+            attempt: 1,
+            pod: format!("prepull-1f-{number}-1"),
+            since: at(since),
+        };
+    }
+    shown_as("prepull-progress", &(report::progress(&pulls, at(75)) + "\n"));
+    pulls.iter_mut().for_each(|pull| pull.state = State::Pulled);
+    pulls[4].state = State::Failed {
+        attempts: 6,
+        message: "Back-off pulling image \"swebench/sweb.eval.x86_64.b:latest\": ErrImagePull: not found".into(),
+    };
+    shown_as("prepull", &report::result(&pulls, at(312)));
+}
+
+#[tokio::test]
+async fn a_copy_says_what_it_brought_and_what_was_there() {
+    let (store, dest) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fixture::write_store(store.path());
+    let mut source = Source::Folder(Records::open(store.path()).unwrap());
+    let asked = format!("grpo copy demo {}", dest.path().display());
+    let What::Copy(asked) = Arguments::try_parse_from(asked.split_whitespace()).unwrap().what else {
+        panic!("{asked}");
+    };
+    let done = copy::copy(&mut source, &asked).await.unwrap();
+    assert_eq!(done.kept, 0);
+    shown_as("copy", &done.in_words(Path::new("out/demo")));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use std::time::Duration;
 const STARTS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Makes the reader pod of a run and connects to it; after a failure the pod is deleted. It ends after `deadline`,
-/// whatever becomes of us.
+/// even if this program dies.
 pub async fn start(
     cluster: &Cluster,
     run: &GrpoRun,

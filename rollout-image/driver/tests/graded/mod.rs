@@ -32,7 +32,7 @@ async fn load(publisher: &Publisher, rows: &[Value], worker: &GraderWorker) -> T
         ..Selection::default()
     };
     let images = Images(vec!["pytest"]);
-    let set = tasks::load("train", &selection, &[file], worker, &images).await;
+    let set = tasks::load("train", &selection, &[file], &Default::default(), worker, &images).await;
     set.unwrap_or_else(|error| panic!("{}: {error}", publisher.name))
 }
 

@@ -10,10 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 
-/// `l7` is 7; lineages are counted so that the newest is known.
-pub fn lineage_number(lineage: &str) -> u32 {
-    lineage.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(0)
-}
+pub use grpo_records::paths::lineage_number;
 
 /// Hex sha256.
 pub fn sha256(bytes: &[u8]) -> String {

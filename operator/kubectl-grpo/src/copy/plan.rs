@@ -1,0 +1,141 @@
+//! Which files of a store are copied, and what of each is still to be fetched: pure.
+
+use super::error::CopyError;
+use crate::arguments::tools::{LATEST, WeightsFormat};
+use grpo_records::look::files::StoredFile;
+use grpo_records::paths;
+use grpo_records::weights::WeightsManifest;
+
+/// What of a store is wanted, weights apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    pub episodes: bool,
+    pub metrics: bool,
+    pub rows: bool,
+}
+
+impl Kinds {
+    /// Folders of the store. A copy with episodes is a store that `--from` reads, so it has the journal.
+    pub fn folders(self) -> Vec<&'static str> {
+        let of = |wanted: bool, folders: &[&'static str]| if wanted { folders.to_vec() } else { Vec::new() };
+        let episodes = of(
+            self.episodes,
+            &[paths::JOURNAL, paths::BATCHES, paths::ROLLOUTS, paths::EVALUATIONS],
+        );
+        let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD]);
+        let rows = of(self.rows, &[paths::TASKS, paths::DATASETS, paths::MODELS]);
+        [episodes, metrics, rows].concat()
+    }
+}
+
+/// A file of the store, and what is known of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub path: String,
+    pub bytes: u64,
+    pub sha256: Option<String>,
+}
+
+impl From<StoredFile> for Wanted {
+    fn from(file: StoredFile) -> Self {
+        Self {
+            path: file.path,
+            bytes: file.bytes,
+            sha256: None,
+        }
+    }
+}
+
+/// What is done about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is here already.
+    Keep,
+    /// Fetch it from this byte on, behind what an earlier call has fetched.
+    Fetch { from: u64 },
+}
+
+/// `here` and `part`: lengths of the file and of its unfinished part on this machine, where there are any. A file of a
+/// store never changes, so that a part of it is its beginning; a log that grows has another length.
+pub fn step(wanted: &Wanted, here: Option<u64>, part: Option<u64>) -> Step {
+    match (here, part) {
+        (Some(length), _) if length == wanted.bytes => Step::Keep,
+        (_, Some(length)) if length <= wanted.bytes => Step::Fetch { from: length },
+        _ => Step::Fetch { from: 0 },
+    }
+}
+
+/// The manifest of the version that is meant.
+pub fn chosen<'a>(
+    run: &str,
+    manifests: &'a [WeightsManifest],
+    version: &str,
+) -> Result<&'a WeightsManifest, CopyError> {
+    let newest = |manifest: &&WeightsManifest| (paths::lineage_number(&manifest.lineage), manifest.step);
+    let found = match version {
+        LATEST => manifests.iter().max_by_key(newest),
+        version => manifests.iter().find(|manifest| manifest.version == version),
+    };
+    found.ok_or_else(|| {
+        let mut there: Vec<&WeightsManifest> = manifests.iter().collect();
+        there.sort_by_key(newest);
+        let there: Vec<&str> = there.iter().map(|manifest| manifest.version.as_str()).collect();
+        CopyError::NoVersion {
+            run: run.to_owned(),
+            version: version.to_owned(),
+            there: there.join(", "),
+        }
+    })
+}
+
+/// Whether the version is an adapter; refused where that is not the format that is asked for.
+pub fn is_adapter(
+    manifest: &WeightsManifest,
+    format: Option<WeightsFormat>,
+    has_base: bool,
+) -> Result<bool, CopyError> {
+    let is_adapter = manifest.files.iter().any(|file| file.name == "adapter_config.json");
+    let other = |is: &'static str, advice: &'static str| {
+        Err(CopyError::Format {
+            version: manifest.version.clone(),
+            is,
+            advice,
+        })
+    };
+    match (format, is_adapter) {
+        (Some(WeightsFormat::Adapter), false) => other("a whole model", "--format hf"),
+        (Some(WeightsFormat::Hf), true) => other("an adapter", "--format adapter, or --format merged --base DIR"),
+        (Some(WeightsFormat::Merged), false) => other("a whole model, which needs no merging", "--format hf"),
+        (Some(WeightsFormat::Merged), true) if !has_base => other(
+            "an adapter, and the store does not have its base model",
+            "--base DIR, the folder with the model that the run began with",
+        ),
+        _ => Ok(is_adapter),
+    }
+}
+
+/// The files of a version, the manifest last: a folder counts when it is there.
+pub fn files(manifest: &WeightsManifest, manifest_bytes: u64) -> Result<Vec<Wanted>, CopyError> {
+    if let Some(file) = manifest.files.iter().find(|file| !paths::is_plain_name(&file.name)) {
+        return Err(CopyError::FileName {
+            version: manifest.version.clone(),
+            name: file.name.clone(),
+        });
+    }
+    let mut files: Vec<Wanted> = (manifest.files.iter())
+        .map(|file| Wanted {
+            path: paths::weights_file(&manifest.version, &file.name),
+            bytes: file.bytes,
+            sha256: Some(file.sha256.clone()),
+        })
+        .collect();
+    files.push(Wanted {
+        path: paths::weights_manifest(&manifest.version),
+        bytes: manifest_bytes,
+        sha256: None,
+    });
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

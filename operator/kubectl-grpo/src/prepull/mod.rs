@@ -1,0 +1,263 @@
+//! Has nodes pull images before a run needs them: one short-lived pod for each image on each node.
+//!
+//! ```text
+//! nodes × images ──► pulls ──► [`pulls::decide`] ◄── what the pods show ([`pod::seen`])
+//!                                   │
+//!            pods made and deleted ◄┘      lines of progress, a table of failures ([`report`])
+//! ```
+//!
+//! The pods of a call carry its name as a label and as the prefix of their names. All of them are deleted when the call
+//! ends, by Ctrl-C too; if this program dies, their deadline ends them.
+
+pub mod pod;
+pub mod pulls;
+pub mod report;
+
+use self::pod::{CALL, Template};
+use self::pulls::{Action, Limits, Pull};
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error, refused};
+use grpo_crds::common::OverlaySpec;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often the pods are looked at.
+pub const LOOK: Duration = Duration::from_secs(2);
+/// How often people hear how far it is.
+const SAY: Duration = Duration::from_secs(10);
+/// After the API server refused a pod for now.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+/// How often pods that are left are looked for at the end, and the pause between.
+const CLEARINGS: u32 = 5;
+const CLEARING_PAUSE: Duration = Duration::from_millis(500);
+/// Pods outlive the deadline by so much, so that their failure is still read.
+const DEADLINE_MARGIN: Duration = Duration::from_secs(60);
+
+/// What a call wants.
+#[derive(Clone, Debug)]
+pub struct PrepullRequest {
+    pub images: Vec<String>,
+    /// Labels of nodes; None for those of the overlay, or all nodes.
+    pub selector: Option<String>,
+    pub limits: Limits,
+    pub pull_secrets: Vec<String>,
+    /// What the pool lays over its sandboxes.
+    pub overlay: OverlaySpec,
+    /// How often the pods are looked at.
+    pub look: Duration,
+}
+
+/// The images of a file: one a line, `#` begins a comment.
+pub fn read_images(file: &Path) -> Result<Vec<String>, Error> {
+    let text = match file == Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|source| Error::ImagesFile {
+        file: file.to_owned(),
+        source,
+    })?;
+    let mut known = HashSet::new();
+    let names = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(names.filter(|name| known.insert(*name)).map(str::to_owned).collect())
+}
+
+/// Pulls until everything is there or has failed. `name`: of this call.
+pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> Result<Vec<Pull>, Error> {
+    if order.images.is_empty() {
+        return Err(Error::Usage("there is no image to pull: the list is empty".into()));
+    }
+    let selector = order.selector.clone().unwrap_or_else(|| labels(&order.overlay));
+    let nodes = nodes(cluster, &selector).await?;
+    let call = Call {
+        cluster,
+        pods: Api::namespaced(cluster.client.clone(), &cluster.namespace),
+        template: Template {
+            call: name.to_owned(),
+            pull_secrets: order.pull_secrets.clone(),
+            runtime_class: order.overlay.runtime_class_name.clone(),
+            deadline_seconds: (order.limits.deadline + DEADLINE_MARGIN).as_secs(),
+        },
+        began: Instant::now(),
+    };
+    let mut pulls = pulls::wanted(&nodes, &order.images);
+    eprintln!("{} images on {} nodes", order.images.len(), nodes.len());
+    let worked = tokio::select! {
+        worked = call.work(&mut pulls, order) => worked,
+        _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+    };
+    let cleared = call.clear().await;
+    worked.and(cleared).map(|()| pulls)
+}
+
+fn labels(overlay: &OverlaySpec) -> String {
+    let labels = overlay
+        .node_selector
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+/// Names of Linux nodes with these labels.
+async fn nodes(cluster: &Cluster, selector: &str) -> Result<Vec<String>, Error> {
+    let asking = Asking {
+        verb: "list",
+        resource: "nodes",
+        namespace: None,
+        name: "",
+    };
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let found = nodes.list(&ListParams::default().labels(selector)).await;
+    let found = found.map_err(|error| asking.failed(error))?;
+    let is_linux = |node: &&Node| node.labels().get("kubernetes.io/os").is_none_or(|os| os == "linux");
+    let names: Vec<String> = found.items.iter().filter(is_linux).map(ResourceExt::name_any).collect();
+    match names.is_empty() {
+        false => Ok(names),
+        true => Err(Error::NoNodes {
+            selector: selector.to_owned(),
+        }),
+    }
+}
+
+/// The I/O of one call.
+struct Call<'a> {
+    cluster: &'a Cluster,
+    pods: Api<Pod>,
+    template: Template,
+    began: Instant,
+}
+
+impl Call<'_> {
+    async fn work(&self, pulls: &mut [Pull], order: &PrepullRequest) -> Result<(), Error> {
+        let mut said = Duration::ZERO;
+        loop {
+            match self.list().await {
+                Ok(pods) => {
+                    let seen = pods.iter().map(|pod| (pod.name_any(), pod::seen(pod)));
+                    let seen: BTreeMap<_, _> = seen.collect();
+                    for action in pulls::decide(pulls, &seen, &order.limits, self.began.elapsed()) {
+                        self.act(pulls, action).await?;
+                    }
+                }
+                Err(error) if is_passing(&error) => eprintln!("The API server does not list pods for now: {error}"),
+                Err(error) => return Err(self.asking("list", "").failed(error)),
+            }
+            if pulls::is_over(pulls) {
+                return Ok(());
+            }
+            if self.began.elapsed() >= said + SAY {
+                said = self.began.elapsed();
+                eprintln!("{}", report::progress(pulls, said));
+            }
+            tokio::time::sleep(order.look).await;
+        }
+    }
+
+    /// The pods of this call.
+    async fn list(&self) -> Result<Vec<Pod>, kube::Error> {
+        let of_call = ListParams::default().labels(&format!("{CALL}={}", self.template.call));
+        Ok(self.pods.list(&of_call).await?.items)
+    }
+
+    async fn act(&self, pulls: &mut [Pull], action: Action) -> Result<(), Error> {
+        let mut action = action;
+        let mut name = String::new();
+        if let Action::Create { pull, attempt } = action {
+            name = self.template.name(pull, attempt);
+            if !self.create(&name, &pulls[pull]).await? {
+                // It was not tried, so it is no attempt.
+                let not_before = self.began.elapsed() + REFUSED_PAUSE;
+                action = Action::Again {
+                    pull,
+                    attempt,
+                    not_before,
+                };
+            }
+        }
+        match pulls::take(pulls, &action, &name, self.began.elapsed()) {
+            Some(pod) => self.delete(&pod).await,
+            None => Ok(()),
+        }
+    }
+
+    /// False where the API server refuses the pod for now: a quota is full, or it is in trouble.
+    async fn create(&self, name: &str, pull: &Pull) -> Result<bool, Error> {
+        let wanted = self.template.pod(name, &pull.node, &pull.image);
+        let wanted = serde_json::from_value(wanted).map_err(|error| Error::Usage(error.to_string()))?;
+        match self.pods.create(&PostParams::default(), &wanted).await {
+            Ok(_) => Ok(true),
+            // An answer was lost, and the pod is there.
+            Err(error) if refused(&error, 409) => Ok(true),
+            Err(error) if is_passing(&error) => {
+                eprintln!("The API server refuses pod {name} for now: {error}");
+                Ok(false)
+            }
+            Err(error) => Err(self.asking("create", name).failed(error)),
+        }
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), Error> {
+        match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
+            Ok(_) => Ok(()),
+            Err(error) if refused(&error, 404) => Ok(()),
+            Err(error) => Err(self.asking("delete", name).failed(error)),
+        }
+    }
+
+    /// Deletes every pod of this call, and one whose creation was still on its way when the call was interrupted.
+    async fn clear(&self) -> Result<(), Error> {
+        for _ in 0..CLEARINGS {
+            let pods = self.list().await;
+            let pods = pods.map_err(|error| self.asking("list", "").failed(error))?;
+            if pods.is_empty() {
+                break;
+            }
+            for pod in pods {
+                self.delete(&pod.name_any()).await?;
+            }
+            tokio::time::sleep(CLEARING_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    fn asking<'a>(&'a self, verb: &'static str, name: &'a str) -> Asking<'a> {
+        Asking {
+            verb,
+            resource: "pods",
+            namespace: Some(&self.cluster.namespace),
+            name,
+        }
+    }
+}
+
+/// A quota may have room later, and an API server in trouble may be well again.
+fn is_passing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            status.code == 429
+                || status.code >= 500
+                || (status.code == 403 && status.message.contains("exceeded quota"))
+        }
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    }
+}
+
+/// A name for a call that no other call has.
+pub fn call_name() -> String {
+    let now = jiff::Timestamp::now().as_nanosecond() as u64;
+    format!(
+        "prepull-{:08x}",
+        (now ^ u64::from(std::process::id()).rotate_left(32)) & 0xffff_ffff
+    )
+}
+
+#[cfg(test)]
+mod tests;
