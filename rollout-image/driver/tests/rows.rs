@@ -46,9 +46,16 @@ async fn load_file(file: PathBuf, format: RowFormat) -> TaskSet {
         format,
         ..Selection::default()
     };
-    tasks::load("train", &selection, &[file], &Default::default(), &worker(), &Images(vec!["pytest"]))
-        .await
-        .unwrap()
+    tasks::load(
+        "train",
+        &selection,
+        &[file],
+        &Default::default(),
+        &worker(),
+        &Images(vec!["pytest"]),
+    )
+    .await
+    .unwrap()
 }
 
 /// Prints the official specs of swebench 4.1.0 for every repository and version that it knows: a line of JSON each.

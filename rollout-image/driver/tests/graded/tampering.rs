@@ -156,7 +156,15 @@ async fn task(files: &Files) -> Task {
         image: Some("i:1".to_owned()),
         ..Selection::default()
     };
-    let set = tasks::load("train", &selection, &[file], &Default::default(), &worker(), &Images(vec!["pytest"])).await;
+    let set = tasks::load(
+        "train",
+        &selection,
+        &[file],
+        &Default::default(),
+        &worker(),
+        &Images(vec!["pytest"]),
+    )
+    .await;
     set.unwrap().tasks.remove(0)
 }
 
