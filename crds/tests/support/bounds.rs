@@ -24,6 +24,9 @@ const UNIONS: [&[&str]; 10] = [
 /// Kubernetes' own types bound themselves.
 const FOREIGN: [&str; 3] = ["resources", "tolerations", "imagePullSecrets"];
 
+/// Fields that a rule forbids in this place, with any value: a pool of a run's own serves no other namespace.
+const FORBIDDEN: [&[&str]; 1] = [&["sandboxes", "pool", "allowedNamespaces"]];
+
 /// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the
 /// letter a.
 const PATTERNS: [(&str, &str, &str); 14] = [
@@ -90,6 +93,9 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn walk(&mut self, path: &mut Vec<String>, root: &Value, schema: &Value) {
+        if FORBIDDEN.iter().any(|forbidden| path == forbidden) {
+            return;
+        }
         for (bound, outside, inside) in pairs(schema) {
             self.pair(path, root, &bound, &outside, &inside);
         }

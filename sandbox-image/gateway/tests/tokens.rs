@@ -53,7 +53,7 @@ impl Gateway {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let issuer = LocalIssuer::new().unwrap();
-        std::fs::write(at.join("pool.json"), r#"{"max": 2, "allowUnenforced": true}"#).unwrap();
+        std::fs::write(at.join("pool.json"), r#"{"max": 8, "allowUnenforced": true}"#).unwrap();
         std::fs::write(at.join("seed"), SEED).unwrap();
         std::fs::write(at.join("issuer.json"), issuer.file()).unwrap();
         kubeconfig(at, &server);
@@ -173,7 +173,7 @@ async fn no_call_but_probes_metrics_and_the_description_is_answered_without_a_va
     std::fs::remove_file(gateway.folder.path().join("issuer.json")).unwrap();
     let token = gateway.token("n", "demo-driver");
     let (status, pool) = gateway.ask(Method::GET, "/v1/pool", Some(&token), &Value::Null).await;
-    assert_eq!((status, &pool["max"]), (200, &json!(2)), "{pool}");
+    assert_eq!((status, &pool["max"]), (200, &json!(8)), "{pool}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -254,8 +254,8 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
             "there is no {words} in namespace {theirs} that lets runs of namespace {own} in; correct sandboxes.poolRef, or have {own} added \
              to spec.allowedNamespaces of that pool"
         );
-        let let_in = seen.sandboxes.as_ref().is_some_and(allows);
-        return (!let_in).then_some(("SandboxPoolMissing", message));
+        let admitted = seen.sandboxes.as_ref().is_some_and(allows);
+        return (!admitted).then_some(("SandboxPoolMissing", message));
     }
     match &seen.sandboxes {
         Some(_) => None,

@@ -55,7 +55,7 @@ fn the_pod_has_the_volumes_of_datasets_and_lists_and_nothing_else_of_the_run() {
             "dataset-1",
             "dataset-2",
             "dataset-3",
-            "instance-ids-0"
+            "config-map-0"
         ]
     );
     assert_eq!(volumes[1].persistent_volume_claim.as_ref().unwrap().claim_name, "rows");
