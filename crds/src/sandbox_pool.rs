@@ -2,6 +2,7 @@
 //!
 //! The gateway reads this spec as `pool.json`.
 
+mod package_index;
 mod resources;
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::apis::meta::v1::Condition};
@@ -13,6 +14,8 @@ use crate::{
     cel,
     common::{Period, PodOverlay, ProcessOptions},
 };
+
+pub use package_index::{IndexPods, PackageIndex};
 
 /// Sandboxes that are leased by episodes and graders and deleted after use, or begun anew.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -58,6 +61,10 @@ pub struct SandboxPoolSpec {
     /// What sandboxes may reach. None: nothing but their gateway, which reaches them.
     #[serde(default)]
     pub network: Network,
+    /// The one server that graders may reach, to install packages; agents never reach it. None: graders reach nothing
+    /// either, and tasks whose grading scripts install packages are named when a run begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_index: Option<PackageIndex>,
     /// Lease sandboxes although nobody has shown that the cluster enforces `network`. The pool then says so.
     #[serde(default)]
     pub allow_unenforced: bool,
@@ -75,7 +82,7 @@ pub struct SandboxPoolSpec {
     pub user_namespaces: bool,
     /// What becomes of a sandbox that is given back. Never: its pod is deleted. ContainerRestart: its container begins
     /// anew from the image, in the same pod, and may be leased again; needs Kubernetes 1.36, and on an older cluster
-    /// the pod is deleted.
+    /// the pod is deleted. A pod that could reach `packageIndex` is always deleted.
     #[serde(default, skip_serializing_if = "Reset::is_never")]
     pub reset: Reset,
     /// Laid over the sandbox pods.

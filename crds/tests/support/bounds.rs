@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Case, bases, judge::Judge, schema_of};
 
 /// Members of unions: where one is given, the others go.
-const UNIONS: [&[&str]; 10] = [
+const UNIONS: [&[&str]; 11] = [
     &["image", "persistentVolumeClaim", "hub", "objectStore"],
     &["volumeClaimTemplate", "persistentVolumeClaim", "objectStore"],
     &["bash", "tools", "cli"],
@@ -19,6 +19,7 @@ const UNIONS: [&[&str]; 10] = [
     &["embedded", "vllm", "sglang", "external"],
     &["claimName", "hostPath", "sizeLimit"],
     &["image", "version"],
+    &["pods", "cidr"],
 ];
 
 /// Kubernetes' own types bound themselves.
@@ -29,7 +30,7 @@ const FORBIDDEN: [&[&str]; 1] = [&["sandboxes", "pool", "allowedNamespaces"]];
 
 /// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the
 /// letter a.
-const PATTERNS: [(&str, &str, &str); 14] = [
+const PATTERNS: [(&str, &str, &str); 16] = [
     (r"^[^/].*$", "a", ""),
     (r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", "a", ""),
     (r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a", ""),
@@ -48,6 +49,12 @@ const PATTERNS: [(&str, &str, &str); 14] = [
         "",
     ),
     (r"^[A-Za-z0-9._-]{1,96}(/[A-Za-z0-9._-]{1,96})?$", "a", ""),
+    (
+        r"^https?://[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[^@?#\s]*)?$",
+        "http://a",
+        "",
+    ),
+    (r"^[0-9a-fA-F:.]+/(1[6-9]|[2-9][0-9]|1[01][0-9]|12[0-8])$", "a", "/32"),
 ];
 
 /// What no pattern allows.
@@ -244,8 +251,11 @@ fn pairs(schema: &Value) -> Vec<(String, Value, Vec<Value>)> {
             add("maxItems", list(schema, limit + 1), vec![list(schema, limit)]);
         }
     }
+    let map = |n: u64| Value::Object((0..n).map(|n| (format!("a{n}"), json!("a"))).collect());
+    if let Some(limit) = schema["minProperties"].as_u64() {
+        add("minProperties", map(limit - 1), vec![map(limit)]);
+    }
     if let Some(limit) = schema["maxProperties"].as_u64() {
-        let map = |n: u64| Value::Object((0..n).map(|n| (format!("a{n}"), json!("a"))).collect());
         add("maxProperties", map(limit + 1), vec![map(limit)]);
     }
     pairs

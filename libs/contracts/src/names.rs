@@ -18,6 +18,9 @@ pub const STORE: &str = "grpo.dev/store";
 
 /// Pods that carry a SandboxPool's name here may reach its gateway, with a token of its client account.
 pub const SANDBOX_CLIENT: &str = "grpo.dev/sandbox-client";
+/// Sandboxes that a grader has leased carry this label, `true`, in a pool with a package index: a NetworkPolicy lets
+/// them out to it. It stays until the pod is deleted.
+pub const GRADER: &str = "grpo.dev/grader";
 /// Pods of namespaces with this label, `true`, may reach our services: they collect metrics.
 pub const METRICS: &str = "grpo.dev/metrics";
 
