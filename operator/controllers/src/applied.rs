@@ -36,6 +36,9 @@ fn beginning<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
     std::array::from_fn(|at| digest[at])
 }
 
+/// The content of an object that was made sure not to exist.
+const ABSENT: u64 = 0;
+
 #[derive(Clone, Debug)]
 struct Entry {
     /// See [`crate::cluster::digest`].
@@ -70,6 +73,16 @@ impl Applied {
             .by_key
             .get(key)
             .is_some_and(|entry| entry.content == content)
+    }
+
+    /// Whether an object was seen not to exist, and no watch has shown one since.
+    pub fn is_absent(&self, key: &Key) -> bool {
+        self.is_current(key, ABSENT)
+    }
+
+    /// Without an owner: a fresh list that lacks it is no news.
+    pub fn record_absent(&self, key: Key) {
+        self.record(key, ABSENT, None, None);
     }
 
     pub fn record(&self, key: Key, content: u64, version: Option<String>, owner: Option<Parent>) {

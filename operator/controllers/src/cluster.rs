@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use grpo_operator_core::{names, ownership::is_owned_by};
+use grpo_operator_core::{desired_object::Owner, names, ownership::is_owned_by};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -105,6 +105,22 @@ impl Cluster {
             }
             None => Ok(()),
         }
+    }
+
+    /// Makes sure that an owner does not have such an object any more. Costs no request while no watch shows one.
+    pub async fn keep_deleted<K>(&self, owner: &Owner, name: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let key = Key::of(&K::kind(&()), &owner.namespace, name);
+        if !self.applied.is_absent(&key) {
+            self.delete_owned::<K>(&owner.namespace, name, &owner.uid).await?;
+            self.applied.record_absent(key);
+        }
+        Ok(())
     }
 
     /// The metadata alone: of a Secret nothing else is to be read.

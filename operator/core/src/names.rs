@@ -10,8 +10,8 @@ pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
 pub use grpo_contracts::access::account;
 pub use grpo_contracts::names::{
-    ATTEMPT, GROUP, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL, STORE,
-    role, store_claim,
+    ATTEMPT, GRADER, GROUP, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL,
+    STORE, role, store_claim,
 };
 
 /// Annotation of engine pods: what they were made from.
@@ -101,4 +101,9 @@ pub fn ledgers(pool: &str, max: u32) -> Vec<String> {
 
 pub fn sandbox_policy(pool: &str) -> String {
     format!("{pool}-sandboxes")
+}
+
+/// The policy that lets graders out to the pool's package index.
+pub fn grader_policy(pool: &str) -> String {
+    format!("{pool}-graders")
 }

@@ -60,3 +60,18 @@ fn a_deleted_child_is_made_again() {
     assert!(applied.seen(&key(), Sighting::Deleted));
     assert!(!applied.is_current(&key(), 1));
 }
+
+#[test]
+fn what_is_absent_stays_so_until_a_watch_shows_it() {
+    let applied = Applied::default();
+    assert!(!applied.is_absent(&key()), "not looked yet");
+    applied.record_absent(key());
+    assert!(applied.is_absent(&key()));
+    assert!(
+        applied.missed("Service", &HashSet::new()).is_empty(),
+        "it is not missed"
+    );
+    applied.record_absent(key());
+    assert!(applied.seen(&key(), Sighting::At(Some("7"))));
+    assert!(!applied.is_absent(&key()));
+}

@@ -4,6 +4,7 @@ use grpo_operator_core::{
     desired_object::Keep,
     sandbox_pool::{decide::Decision, observation::SandboxPoolObservation},
 };
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 use crate::{context::Context, error::Error};
 
@@ -14,6 +15,12 @@ pub async fn apply(seen: &SandboxPoolObservation, decision: &Decision, context: 
             context.cluster.distrust(&seen.owner.namespace, desired);
         }
         context.cluster.apply(&seen.owner.namespace, desired).await?;
+    }
+    for policy in &decision.delete_policies {
+        context
+            .cluster
+            .keep_deleted::<NetworkPolicy>(&seen.owner, policy)
+            .await?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::{
     conditions::{ConditionStatus, Conditions, is_true, shortened},
     desired_object::DesiredObject,
     events::{normal, warning},
+    names,
     pods::{PodFacts, PodState},
     settings::Settings,
 };
@@ -22,6 +23,8 @@ pub const READY: &str = "Ready";
 /// Everything that is to be done.
 pub struct Decision {
     pub objects: Vec<DesiredObject>,
+    /// Names of NetworkPolicies that an earlier spec asked for, and this one does not.
+    pub delete_policies: Vec<String>,
     /// A gateway serves.
     pub serves: bool,
     pub status: SandboxPoolStatus,
@@ -35,6 +38,10 @@ pub fn decide(seen: &SandboxPoolObservation, settings: &Settings) -> Decision {
         objects: match deleted {
             true => Vec::new(),
             false => objects(seen, settings),
+        },
+        delete_policies: match !deleted && seen.pool.spec.package_index.is_none() {
+            true => vec![names::grader_policy(&seen.owner.name)],
+            false => Vec::new(),
         },
         serves: seen.gateway_pods.iter().any(PodFacts::is_ready),
         status,

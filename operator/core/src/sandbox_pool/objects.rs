@@ -3,6 +3,7 @@
 
 use base64::Engine as _;
 use grpo_contracts::RunConfig;
+use grpo_crds::sandbox_pool::IndexPods;
 use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -36,6 +37,7 @@ pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<Desire
     objects.extend(gateway_rights(seen));
     objects.push(client_account(seen));
     objects.push(sandboxes_reach_nothing(seen));
+    objects.extend(graders_reach_the_package_index(seen));
     objects.push(callers_reach_the_gateway(seen));
     objects.push(gateway_service(seen));
     objects.push(gateway(seen, settings));
@@ -91,17 +93,22 @@ fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else.
+/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else. In a pool with a
+/// package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
     let owner = &seen.owner;
+    let mut pod_verbs = vec!["create", "delete", "get", "list", "watch"];
+    if seen.pool.spec.package_index.is_some() {
+        pod_verbs.push("patch");
+    }
     [
         owner.object::<ServiceAccount>(&name, &labels, json!({"automountServiceAccountToken": false})),
         owner.object::<Role>(
             &name,
             &labels,
             json!({"rules": [
-                {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["pods"], "verbs": pod_verbs},
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
             ]}),
         ),
@@ -192,6 +199,41 @@ fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
             }],
         }}),
     )
+}
+
+/// Sandboxes that a grader has leased reach the pool's package index besides. Policies add up: this one takes nothing
+/// from the one above, and sandboxes without the label do not notice it.
+fn graders_reach_the_package_index(seen: &SandboxPoolObservation) -> Option<DesiredObject> {
+    let index = seen.pool.spec.package_index.as_ref()?;
+    let peer = match (&index.pods, &index.cidr) {
+        (
+            Some(IndexPods {
+                namespace,
+                match_labels,
+            }),
+            _,
+        ) => {
+            let mut peer = json!({"podSelector": {"matchLabels": match_labels}});
+            if let Some(namespace) = namespace {
+                peer["namespaceSelector"] = json!({"matchLabels": {NAMESPACE_NAME: namespace}});
+            }
+            peer
+        }
+        (None, Some(cidr)) => json!({"ipBlock": {"cidr": cidr}}),
+        // The API server accepts no such pool.
+        (None, None) => return None,
+    };
+    let mut graders = selector(seen, role::SANDBOX);
+    graders[names::GRADER] = json!("true");
+    Some(seen.owner.object::<NetworkPolicy>(
+        names::grader_policy(&seen.owner.name),
+        &pool_labels(seen, role::SANDBOX),
+        json!({"spec": {
+            "podSelector": {"matchLabels": graders},
+            "policyTypes": ["Egress"],
+            "egress": [{"to": [peer], "ports": [{"protocol": "TCP", "port": index.policy_port()}]}],
+        }}),
+    ))
 }
 
 fn gateway_service(seen: &SandboxPoolObservation) -> DesiredObject {

@@ -261,3 +261,56 @@ fn runs_of_namespaces_that_a_pool_lets_in_reach_its_gateway_and_no_others() {
     assert_eq!(expression["values"], json!(["b", "a"]));
     assert_eq!(others["podSelector"]["matchLabels"], json!({"grpo.dev/role": "driver"}));
 }
+
+#[test]
+fn graders_reach_the_package_index_on_the_port_of_its_pods_and_nothing_else() {
+    let ours = "{url: 'http://pypi/simple', pods: {matchLabels: {app: pypi}}}";
+    let theirs =
+        "{url: 'http://pypi.packages.svc/simple', port: 8080, pods: {namespace: packages, matchLabels: {app: pypi}}}";
+    let outside = "{url: 'https://10.1.2.3/simple', cidr: 10.1.2.3/32}";
+    let namespace = json!({"matchLabels": {"kubernetes.io/metadata.name": "packages"}});
+    let pods = json!({"matchLabels": {"app": "pypi"}});
+    for (index, peer, port) in [
+        (ours, json!({"podSelector": pods}), 80),
+        (
+            theirs,
+            json!({"namespaceSelector": namespace, "podSelector": pods}),
+            8080,
+        ),
+        (outside, json!({"ipBlock": {"cidr": "10.1.2.3/32"}}), 443),
+    ] {
+        let decision = decided(&seen(&format!("{{max: 4, packageIndex: {index}}}")));
+        decision.objects.iter().for_each(assert_understood);
+        assert_eq!(decision.delete_policies.len(), 0);
+        let policy = &find(&decision.objects, "NetworkPolicy", "demo-graders")["spec"];
+        assert_eq!(
+            policy["podSelector"]["matchLabels"],
+            json!({"grpo.dev/sandbox-pool": "demo", "grpo.dev/role": "sandbox", "grpo.dev/grader": "true"})
+        );
+        assert_eq!(policy["policyTypes"], json!(["Egress"]));
+        assert_eq!(
+            policy["egress"],
+            json!([{"to": [peer], "ports": [{"protocol": "TCP", "port": port}]}]),
+            "{index}"
+        );
+        let of_all = &find(&decision.objects, "NetworkPolicy", "demo-sandboxes")["spec"];
+        assert_eq!(of_all["egress"], json!(null), "agents reach nothing");
+    }
+}
+
+#[test]
+fn the_gateway_may_label_pods_only_in_a_pool_with_a_package_index() {
+    let may_patch = |spec: &str| {
+        let rules = find(&decided(&seen(spec)).objects, "Role", "demo-gateway")["rules"].clone();
+        rules[0]["verbs"].as_array().unwrap().contains(&json!("patch"))
+    };
+    assert!(!may_patch("{max: 4}"));
+    assert!(may_patch(
+        "{max: 4, packageIndex: {url: 'http://10.1.2.3/simple', cidr: 10.1.2.3/32}}"
+    ));
+}
+
+#[test]
+fn the_policy_of_graders_goes_when_the_pool_names_no_package_index_any_more() {
+    assert_eq!(decided(&seen("{max: 4}")).delete_policies, ["demo-graders"]);
+}
