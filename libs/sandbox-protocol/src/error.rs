@@ -46,6 +46,8 @@ pub enum ErrorCode {
     Internal,
     /// 502: sandboxd did not answer, though its pod is there; ask again with the same id.
     SandboxUnreachable,
+    /// 503: a grader's sandbox could not reach the pool's package index; the message says what to look at.
+    PackageIndexUnreachable,
     /// 503: nothing was free within the time the caller would wait.
     QueueDeadline,
     /// 503: starting or stopping; ask again.
@@ -66,7 +68,7 @@ impl ErrorCode {
             Self::ImageUnavailable => 424,
             Self::Internal => 500,
             Self::SandboxUnreachable => 502,
-            Self::QueueDeadline | Self::Unavailable => 503,
+            Self::PackageIndexUnreachable | Self::QueueDeadline | Self::Unavailable => 503,
         }
     }
 }

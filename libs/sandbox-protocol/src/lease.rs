@@ -119,6 +119,22 @@ pub struct PoolState {
     /// at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_ahead: Option<u32>,
+    /// URL of the package index that graders reach; left out where they reach nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_index: Option<String>,
+}
+
+/// Whether the pool's package index answers now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct PackageIndexState {
+    /// Left out where the pool names no index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Why the gateway cannot connect to it; left out when it can, and where there is no index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<String>,
 }
 
 impl PoolState {

@@ -78,7 +78,8 @@ impl Beginning {
         index.keep(kept.map(|kept| (kept.image.clone(), kept.count as usize)).collect());
         index.resets = template.spec.reset == Reset::ContainerRestart;
         let (changes, receiver) = ledger::channel();
-        for change in restore(&mut index, entries, &listed, &made_from, now()) {
+        let packages = template.spec.package_index.as_ref();
+        for change in restore(&mut index, entries, &listed, &made_from, packages, now()) {
             changes.try_send(change).map_err(|_| BeginError::Backlog)?;
         }
         let counters = known.counters.clone();

@@ -3,6 +3,7 @@
 
 mod fencing;
 mod grant;
+mod packages;
 mod pods;
 pub mod prefetch;
 pub mod probe;
@@ -76,6 +77,7 @@ pub struct Core {
     granting: AtomicU32,
     /// The watch has shown every pod there is.
     in_sync: AtomicBool,
+    package_host: tokio::sync::Mutex<packages::Addresses>,
     pub sandboxes: Sandboxes,
     pub relays: Relays,
     pub egress: Egress,
@@ -108,6 +110,7 @@ impl Core {
             ledger,
             granting: AtomicU32::new(0),
             in_sync: AtomicBool::new(false),
+            package_host: Default::default(),
             sandboxes,
             relays: Relays::default(),
             egress: Egress::restored(

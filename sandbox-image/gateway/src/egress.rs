@@ -9,6 +9,8 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{EgressReport, ErrorBody, ErrorCode, FaultOrigin, Limits};
 use tokio::sync::watch;
 
+/// Under whose name the probe's sandboxes are leased.
+pub const PROBE_RUN: &str = "egress-probe";
 /// What was shown is believed for so long, also by a gateway that restarts.
 pub(crate) const HOLDS_FOR: Duration = Duration::from_secs(3600);
 

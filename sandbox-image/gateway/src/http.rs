@@ -61,6 +61,7 @@ fn own(core: Arc<Core>) -> Router {
         .nest("/v1/leases/{id}", work::router())
         .route("/v1/demand", put(demand))
         .route("/v1/pool", get(pool))
+        .route("/v1/pool/package-index", get(package_index))
         .route("/v1/pool/troubles", get(troubles))
         .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
         .layer(middleware::from_fn_with_state(core.clone(), count_refusals))
@@ -242,9 +243,15 @@ async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<
 async fn pool(State(core): Shared) -> Response {
     Json(PoolState {
         warm_ahead: core.template.spec.warm.ahead,
+        package_index: core.template.spec.package_index.as_ref().map(|index| index.url.clone()),
         ..core.look(|index| index.state())
     })
     .into_response()
+}
+
+/// Whether the package index of graders answers now.
+async fn package_index(State(core): Shared) -> Response {
+    Json(core.packages_now().await).into_response()
 }
 
 /// Images that are left alone now, and why.

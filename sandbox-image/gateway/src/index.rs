@@ -92,6 +92,7 @@ impl Index {
             lease: Some(entry.lease.clone()),
             created: Some(self.created_now(now)),
             unanswered: false,
+            is_graders: found.is_graders,
             // The cluster may not have shown the last one yet.
             restarts: found.restarts.max(entry.restarts),
             ..Sandbox::ordered(&entry.image, found.slot)
@@ -176,6 +177,7 @@ impl Index {
             cold_leases: self.cold_leases,
             voided: self.voided,
             warm_ahead: None,
+            package_index: None,
         }
     }
 

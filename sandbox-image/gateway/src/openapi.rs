@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use axum::{Json, Router, routing::get};
 use grpo_sandbox_protocol::{
     CloseRequest, Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, ExecState, ImageTrouble, KillRequest, Lease,
-    LeaseRequest, OutputPart, PoolState, RelayRequest, RenewRequest, SessionInput, SessionReply, SessionRequest,
+    LeaseRequest, OutputPart, PackageIndexState, PoolState, RelayRequest, RenewRequest, SessionInput, SessionReply,
+    SessionRequest,
 };
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -225,6 +226,13 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
             .answers::<PoolState>(types, "The numbers."),
         Operation::new(
             "get",
+            "/v1/pool/package-index",
+            "lookAtPackageIndex",
+            "Whether the package index of graders answers now.",
+        )
+        .answers::<PackageIndexState>(types, "What the gateway finds when it connects."),
+        Operation::new(
+            "get",
             "/v1/pool/troubles",
             "lookAtTroubles",
             "Images that could not be pulled and are left alone for a while.",
@@ -262,6 +270,7 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
         ])
         .refuses(&[
             ErrorCode::ImageUnavailable,
+            ErrorCode::PackageIndexUnreachable,
             ErrorCode::QueueDeadline,
             ErrorCode::Unavailable,
         ]),

@@ -3,11 +3,12 @@
 use std::hash::{Hash, Hasher};
 
 use grpo_contracts::image_name::rewritten;
+use grpo_contracts::names::GRADER;
 use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, NodeAffinity, Pod,
+    Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, HostAlias, NodeAffinity, Pod,
 };
 use kube::Resource;
 use serde_json::json;
@@ -31,6 +32,8 @@ pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
 pub const TERM_ANNOTATION: &str = "grpo.dev/gateway-term";
 /// What the pod was made from, its image and slot apart: a later gateway takes over what it would have made itself.
 pub const TEMPLATE_ANNOTATION: &str = "grpo.dev/sandbox-template";
+/// The package index that a grader's pod reaches, set with the label.
+pub const INDEX_ANNOTATION: &str = "grpo.dev/package-index";
 /// The one container of a sandbox, as the kubelet names it.
 pub const CONTAINER: &str = "sandbox";
 /// Where the sandboxd image is mounted.
@@ -93,6 +96,17 @@ pub fn term(pod: &impl Resource) -> Option<u64> {
     annotation(pod, TERM_ANNOTATION)?.parse().ok()
 }
 
+/// Whether the pod has, or had once, the way to a package index: no agent may have it.
+pub fn is_graders(pod: &impl Resource) -> bool {
+    let labels = pod.meta().labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(GRADER))
+}
+
+/// The package index that a grader's pod reaches.
+pub fn index_of(pod: &impl Resource) -> Option<&str> {
+    annotation(pod, INDEX_ANNOTATION).filter(|_| is_graders(pod))
+}
+
 /// The image that the pod was made for, if it was made as `template` says.
 pub fn image_if_made_from<'a>(pod: &'a impl Resource, template: &str) -> Option<&'a str> {
     annotation(pod, TEMPLATE_ANNOTATION).filter(|made_from| *made_from == template)?;
@@ -105,23 +119,34 @@ pub fn template_digest(template: &Template) -> Result<String, serde_json::Error>
     let text = serde_json::to_string(&bare(template, "", "", None)?)?;
     let mut hasher = std::hash::DefaultHasher::new();
     text.hash(&mut hasher);
+    if let Some(index) = &template.spec.package_index {
+        // Its addresses are in the pods' hosts file.
+        index.url.hash(&mut hasher);
+    }
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// A sandbox pod. `near`: a node that has the image already, where it would rather run.
-pub fn sandbox(
-    template: &Template,
-    name: &str,
-    image: &str,
-    slot: Option<u32>,
-    near: Option<&str>,
-) -> Result<Pod, serde_json::Error> {
-    let mut pod = bare(template, name, image, slot)?;
+/// What one sandbox pod has of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    pub slot: Option<u32>,
+    /// A node that has the image already, where it would rather run.
+    pub near: Option<String>,
+    /// The package index's addresses, for its hosts file.
+    pub aliases: Vec<HostAlias>,
+}
+
+/// A sandbox pod.
+pub fn sandbox(template: &Template, name: &str, image: &str, placement: &Placement) -> Result<Pod, serde_json::Error> {
+    let mut pod = bare(template, name, image, placement.slot)?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(TERM_ANNOTATION.to_owned(), template.term.to_string());
     annotations.insert(TEMPLATE_ANNOTATION.to_owned(), template_digest(template)?);
-    if let (Some(spec), Some(node)) = (&mut pod.spec, near) {
-        spec.affinity.get_or_insert_default().node_affinity = Some(rather_on(node)?);
+    if let Some(spec) = &mut pod.spec {
+        if let Some(node) = &placement.near {
+            spec.affinity.get_or_insert_default().node_affinity = Some(rather_on(node)?);
+        }
+        spec.host_aliases = (!placement.aliases.is_empty()).then(|| placement.aliases.clone());
     }
     Ok(pod)
 }
@@ -170,6 +195,8 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     let metadata = overlay.metadata.unwrap_or_default();
     let spec = overlay.spec.unwrap_or_default();
     let mut labels = metadata.labels;
+    // What an overlay says opens no network to agents.
+    labels.remove(GRADER);
     for (key, value) in [
         ("app.kubernetes.io/managed-by", "grpo-operator"),
         (ROLE_LABEL, "sandbox"),

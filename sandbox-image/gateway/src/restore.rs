@@ -3,13 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use grpo_crds::sandbox_pool::PackageIndex;
 use grpo_sandbox_protocol::{LedgerEntry, SandboxCause};
 use kube::ResourceExt;
 
 use crate::cause::cause;
 use crate::index::{Found, Index};
 use crate::ledger::Change;
-use crate::pod::{image_if_made_from, slot};
+use crate::package_index::reaches_packages;
+use crate::pod::{image_if_made_from, index_of, is_graders, slot};
 use crate::slim_pod::SlimPod;
 
 /// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway
@@ -17,12 +19,14 @@ use crate::slim_pod::SlimPod;
 const GRACE: i64 = 60_000;
 
 /// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as
-/// `template` says are kept. Answers what goes out of the ledger.
+/// `template` says are kept. A grader whose pod does not reach the pool's package index, if there is one, is given up:
+/// it would be graded without its packages. Answers what goes out of the ledger.
 pub fn restore(
     index: &mut Index,
     entries: Vec<LedgerEntry>,
     pods: &[SlimPod],
     template: &str,
+    packages: Option<&PackageIndex>,
     now: i64,
 ) -> Vec<Change> {
     let by_uid: HashMap<&str, &SlimPod> = pods
@@ -40,16 +44,19 @@ pub fn restore(
         let pod = by_uid.get(entry.pod_uid.as_str()).copied();
         // Of a pod that was leased again after a reset the earlier lease may still be in the ledger: it was given back.
         let is_newest = newest.get(&entry.pod_uid) == Some(&entry.epoch);
+        let is_cut_off = |pod: &&SlimPod| packages.is_some_and(|packages| is_cut_off(&entry, pod, packages));
+        let cut_off = pod.filter(is_cut_off).map(|_| SandboxCause::Disrupted);
         let found = pod
             .and_then(alive)
-            .filter(|found| is_newest && found.restarts <= entry.restarts);
+            .filter(|found| is_newest && found.restarts <= entry.restarts && cut_off.is_none());
         if let Some(found) = found {
             // Renewals are not in the ledger, so the holder has its whole time to renew; the time of day that the
             // earlier gateway noted does not count.
             entry.expires_at = now + entry.ttl_millis.max(GRACE);
             index.restore(entry, found, now);
         } else {
-            let why = pod.map_or(SandboxCause::Unknown, |pod| cause(pod, false));
+            let ended = || pod.map_or(SandboxCause::Unknown, |pod| cause(pod, false));
+            let why = cut_off.unwrap_or_else(ended);
             index.remember(&entry.lease, why);
             let (lease, epoch) = (entry.lease, entry.epoch);
             changes.push(Change::Remove { lease, epoch });
@@ -57,7 +64,7 @@ pub fn restore(
     }
     let unleased = pods
         .iter()
-        .filter(|pod| !leased.contains(&pod.name_any()) && may_come_up(pod));
+        .filter(|&pod| !leased.contains(&pod.name_any()) && !is_graders(pod) && may_come_up(pod));
     for pod in unleased {
         if let Some(image) = image_if_made_from(pod, template)
             && index.has_room()
@@ -73,6 +80,11 @@ pub fn restore(
         );
     }
     changes
+}
+
+/// Whether a grader's pod was not let out to this index.
+fn is_cut_off(entry: &LedgerEntry, pod: &SlimPod, packages: &PackageIndex) -> bool {
+    reaches_packages(entry) && index_of(pod) != Some(&packages.url)
 }
 
 fn may_come_up(pod: &SlimPod) -> bool {
@@ -93,6 +105,7 @@ fn alive(pod: &SlimPod) -> Option<Found> {
         node: node.unwrap_or_default(),
         slot: slot(pod),
         restarts: pod.restarts(),
+        is_graders: is_graders(pod),
     })
 }
 

@@ -10,7 +10,9 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-use crate::pod::{IMAGE_ANNOTATION, SLOT_LABEL, TEMPLATE_ANNOTATION, TERM_ANNOTATION};
+use grpo_contracts::names::GRADER;
+
+use crate::pod::{IMAGE_ANNOTATION, INDEX_ANNOTATION, SLOT_LABEL, TEMPLATE_ANNOTATION, TERM_ANNOTATION};
 
 /// The fields of a pod that are read. They have the names that they have in Kubernetes.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -138,10 +140,10 @@ fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> 
         uid: found.uid,
         resource_version: found.resource_version,
         deletion_timestamp: found.deletion_timestamp,
-        labels: some(found.labels, &[SLOT_LABEL]),
+        labels: some(found.labels, &[SLOT_LABEL, GRADER]),
         annotations: some(
             found.annotations,
-            &[IMAGE_ANNOTATION, TERM_ANNOTATION, TEMPLATE_ANNOTATION],
+            &[IMAGE_ANNOTATION, INDEX_ANNOTATION, TERM_ANNOTATION, TEMPLATE_ANNOTATION],
         ),
         ..ObjectMeta::default()
     })

@@ -5,6 +5,7 @@
 
 mod lease_rate;
 mod ledger;
+mod packages;
 mod played;
 mod tokens;
 mod work;

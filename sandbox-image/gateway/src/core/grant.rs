@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use grpo_sandbox_protocol::SandboxCause;
+use grpo_sandbox_protocol::{ErrorBody, SandboxCause};
 use tokio::sync::oneshot;
 
 use super::{Core, lease, now};
@@ -13,10 +13,18 @@ use crate::ledger::Change;
 use crate::sandbox::Holder;
 
 impl Core {
-    /// Durable first, then bound, then granted.
+    /// Durable first, then bound, then granted. A grader's pod is labelled before, and let out to the package index by
+    /// then: a lease of the ledger has its label.
     pub(super) async fn grant(self: Arc<Self>, id: String) {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
+        };
+        let packages = match self.packages_for(&held) {
+            Some(index) => match self.label_for_packages(&held, index).await {
+                Ok(addresses) => Some((index, addresses)),
+                Err(error) => return self.reject(&held, error),
+            },
+            None => None,
         };
         let decided = Instant::now();
         if self.granting.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -44,6 +52,11 @@ impl Core {
         match self.sandboxes.bind(holder, ttl + 60).await {
             Ok(()) => {
                 self.metrics.bound(durable.elapsed());
+                if let Some((index, addresses)) = packages
+                    && let Err(error) = self.await_packages(&held, index, &addresses).await
+                {
+                    return self.reject(&held, error);
+                }
                 self.granted(&id, epoch);
             }
             Err(error) => {
@@ -52,6 +65,13 @@ impl Core {
                 self.apply(|index| index.discard(sandbox, SandboxCause::Unknown, now()));
             }
         }
+    }
+
+    /// Tells the callers of a lease why it will not be. Its sandbox goes.
+    fn reject(self: &Arc<Self>, held: &ActiveLease, error: ErrorBody) {
+        let (lease, epoch) = (&held.entry.lease, held.entry.epoch);
+        tracing::warn!(lease, sandbox = held.entry.sandbox, "{}", error.message);
+        self.apply(|index| index.reject(lease, epoch, error, now()));
     }
 
     /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.

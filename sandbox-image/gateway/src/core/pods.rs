@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, PostParams};
 use tokio::sync::oneshot;
 
 use super::{Core, now};
-use crate::pod::{self, Template};
+use crate::pod::{self, Placement, Template};
 use crate::sandbox::Holder;
 
 /// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else
@@ -28,12 +28,14 @@ impl Core {
             self.with(|index| index.refused(&name));
             return;
         }
+        let aliases = self.package_aliases().await;
         let near = self
             .prefetcher
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .node_of(&image);
-        let made = match pod::sandbox(&self.template_now(), &name, &image, slot, near.as_deref()) {
+        let placement = Placement { slot, near, aliases };
+        let made = match pod::sandbox(&self.template_now(), &name, &image, &placement) {
             Ok(pod) => self.ask_for(&pod, &name).await,
             Err(error) => Err(kube::Error::SerdeError(error)),
         };

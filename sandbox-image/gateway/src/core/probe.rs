@@ -14,12 +14,10 @@ use hyper::Method;
 use rand::Rng;
 
 use super::{Core, now};
-use crate::egress::{HOLDS_FOR, is_settled, why_not};
+use crate::egress::{HOLDS_FOR, PROBE_RUN, is_settled, why_not};
 use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
-/// Under whose name the probe's sandboxes are leased.
-pub const PROBE_RUN: &str = "egress-probe";
 /// Before the next try when the last showed nothing good; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that is not there after so long does not come about.
@@ -132,7 +130,8 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
     })
 }
 
-/// A sandbox for the probe, by the ordinary way: what it shows holds for all that are made like it.
+/// A sandbox for the probe, by the ordinary way: what it shows holds for all that are made like it. Its lease does not
+/// wait behind agents, but it reaches no package index: see [`crate::package_index::reaches_packages`].
 async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
     let request = LeaseRequest {
         id: name.to_owned(),

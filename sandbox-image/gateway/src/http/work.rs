@@ -18,10 +18,12 @@ use grpo_sandbox_protocol::{
     MAX_POLL, RelayRequest, SessionInput,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Map, Value};
 
 use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::core::{Core, now};
 use crate::index::ActiveLease;
+use crate::package_index::environment;
 use crate::sandbox::Holder;
 
 /// Longest a command may take, seconds.
@@ -49,6 +51,7 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result
     let mut body = read(&core, body, MAX_JSON_BYTES).await?;
     let request = command(&mut body)?;
     let held = held(&core, &id)?;
+    let body = with_packages(&core, &held, body);
     let timeout = Duration::from_secs(request.timeout_seconds);
     let began = Instant::now();
     let answer = work(&core, &held, Method::POST, "/exec", body, timeout + MARGIN).await;
@@ -60,7 +63,9 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result
 async fn start(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
     let mut body = read(&core, body, MAX_JSON_BYTES).await?;
     command(&mut body)?;
-    work(&core, &held(&core, &id)?, Method::POST, "/exec/start", body, MARGIN).await
+    let held = held(&core, &id)?;
+    let body = with_packages(&core, &held, body);
+    work(&core, &held, Method::POST, "/exec/start", body, MARGIN).await
 }
 
 async fn look(State(core): Shared, Path(id): Path<String>, query: RawQuery) -> Result<Response, Refused> {
@@ -85,7 +90,9 @@ async fn begin_session(State(core): Shared, Path(id): Path<String>, body: Body) 
     let body = read(&core, body, MAX_JSON_BYTES).await?;
     // Its environment may have to be set up first.
     let timeout = FILE_WITHIN + MARGIN;
-    work(&core, &held(&core, &id)?, Method::POST, "/sessions", body, timeout).await
+    let held = held(&core, &id)?;
+    let body = with_packages(&core, &held, body);
+    work(&core, &held, Method::POST, "/sessions", body, timeout).await
 }
 
 async fn session_input(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
@@ -153,6 +160,24 @@ fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
         return Err(bad(format!("timeoutSeconds must be 1 to {MAX_EXEC}")));
     }
     Ok(request)
+}
+
+/// A request that starts a program, with the package index in its environment if the sandbox reaches one. What the
+/// caller sets stays.
+fn with_packages(core: &Core, held: &ActiveLease, body: Bytes) -> Bytes {
+    let Some(index) = core.packages_of(held) else {
+        return body;
+    };
+    let Ok(mut request) = serde_json::from_slice::<Map<String, Value>>(&body) else {
+        return body;
+    };
+    let variables = request.entry("env").or_insert_with(|| Value::Object(Map::new()));
+    if let Some(variables) = variables.as_object_mut() {
+        for (name, value) in environment(index) {
+            variables.entry(name).or_insert_with(|| value.into());
+        }
+    }
+    Value::Object(request).to_string().into()
 }
 
 fn target(path: &str, RawQuery(query): RawQuery) -> String {

@@ -17,6 +17,30 @@ impl Index {
         Some(held.clone())
     }
 
+    /// The lease is not to be: its pod ends, and its callers hear why.
+    pub fn reject(&mut self, lease: &str, epoch: u64, error: ErrorBody, now: i64) -> Vec<Action> {
+        if self.leases.get(lease).is_none_or(|held| held.entry.epoch != epoch) {
+            return Vec::new();
+        }
+        let mut actions = self.take_back(lease, None, now);
+        let lease = lease.to_owned();
+        actions.push(Action::Refuse { lease, error });
+        actions
+    }
+
+    /// A pod is about to get the label with which it reaches the package index.
+    pub fn becomes_graders(&mut self, sandbox: &str) {
+        if let Some(sandbox) = self.sandboxes.get_mut(sandbox) {
+            sandbox.is_graders = true;
+        }
+    }
+
+    /// Whether a lease's sandbox reaches the package index.
+    pub fn is_graders(&self, held: &ActiveLease) -> bool {
+        let sandbox = self.sandboxes.get(&held.entry.sandbox);
+        sandbox.is_some_and(|sandbox| sandbox.is_graders)
+    }
+
     /// Gives a sandbox back: its pod ends, or its container, if the pool resets.
     pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let is_waited_for = match self.leases.get(lease) {
@@ -40,10 +64,12 @@ impl Index {
         actions
     }
 
-    /// Gives a sandbox back whose pod is kept. Nothing if it is not leased.
+    /// Gives a sandbox back whose pod is kept. Nothing if it is not leased, or if its pod cannot be kept: an agent must
+    /// never have one that reaches the package index.
     fn reset(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let name = self.leases.get(lease).map(|held| held.entry.sandbox.clone());
-        let Some(sandbox) = name.as_ref().and_then(|name| self.sandboxes.get_mut(name)) else {
+        let sandbox = name.as_ref().and_then(|name| self.sandboxes.get_mut(name));
+        let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.is_graders) else {
             return Vec::new();
         };
         let Some((held, name)) = self.leases.remove(lease).zip(name) else {

@@ -35,6 +35,8 @@ pub struct Sandbox {
     pub lease: Option<String>,
     /// Answered before anybody asked for it.
     pub warm: bool,
+    /// It has, or may have, the label with which it reaches the package index: it is never leased again.
+    pub is_graders: bool,
     /// Pods of one slot never share a node.
     pub slot: Option<u32>,
     /// `None` while nothing shows that the API server has it.
@@ -61,6 +63,7 @@ impl Sandbox {
             node: String::new(),
             lease: None,
             warm: false,
+            is_graders: false,
             slot,
             created: None,
             unanswered: true,
@@ -96,6 +99,8 @@ pub struct Found {
     pub slot: Option<u32>,
     /// How often its container has restarted.
     pub restarts: u32,
+    /// It has the label with which it reaches the package index.
+    pub is_graders: bool,
 }
 
 /// A lease that was decided.
@@ -194,7 +199,7 @@ pub enum Action {
         lease: String,
         epoch: u64,
     },
-    /// Commit to the ledger, bind, then [`Index::grant`].
+    /// Commit to the ledger, bind, then [`Index::grant`], or [`Index::reject`].
     Grant {
         lease: String,
     },

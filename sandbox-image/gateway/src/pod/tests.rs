@@ -13,10 +13,17 @@ fn template(spec: &str) -> Template {
     }
 }
 
+fn in_slot(slot: u32) -> Placement {
+    Placement {
+        slot: Some(slot),
+        ..Placement::default()
+    }
+}
+
 #[test]
 fn a_pod_tells_which_gateway_made_it_and_from_what() {
     let template = template("{max: 4, maxPerNode: 2}");
-    let pod = sandbox(&template, "s", "task:1", Some(1), None).unwrap();
+    let pod = sandbox(&template, "s", "task:1", &in_slot(1)).unwrap();
     assert_eq!(term(&pod), Some(3));
     let later = Template {
         term: 4,
@@ -33,7 +40,7 @@ fn a_pod_tells_which_gateway_made_it_and_from_what() {
 
 #[test]
 fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
-    let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1", None, None).unwrap();
+    let pod = sandbox(&template("max: 4"), "p-sbx-1", "task:1", &Placement::default()).unwrap();
     let spec = pod.spec.unwrap();
     assert_eq!(spec.automount_service_account_token, Some(false));
     assert_eq!(spec.host_users, Some(false));
@@ -50,7 +57,7 @@ fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
 
 #[test]
 fn every_sandbox_is_bounded() {
-    let pod = sandbox(&template("max: 4"), "s", "task:1", None, None).unwrap();
+    let pod = sandbox(&template("max: 4"), "s", "task:1", &Placement::default()).unwrap();
     let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits;
     let names: Vec<String> = limits.unwrap().into_keys().collect();
     assert_eq!(names, ["cpu", "ephemeral-storage", "memory"]);
@@ -62,8 +69,7 @@ fn memory_is_reserved_in_full() {
         &template("{max: 4, resources: {limits: {memory: 8Gi, cpu: '4'}}}"),
         "s",
         "task:1",
-        None,
-        None,
+        &Placement::default(),
     )
     .unwrap();
     let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
@@ -74,7 +80,7 @@ fn memory_is_reserved_in_full() {
 fn the_pools_pod_template_says_how_sandboxes_are_scheduled() {
     let overlay =
         "{max: 4, podTemplate: {spec: {priorityClassName: low, schedulerName: packer, runtimeClassName: gvisor}}}";
-    let spec = sandbox(&template(overlay), "s", "task:1", None, None)
+    let spec = sandbox(&template(overlay), "s", "task:1", &Placement::default())
         .unwrap()
         .spec
         .unwrap();
@@ -87,7 +93,7 @@ fn the_pools_pod_template_says_how_sandboxes_are_scheduled() {
 #[test]
 fn only_a_pool_that_resets_has_containers_that_restart_and_only_when_sandboxd_says_so() {
     let container = |spec: &str| {
-        let pod = sandbox(&template(spec), "s", "task:1", None, None).unwrap();
+        let pod = sandbox(&template(spec), "s", "task:1", &Placement::default()).unwrap();
         pod.spec.unwrap().containers[0].clone()
     };
     assert_eq!(container("max: 4").restart_policy_rules, None);
@@ -100,7 +106,7 @@ fn only_a_pool_that_resets_has_containers_that_restart_and_only_when_sandboxd_sa
 
 #[test]
 fn a_sandbox_with_a_slot_keeps_away_from_nodes_where_that_is_taken() {
-    let pod = sandbox(&template("{max: 4, maxPerNode: 2}"), "s", "task:1", Some(1), None).unwrap();
+    let pod = sandbox(&template("{max: 4, maxPerNode: 2}"), "s", "task:1", &in_slot(1)).unwrap();
     assert_eq!(slot(&pod), Some(1));
     let labels = pod.metadata.labels.unwrap();
     let anti = pod.spec.unwrap().affinity.unwrap().pod_anti_affinity.unwrap();
@@ -147,8 +153,10 @@ fn a_sandbox_would_rather_run_where_its_image_is_and_still_keeps_its_slot() {
         &template("{max: 4, maxPerNode: 2}"),
         "s",
         "task:1",
-        Some(1),
-        Some("node-1"),
+        &Placement {
+            near: Some("node-1".into()),
+            ..in_slot(1)
+        },
     )
     .unwrap();
     let affinity = pod.spec.unwrap().affinity.unwrap();
@@ -167,4 +175,39 @@ fn the_first_rewrite_that_fits_wins() {
     assert_eq!(rewritten("a/b:1"), "x/b:1");
     assert_eq!(rewritten("docker.io/c/d:1"), "m/c/d:1");
     assert_eq!(rewritten("ghcr.io/c:1"), "ghcr.io/c:1");
+}
+
+#[test]
+fn no_overlay_gives_agents_the_label_of_graders() {
+    let overlay = "{max: 4, podTemplate: {metadata: {labels: {grpo.dev/grader: 'true', team: a}}}}";
+    let pod = sandbox(&template(overlay), "s", "task:1", &Placement::default()).unwrap();
+    assert!(!is_graders(&pod));
+    assert_eq!(pod.metadata.labels.unwrap()["team"], "a");
+}
+
+#[test]
+fn the_package_indexs_addresses_are_in_the_hosts_file_and_another_index_needs_other_pods() {
+    let spec = |url: &str| {
+        template(&format!(
+            "{{max: 4, packageIndex: {{url: '{url}', cidr: 10.0.0.0/16}}}}"
+        ))
+    };
+    let alias = HostAlias {
+        ip: "10.0.0.1".into(),
+        hostnames: Some(vec!["pypi".into()]),
+    };
+    let placement = Placement {
+        aliases: vec![alias.clone()],
+        ..Placement::default()
+    };
+    let pod = sandbox(&spec("http://pypi/simple"), "s", "task:1", &placement).unwrap();
+    let same = template_digest(&spec("http://pypi/simple")).unwrap();
+    assert_eq!(
+        image_if_made_from(&pod, &same),
+        Some("task:1"),
+        "with other addresses too"
+    );
+    let other = template_digest(&spec("http://other/simple")).unwrap();
+    assert_eq!(image_if_made_from(&pod, &other), None);
+    assert_eq!(pod.spec.unwrap().host_aliases.unwrap(), [alias]);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::index::Bounds;
+use crate::index::{Action, Bounds};
 use grpo_sandbox_protocol::Priority;
 
 fn entry(lease: &str) -> LedgerEntry {
@@ -47,7 +47,7 @@ fn a_lease_whose_pod_runs_goes_on_with_all_its_time_to_renew_it_and_the_others_a
         pod("d", "{phase: Running, podIP: 10.0.0.2}"),
     ];
     let entries = ["a", "b", "c", "d"].map(entry).into();
-    let changes = restore(&mut index, entries, &pods, "t", 50_000);
+    let changes = restore(&mut index, entries, &pods, "t", None, 50_000);
     assert_eq!(index.leases["a"].entry.expires_at, 350_000);
     assert_eq!(
         index.leases["d"].entry.expires_at, 110_000,
@@ -77,7 +77,7 @@ fn of_a_pod_that_was_used_again_the_last_lease_goes_on_and_one_on_an_earlier_con
             restarts: 1,
             ..entry("a")
         };
-        let changes = restore(&mut index, vec![entry("a"), later], &[shown(restarts)], "t", 0);
+        let changes = restore(&mut index, vec![entry("a"), later], &[shown(restarts)], "t", None, 0);
         let leases: Vec<&str> = index.leases.keys().map(String::as_str).collect();
         assert_eq!(leases, alive.into_iter().collect::<Vec<_>>(), "{restarts}");
         assert_eq!(changes.len(), 2 - leases.len());
@@ -102,10 +102,63 @@ fn pods_that_nobody_leased_are_kept_if_they_are_as_they_would_be_made_now() {
         made_from("old", "s", running),
         made_from("ended", "t", "{phase: Failed}"),
     ];
-    restore(&mut index, vec![entry("a")], &pods, "t", 0);
+    restore(&mut index, vec![entry("a")], &pods, "t", None, 0);
     let names: Vec<&String> = index.sandboxes.keys().collect();
     assert_eq!(names, ["pod-a", "pod-coming", "pod-warm"]);
     assert!(index.sandboxes["pod-warm"].lease.is_none());
     // The watch shows where it is, as of a pod that was just made.
     assert!(index.observed("pod-warm", "uid", "10.0.0.1", "node", 0));
+}
+
+/// A pod that was let out to an index.
+fn graders(lease: &str, url: &str) -> SlimPod {
+    let mut pod = pod(lease, "{phase: Running, podIP: 10.0.0.1}");
+    pod.metadata.labels = Some([("grpo.dev/grader".to_owned(), "true".to_owned())].into());
+    let annotations = [
+        ("grpo.dev/package-index", url),
+        ("grpo.dev/sandbox-template", "t"),
+        ("grpo.dev/image", "x"),
+    ];
+    pod.metadata.annotations = Some(annotations.map(|(key, value)| (key.into(), value.into())).into());
+    pod
+}
+
+#[test]
+fn a_grader_goes_on_only_in_a_pod_that_reaches_the_pools_package_index() {
+    let packages: PackageIndex =
+        serde_json::from_value(serde_json::json!({"url": "http://pypi", "cidr": "10.0.0.0/16"})).unwrap();
+    for (pod, packages, goes_on) in [
+        (graders("a", "http://pypi"), Some(&packages), true),
+        (graders("a", "http://other"), Some(&packages), false),
+        (pod("a", "{phase: Running, podIP: 10.0.0.1}"), Some(&packages), false),
+        (pod("a", "{phase: Running, podIP: 10.0.0.1}"), None, true),
+    ] {
+        let mut index = index();
+        let entry = LedgerEntry {
+            priority: Priority::Grader,
+            ..entry("a")
+        };
+        let changes = restore(&mut index, vec![entry], &[pod], "t", packages, 0);
+        assert_eq!(index.leases.contains_key("a"), goes_on);
+        assert_eq!(changes.is_empty(), goes_on);
+        let lost = (!goes_on).then_some(SandboxCause::Disrupted);
+        assert_eq!(index.cause_of("a"), lost, "an infrastructure fault: it is graded again");
+    }
+}
+
+#[test]
+fn a_pod_that_a_grader_had_is_never_taken_over_for_others_and_never_reset() {
+    let mut index = index();
+    index.resets = true;
+    let grader = LedgerEntry {
+        priority: Priority::Grader,
+        ..entry("a")
+    };
+    let pods = [graders("a", "http://pypi"), graders("left", "http://pypi")];
+    restore(&mut index, vec![grader], &pods, "t", None, 0);
+    assert_eq!(index.sandboxes.keys().collect::<Vec<_>>(), ["pod-a"]);
+    let actions = index.release("a", 0);
+    let delete = Action::Delete { name: "pod-a".into() };
+    assert!(actions.contains(&delete), "{actions:?}");
+    assert!(index.sandboxes.is_empty());
 }

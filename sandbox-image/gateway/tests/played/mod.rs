@@ -48,6 +48,8 @@ pub struct Server {
     pub keeps_pods: Arc<AtomicBool>,
     /// How often it did.
     pub kept: Arc<AtomicUsize>,
+    /// Refuses to label pods.
+    pub keeps_labels: Arc<AtomicBool>,
     nodes: Arc<dyn Nodes>,
     pub client: kube::Client,
     pub url: String,
@@ -73,6 +75,7 @@ impl Server {
             writes: Arc::default(),
             keeps_pods: Arc::default(),
             kept: Arc::default(),
+            keeps_labels: Arc::default(),
             nodes,
             client: kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap(),
             url,
@@ -80,7 +83,7 @@ impl Server {
         };
         let router = Router::new()
             .route("/api/v1/namespaces/n/pods", post(make).get(list))
-            .route("/api/v1/namespaces/n/pods/{name}", delete(unmake))
+            .route("/api/v1/namespaces/n/pods/{name}", delete(unmake).patch(label))
             .route("/api/v1/namespaces/n/configmaps/{name}", get(map).put(replace_map))
             .with_state(server.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -108,12 +111,34 @@ async fn make(State(server): State<Server>, Json(mut pod): Json<Value>) -> Respo
     Json(pod).into_response()
 }
 
-async fn unmake(State(server): State<Server>, Path(name): Path<String>) -> Response {
-    let refusal = |code: StatusCode, reason: &str| {
-        let status =
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code.as_u16()});
-        (code, Json(status)).into_response()
+fn refusal(code: StatusCode, reason: &str) -> Response {
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code.as_u16()});
+    (code, Json(status)).into_response()
+}
+
+async fn label(State(server): State<Server>, Path(name): Path<String>, Json(patch): Json<Value>) -> Response {
+    if server.keeps_labels.load(Ordering::Relaxed) {
+        return refusal(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    server.writes.fetch_add(1, Ordering::Relaxed);
+    let labelled = server.pods.lock().unwrap().get_mut(&name).map(|pod| {
+        assert_eq!(pod["metadata"]["uid"], patch["metadata"]["uid"]);
+        for field in ["labels", "annotations"] {
+            for (key, value) in patch["metadata"][field].as_object().unwrap() {
+                pod["metadata"][field][key] = value.clone();
+            }
+        }
+        pod.clone()
+    });
+    let Some(pod) = labelled else {
+        return refusal(StatusCode::NOT_FOUND, "NotFound");
     };
+    server.tell("MODIFIED", &pod);
+    Json(pod).into_response()
+}
+
+async fn unmake(State(server): State<Server>, Path(name): Path<String>) -> Response {
     if server.keeps_pods.load(Ordering::Relaxed) {
         server.kept.fetch_add(1, Ordering::Relaxed);
         return refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
