@@ -41,10 +41,62 @@ pub struct SetReport {
     /// How many rows they were put into.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overridden: usize,
+    /// Tasks whose grading scripts install packages.
+    #[serde(default, skip_serializing_if = "InstallingRows::is_empty")]
+    pub installing: InstallingRows,
 }
 
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+/// Rows whose grading scripts install packages. They are graded all the same: most images hold the packages already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstallingRows {
+    pub count: usize,
+    /// The first of them.
+    pub first: Vec<InstallingRow>,
+}
+
+/// One such row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstallingRow {
+    pub instance: String,
+    /// The first of its commands that install something.
+    pub command: String,
+}
+
+impl InstallingRows {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn add(&mut self, instance: &str, command: &str) {
+        self.count += 1;
+        if self.first.len() < NAMED {
+            self.first.push(InstallingRow {
+                instance: instance.to_owned(),
+                command: command.to_owned(),
+            });
+        }
+    }
+
+    /// What comes of them where graders reach no package index, and what to do.
+    pub fn in_words(&self) -> Option<String> {
+        let row = |row: &InstallingRow| format!("{} ({})", row.instance, row.command);
+        let first: Vec<String> = self.first.iter().map(row).collect();
+        (self.count > 0).then(|| {
+            format!(
+                "{} rows install packages in their grading scripts, for example {}; the sandbox pool names no \
+                 spec.packageIndex, so these installs fail and the image's packages are used; name an index, or check \
+                 the rows with mode: Validate",
+                self.count,
+                first.join(", ")
+            )
+        })
+    }
 }
 
 /// A row that cannot be graded.

@@ -7,6 +7,7 @@
 //! source.
 
 mod control;
+mod packages;
 
 use self::control::NoControl;
 use crate::fault::{DriverError, TerminalFault};
@@ -251,8 +252,11 @@ impl Grader {
         let facts = self.evaluate(&sandbox, task, patch, script, &mut stage).await;
         sandbox.release().await;
         match facts {
-            Ok(Evaluated::Log(log)) => self.judge(task, patch, log).await,
-            Ok(Evaluated::Not(tried)) => Ok(tried),
+            Ok(Evaluated::Log(log)) => {
+                let tried = self.judge(task, patch, log).await?;
+                Ok(self.unless_packages_were_missing(task, tried).await)
+            }
+            Ok(Evaluated::Not(tried)) => Ok(self.unless_packages_were_missing(task, tried).await),
             // Nothing of the policy's is in the sandbox yet: no limit that is hit counts against it.
             Err(error) if stage == Stage::SettingUp => Ok(lost(&error)),
             Err(error) => Ok(match error.blame() {

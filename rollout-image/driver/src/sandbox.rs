@@ -15,7 +15,7 @@ use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_sandbox_protocol::{
     Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
-    PoolState, Priority, RenewRequest, SandboxCause,
+    PackageIndexState, PoolState, Priority, RenewRequest, SandboxCause,
 };
 use reqwest::StatusCode;
 use serde::Serialize;
@@ -182,6 +182,33 @@ impl Gateway {
         };
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
         parsed(&call, &answer)
+    }
+
+    /// Whether the pool's package index answers now. The gateway is waited for; the index is not.
+    pub async fn package_index(&self) -> Result<PackageIndexState, SandboxError> {
+        let call = self.about_packages();
+        let url = self.at("/v1/pool/package-index");
+        let answer = self.send(&call, || self.http.get(&url)).await?;
+        parsed(&call, &answer)
+    }
+
+    /// The URL of the package index that graders reach, if the pool names one. The gateway is waited for.
+    pub async fn package_index_url(&self) -> Result<Option<String>, SandboxError> {
+        let call = self.about_packages();
+        let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
+        parsed(&call, &answer).map(|pool: PoolState| pool.package_index)
+    }
+
+    fn about_packages(&self) -> Call<'static> {
+        Call {
+            doing: "asking for the pool's package index".into(),
+            lease: "",
+            object: "",
+            budget: Budget {
+                request: EXEC_MARGIN,
+                total: self.patience,
+            },
+        }
     }
 
     fn hold(&self, lease: Lease) -> Sandbox {

@@ -96,7 +96,7 @@ pub async fn run(
         let statements = downloads.statements(selection.overrides.as_ref()).await?;
         sets.push(tasks::load(&name, selection, &files, &statements, &worker, &probe).await?);
     }
-    say_rows(&board, &sets);
+    say_rows(&board, &sets, &gateway).await;
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
     take_up_store(&settings, &journal, &all).await?;
@@ -174,10 +174,23 @@ pub async fn run(
     }))
 }
 
-/// Says what the rows are and which were skipped.
-fn say_rows(board: &Board, sets: &[TaskSet]) {
+/// Says what the rows are, which were skipped, and which install packages that graders cannot get.
+async fn say_rows(board: &Board, sets: &[TaskSet], gateway: &Gateway) {
     sets.iter().for_each(|set| report::log(&set.report));
-    let said: Vec<String> = sets.iter().filter_map(|set| report::message(&set.report)).collect();
+    let without_index = match sets.iter().any(|set| set.report.installing.count > 0) {
+        false => false,
+        true => match gateway.package_index_url().await {
+            Ok(url) => url.is_none(),
+            Err(error) => {
+                tracing::warn!(%error, "whether graders reach a package index is not known; the run begins all the same");
+                false
+            }
+        },
+    };
+    let said: Vec<String> = sets
+        .iter()
+        .filter_map(|set| report::message(&set.report, without_index))
+        .collect();
     board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 

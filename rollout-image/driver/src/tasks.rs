@@ -2,12 +2,13 @@
 //!
 //! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
 //! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
-//! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. The
-//! whole row goes to the official grader; the policy sees only [`Task::variables`], never the gold patch or the names
-//! of the tests.
+//! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. One
+//! whose script [`installs`] packages is taken, and counted. The whole row goes to the official grader; the policy sees
+//! only [`Task::variables`], never the gold patch or the names of the tests.
 
 pub mod format;
 pub mod imports;
+pub mod installs;
 pub mod listing;
 pub mod reader;
 pub mod report;
@@ -54,6 +55,8 @@ pub struct Task {
     pub base_commit: Option<String>,
     /// Where agent and grader work.
     pub environment: TaskEnvironment,
+    /// The first command of the grading script that needs a package index.
+    pub installs: Option<String>,
     /// The row as it goes to the grader, `image` filled in.
     pub row: Arc<Value>,
     /// Of the row's bytes.
@@ -135,7 +138,7 @@ pub async fn load(
     }
     let tasks = choice.tasks(&from)?;
     report.statements = statements.len();
-    report::count(&mut report, &kinds, tasks.len());
+    report::count(&mut report, &kinds, &tasks);
     if tasks.is_empty() {
         let what = match kinds.is_empty() && !report.skipped.is_empty() {
             false => format!("tasks.{name}: {from} has no row that the selection asks for"),

@@ -242,3 +242,44 @@ async fn a_patch_that_silences_its_graders_is_unresolved_and_never_a_void() {
     assert_eq!(graded.outcome, Outcome::Unresolved);
     assert_eq!(graded.record.unwrap().status, "Silent");
 }
+
+/// Grades a patch that resolves nothing, while the package index does not answer so often.
+async fn graded_without_packages(script_begins: &str, no_packages_for: u32) -> (Outcome, u32, u32) {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["eval_script"] = json!(format!(
+        "#!/bin/bash\nset -uxo pipefail\n{script_begins}\necho '>>>>> Start Test Output'\necho FAILED t.py::add\nfalse\necho '>>>>> End Test Output'\n"
+    ));
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    world.gateway.state.lock().unwrap().no_packages_for = no_packages_for;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+        .await
+        .unwrap();
+    let state = world.gateway.state.lock().unwrap();
+    (graded.outcome, state.evaluations, state.packages_asked)
+}
+
+/// The command of a test machine is not to install anything.
+const INSTALLS: &str = "pip() { false; }\npip install -e .";
+
+#[tokio::test]
+async fn a_failure_while_the_package_index_is_away_says_nothing_and_is_graded_again() {
+    assert_eq!(graded_without_packages(INSTALLS, 1).await, (Outcome::Unresolved, 2, 2));
+}
+
+#[tokio::test]
+async fn a_package_index_that_stays_away_is_a_void_and_never_a_verdict() {
+    let (outcome, evaluations, _) = graded_without_packages(INSTALLS, u32::MAX).await;
+    assert_eq!(outcome, Outcome::void(VoidReason::SandboxUnavailable));
+    assert!(evaluations > 1);
+}
+
+#[tokio::test]
+async fn the_verdict_on_a_script_that_installs_nothing_does_not_wait_for_the_package_index() {
+    assert_eq!(
+        graded_without_packages("true", u32::MAX).await,
+        (Outcome::Unresolved, 1, 0)
+    );
+}

@@ -254,7 +254,7 @@ async fn a_set_of_many_formats_is_read_and_each_row_is_a_task_with_its_own_image
         ]
     );
     assert!(
-        tasks::report::message(&set.report)
+        tasks::report::message(&set.report, false)
             .unwrap()
             .contains("1 skipped: unknown (field repo: ")
     );

@@ -82,6 +82,13 @@ fn table(sets: &[TaskSet], pool: Option<&SandboxPoolSpec>) -> String {
             out += &text::paragraph(&format!("{name}{}: {}", row.place, row.cause), "  ", WIDTH);
         }
     }
+    if pool.is_some_and(|pool| pool.package_index.is_none()) {
+        for SetReport { set, installing, .. } in sets.iter().map(|set| &set.report) {
+            if let Some(words) = installing.in_words() {
+                out += &format!("\nPackages in {set}:\n{}", text::paragraph(&words, "  ", WIDTH));
+            }
+        }
+    }
     out
 }
 

@@ -4,7 +4,7 @@
 //! worker, which has the publishers' packages. What a row lacks is not a fault of the run: the row is skipped.
 
 use super::reader::Row;
-use super::{Task, TaskEnvironment};
+use super::{Task, TaskEnvironment, installs};
 use grpo_crds::grpo_run::RowFormat;
 use grpo_records::paths::is_plain_name;
 use serde_json::{Map, Value};
@@ -261,6 +261,7 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
         image,
         base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
         environment,
+        installs: installs::command(&text(&fields, "eval_script")?),
         sha256,
         row: Arc::new(Value::Object(fields)),
         instance,

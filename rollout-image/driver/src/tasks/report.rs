@@ -13,16 +13,22 @@ use std::collections::BTreeMap;
 /// How many skipped rows the log names; the store has all.
 const LOGGED: usize = 100;
 
-pub(super) fn count(report: &mut SetReport, kinds: &BTreeMap<RowKind, usize>, tasks: usize) {
+pub(super) fn count(report: &mut SetReport, kinds: &BTreeMap<RowKind, usize>, tasks: &[Task]) {
     report.rows = kinds
         .iter()
         .map(|(kind, count)| (kind.name().to_owned(), *count))
         .collect();
-    report.tasks = tasks;
+    report.tasks = tasks.len();
+    for task in tasks {
+        if let Some(command) = &task.installs {
+            report.installing.add(&task.instance, command);
+        }
+    }
 }
 
-/// For people: what Auto found, unless the rows are complete as they are, and what was skipped.
-pub fn message(report: &SetReport) -> Option<String> {
+/// For people: what Auto found, unless the rows are complete as they are, what was skipped, and what installs packages
+/// where graders reach no index (`without_index`).
+pub fn message(report: &SetReport, without_index: bool) -> Option<String> {
     let is_plain =
         report.format != RowFormat::Auto || report.rows.keys().all(|format| format == RowKind::Compiled.name());
     let formats = report
@@ -46,6 +52,9 @@ pub fn message(report: &SetReport) -> Option<String> {
             "{overridden} of {statements} statements of promptOverrides are for rows of this set"
         ));
     }
+    if without_index {
+        parts.extend(report.installing.in_words());
+    }
     (!parts.is_empty()).then(|| format!("tasks.{}: {}", report.set, parts.join("; ")))
 }
 
@@ -58,6 +67,7 @@ pub fn log(report: &SetReport) {
         tasks,
         skipped,
         overridden,
+        installing,
         ..
     } = report;
     tracing::info!(
@@ -67,6 +77,7 @@ pub fn log(report: &SetReport) {
         tasks,
         skipped = skipped.len(),
         overridden,
+        installing = installing.count,
         "the rows are read"
     );
     for SkippedRow { instance, place, cause } in skipped.iter().take(LOGGED) {

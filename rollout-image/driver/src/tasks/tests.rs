@@ -107,13 +107,29 @@ fn a_prompt_shows_another_statement_and_a_hidden_field_only_where_the_set_asks_f
     assert_eq!(shown(&asking, "FAIL_TO_PASS"), [Value::Null, Value::Null]);
     assert_eq!(shown(&asking, "problem_statement"), ["fix", "another"]);
     assert_eq!((asking.report.statements, asking.report.overridden), (2, 1));
-    let message = report::message(&asking.report).unwrap();
+    let message = report::message(&asking.report, true).unwrap();
     assert!(
         message.contains("1 of 2 statements of promptOverrides are for rows"),
         "{message}"
     );
     assert_eq!(plain.tasks[0].sha256, asking.tasks[0].sha256);
     assert_ne!(checksum(&plain.tasks), checksum(&asking.tasks));
+}
+
+#[test]
+fn rows_that_install_packages_are_tasks_and_are_named_where_graders_reach_no_index() {
+    let installing = |name: &str| {
+        let mut row = row(name);
+        row["eval_script"] = "cd /testbed\npip install -e .\npytest".into();
+        row.to_string()
+    };
+    let (_dir, selection) = file(&[installing("a__b-1"), row("a__b-2").to_string(), installing("a__b-3")]);
+    let set = loaded_set(&selection).unwrap();
+    assert_eq!((set.tasks.len(), set.report.installing.count), (3, 2));
+    let message = report::message(&set.report, true).unwrap();
+    let named = "tasks.train: 2 rows install packages in their grading scripts, for example a__b-1 (pip install -e .)";
+    assert!(message.starts_with(named), "{message}");
+    assert_eq!(report::message(&set.report, false), None);
 }
 
 #[test]

@@ -19,7 +19,20 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
                 })
             }),
         )
+        .route("/v1/pool/package-index", get(package_index))
         .with_state(gateway)
+}
+
+async fn package_index(State(gateway): State<Arc<Gateway>>) -> Response {
+    let mut state = gateway.state.lock().unwrap();
+    let is_away = state.no_packages_for > 0;
+    state.no_packages_for = state.no_packages_for.saturating_sub(1);
+    state.packages_asked += 1;
+    Json(sandbox::PackageIndexState {
+        url: Some("http://pypi/simple".into()),
+        unreachable: is_away.then(|| "no connection to 10.0.0.1:80".into()),
+    })
+    .into_response()
 }
 
 pub fn lost(cause: sandbox::SandboxCause) -> InjectedFault {

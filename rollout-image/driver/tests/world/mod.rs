@@ -81,6 +81,10 @@ pub struct GatewayState {
     pub programs: Option<PathBuf>,
     /// Answers that the image cannot be pulled to so many leases.
     pub no_image_for: u32,
+    /// Answers that the package index does not answer, so often.
+    pub no_packages_for: u32,
+    /// How often it was asked whether it does.
+    pub packages_asked: u32,
 }
 
 pub struct Gateway {

@@ -64,3 +64,21 @@ fn a_table_without_rows_leaves_the_images_open() {
         ["evaluate.heldout", "1", "SweBench", "1", "-", "0"]
     );
 }
+
+#[test]
+fn rows_that_install_packages_are_named_where_the_pool_has_no_index() {
+    let mut sets = sets();
+    sets[0].report.installing.add("a__a-1", "pip install -e .");
+    let table = |pool: Option<&SandboxPoolSpec>| shown(&sets, Form::Table, pool);
+    let without = table(Some(&mirror()));
+    assert!(
+        without.contains("Packages in train:\n  1 rows install packages"),
+        "{without}"
+    );
+    assert!(without.contains("a__a-1 (pip install -e .)"), "{without}");
+    assert!(!without.contains("Packages in evaluate"), "{without}");
+    let index = json!({"url": "http://pypi/simple", "cidr": "10.1.2.3/32"});
+    let pool: SandboxPoolSpec = serde_json::from_value(json!({"max": 4, "packageIndex": index})).unwrap();
+    assert!(!table(Some(&pool)).contains("Packages"));
+    assert!(!table(None).contains("Packages"), "the pool is not known");
+}
