@@ -6,5 +6,6 @@
 mod ahead;
 mod attacks;
 mod losses;
+mod packages;
 mod pool;
 mod resets;
