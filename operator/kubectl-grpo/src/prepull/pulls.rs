@@ -105,10 +105,14 @@ pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, PullStatus>, limits: &Limi
             continue;
         };
         if now >= limits.deadline {
+            let why = match attempt {
+                1 => "its turn had not come; give a later --deadline, or raise --parallel",
+                _ => "it was not tried again",
+            };
             actions.push(Action::Fail {
                 pull: number,
                 attempts: attempt - 1,
-                message: late(limits, "it was not tried again"),
+                message: late(limits, why),
             });
             continue;
         }

@@ -131,16 +131,15 @@ fn a_node_pulls_so_many_at_a_time_and_the_next_takes_the_place_of_one_that_is_do
 
 #[test]
 fn what_has_not_begun_by_the_deadline_fails() {
-    let actions = decide(&[of("n", "a", waiting(3, 0))], &BTreeMap::new(), &LIMITS, at(100));
-    let message = "not there within 100 s: it was not tried again".to_owned();
-    assert_eq!(
-        actions,
-        [Action::Fail {
-            pull: 0,
-            attempts: 2,
-            message
-        }]
-    );
+    let pulls = [of("n", "a", waiting(3, 0)), of("n", "b", waiting(1, 0))];
+    let actions = decide(&pulls, &BTreeMap::new(), &LIMITS, at(100));
+    let failed = |pull, attempts, why: &str| Action::Fail {
+        pull,
+        attempts,
+        message: format!("not there within 100 s: {why}"),
+    };
+    let early = "its turn had not come; give a later --deadline, or raise --parallel";
+    assert_eq!(actions, [failed(0, 2, "it was not tried again"), failed(1, 0, early)]);
 }
 
 #[test]
