@@ -28,7 +28,8 @@ fn features(call: &str, selection: &[String]) -> BTreeMap<(String, bool), BTreeS
         .arg(call)
         .args(selection)
         .args([
-            "--offline",
+            // Not `--offline`: on a bare machine the crates of the calls that come later are not there yet.
+            "--locked",
             "--tests",
             "--bins",
             "-Z",
