@@ -84,14 +84,14 @@ test-chaos: ## the same cluster, with parts taken away: each process once, then 
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture chaos::
 
-test-chaos-long: ## 10 campaigns of 100 random kills; done ones are in out/chaos/campaigns.jsonl and not done again
+test-chaos-long: ## 10 campaigns of 100 random kills, the API server and images away for 10 min each; done ones are in out/chaos/campaigns.jsonl and not done again
 	@demo/prepare.sh
 	$(ENV)
 	for seed in $$(seq 1 10); do
-	  GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
+	  GRPO_CHAOS_OUTAGE_SECONDS=600 GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 	done
 
-test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bucket, whose server is killed too
+test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bucket, whose server is killed too, and rows and model from a hub
 	@demo/prepare.sh
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)

@@ -5,17 +5,15 @@
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
 use crate::support::bucket::Bucket;
+use crate::support::hub::{self, Hub};
 use crate::support::recorder::{shortest_pause, slowest_showing};
 use crate::support::{Result, SOON, Scene, plugin, repository, rows, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
 use grpo_demo::learning::differing_episodes;
 use grpo_demo::report::first_and_last;
-use grpo_hub::Repository;
-use grpo_hub::played::{Content, PlayedHub};
 use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
-use grpo_testing::cluster::host_address;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -25,12 +23,8 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-const HUB_REPOSITORY: &str = "demo/tasks";
-const HUB_MODEL: &str = "demo/model";
-const HUB_TOKEN: &str = "a-token";
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
 /// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones,
 /// and the machine that tests may be busy for one more.
@@ -143,11 +137,8 @@ where
 #[ignore = "needs a cluster: make test-e2e"]
 async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_and_a_bucket() -> Result<()> {
     let scene = Scene::new("repeat").await?;
-    let hub = hub_with_rows_and_model().await?;
+    let hub = Hub::new(&scene).await?;
     let bucket = Bucket::new(&scene).await?;
-    let token =
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"token": HUB_TOKEN}});
-    let _: Secret = scene.make(token).await?;
     let evaluate = |name: &str| -> Result<RunManifest> {
         let at_start = |set: &mut Value| {
             set["atStart"] = json!(true);
@@ -158,21 +149,7 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_an
             .with("/rollout/iterations", json!(1))
             .with("/algorithm/learningRate", json!(0.0)))
     };
-    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "models"}, "spec": {
-        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "50Mi"}}}});
-    let _: PersistentVolumeClaim = scene.make(claim).await?;
-    let token = json!({"name": "hub", "key": "token"});
-    let of_the_hub = |split: &str| json!({"hub": {"repo": HUB_REPOSITORY, "split": split, "tokenSecretRef": token}});
-    let at_the_hub = json!([{"name": "HF_ENDPOINT", "value": hub.endpoint}]);
-    let second = bucket.holds(evaluate("second")?);
-    let second = second
-        .for_each_set(|set| set["dataset"] = of_the_hub(set["name"].as_str().unwrap_or_default()))
-        .with("/tasks/train/dataset", of_the_hub("train"))
-        .with("/model", json!({"hub": {"repo": HUB_MODEL, "tokenSecretRef": token}}))
-        .with("/inference/pool/modelCache", json!({"claimName": "models"}))
-        .with("/driver/env", at_the_hub.clone())
-        .with("/trainer/env", at_the_hub.clone())
-        .with("/inference/pool/env", at_the_hub);
+    let second = hub.holds(bucket.holds(evaluate("second")?));
     let (mut folders, mut shown) = (Vec::new(), Vec::new());
     for manifest in [evaluate("first")?, second] {
         scene.apply(&manifest).await?;
@@ -186,8 +163,9 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_an
         delete_run(&scene.client, &ended.run, SOON).await?;
     }
     let shown: Vec<&str> = shown.iter().map(|revision| revision.repo.as_str()).collect();
-    assert_eq!(shown, [HUB_MODEL, HUB_REPOSITORY]);
+    assert_eq!(shown, [hub::MODEL, hub::DATASET]);
     let weights = hub
+        .played
         .requests()
         .into_iter()
         .filter(|request| request.host == "files" && request.path == "model.safetensors");
@@ -202,27 +180,6 @@ async fn the_same_seed_gives_the_same_episodes_token_by_token_also_with_a_hub_an
         );
     }
     scene.clear().await
-}
-
-/// The demo's rows and model on a gated hub that pods of the cluster reach.
-async fn hub_with_rows_and_model() -> Result<PlayedHub> {
-    let played = PlayedHub::start_at(&host_address()).await?;
-    let model = rows().with_file_name("model-files");
-    let folders = [
-        (Repository::dataset(HUB_REPOSITORY), rows()),
-        (Repository::model(HUB_MODEL), model),
-    ];
-    for (repository, folder) in folders {
-        let mut files = BTreeMap::new();
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            let content = Content::Large(std::fs::read(entry.path())?.into());
-            files.insert(entry.file_name().to_string_lossy().into_owned(), content);
-        }
-        played.push(&repository, "main", files);
-        played.gate(&repository, HUB_TOKEN);
-    }
-    Ok(played)
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 //!
 //! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. Each campaign appends
 //! its figures to `out/chaos/campaigns.jsonl`; one whose seed and commit are there is not done again, so that
-//! `make test-chaos-long` may be stopped and continued. With `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, and
-//! the bucket's server is killed too.
+//! `make test-chaos-long` may be stopped and continued. With `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, its
+//! rows and model come from a hub, and the bucket's server is killed too. With `GRPO_CHAOS_OUTAGE_SECONDS` the API
+//! server is away for so long after a third of the kills, and after two thirds no image can be pulled for so long.
 
 use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
 use crate::support::bucket::Bucket;
+use crate::support::hub::Hub;
+use crate::support::outage::{self, HiddenImages};
 use crate::support::{Result, SOON, Scene, repository, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
@@ -36,6 +39,8 @@ const LAST_ITERATIONS: Duration = Duration::from_secs(15 * 60);
 const SANDBOXES: u32 = 6;
 /// How long a bucket's server stays away.
 const STORE_AWAY: Duration = Duration::from_secs(5);
+/// The kubelet waits for up to 5 min before it pulls an image again; the last iterations come after that.
+const PULLED_AGAIN: Duration = Duration::from_secs(6 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Process {
@@ -104,9 +109,11 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     let rows = repository().join("out/chaos/campaigns.jsonl");
     let before = std::fs::read_to_string(&rows).unwrap_or_default();
     let in_bucket = number("GRPO_CHAOS_BUCKET", 0) == 1;
+    let outage_seconds = number("GRPO_CHAOS_OUTAGE_SECONDS", 0);
     let is_this = |row: &serde_json::Value| {
         let same = row["seed"] == seed && row["kills"] == kills && row["commit"] == commit;
-        same && row["bucket"].as_bool().unwrap_or(false) == in_bucket
+        let outage = row["outageSeconds"].as_u64().unwrap_or(0);
+        same && row["bucket"].as_bool().unwrap_or(false) == in_bucket && outage == outage_seconds
     };
     if before
         .lines()
@@ -126,10 +133,15 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         true => Some(Bucket::new(&scene).await?),
         false => None,
     };
-    let manifest = match &bucket {
-        Some(bucket) => bucket.holds(manifest),
-        None => manifest,
+    let hub = match in_bucket {
+        true => Some(Hub::new(&scene).await?),
+        false => None,
     };
+    let manifest = match (&bucket, &hub) {
+        (Some(bucket), Some(hub)) => hub.holds(bucket.holds(manifest)),
+        _ => manifest,
+    };
+    let mut outages = Outages::begin(Duration::from_secs(outage_seconds), kills)?;
     let mut processes = PROCESSES.to_vec();
     processes.extend(bucket.iter().map(|_| Process::StoreServer));
     scene.apply(&manifest).await?;
@@ -137,6 +149,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     let (mut killed, mut missed): (BTreeMap<Process, u32>, u32) = Default::default();
     let mut heard = None;
     while u64::from(killed.values().sum::<u32>()) < kills {
+        outages.after(killed.values().sum(), &scene).await?;
         for _ in 0..random.random_range(1..=3) {
             heard = next_word(&scene, heard).await?;
         }
@@ -159,11 +172,12 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
             }
         }
     }
+    outages.end(&scene).await?;
     let iteration = scene.until_run(RUN, SOON, "an iteration", iteration_of).await?;
     scene
         .apply(&manifest.with("/rollout/iterations", json!(iteration + 2)))
         .await?;
-    let ended = follow::follow(&scene.runs(), RUN, LAST_ITERATIONS).await?;
+    let ended = follow::follow(&scene.runs(), RUN, LAST_ITERATIONS + PULLED_AGAIN).await?;
 
     let folder = match &bucket {
         Some(bucket) => bucket.store_of(&ended.run)?,
@@ -184,7 +198,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
 
     let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
     let row = json!({
-        "seed": seed, "kills": kills, "bucket": in_bucket, "commit": commit, "killed": by_process, "missed": missed,
+        "seed": seed, "kills": kills, "bucket": in_bucket, "outageSeconds": outage_seconds, "commit": commit, "killed": by_process, "missed": missed,
         "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
         "repeatedTries": repeated_tries(&folder)?, "checks": checks.len(),
         "seconds": began.elapsed().as_secs(),
@@ -194,6 +208,59 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&rows)?;
     writeln!(file, "{row}")?;
     scene.clear().await
+}
+
+/// What the cluster is without for a while, at fixed counts of kills: the seed's order of kills stays as it is.
+struct Outages {
+    length: Duration,
+    api_server_at: Option<u32>,
+    images_at: Option<u32>,
+    images: Option<(HiddenImages, Instant)>,
+}
+
+impl Outages {
+    fn begin(length: Duration, kills: u64) -> Result<Self> {
+        let third = (!length.is_zero()).then_some(u32::try_from(kills)? / 3);
+        if third.is_some() {
+            HiddenImages::show()?;
+        }
+        Ok(Self {
+            length,
+            api_server_at: third,
+            images_at: third.map(|third| 2 * third),
+            images: None,
+        })
+    }
+
+    /// Processes are killed while images are hidden, but not while the API server is away: it names them.
+    async fn after(&mut self, kills: u32, scene: &Scene) -> Result<()> {
+        if self.api_server_at.take_if(|at| kills >= *at).is_some() {
+            scene.say(&format!("the API server is away for {:?}", self.length));
+            outage::of_api_server(self.length).await?;
+            scene.say("the API server is back");
+        }
+        if self.images_at.take_if(|at| kills >= *at).is_some() {
+            scene.say(&format!("no image can be pulled for {:?}", self.length));
+            self.images = Some((HiddenImages::hide()?, Instant::now()));
+        }
+        if self
+            .images
+            .take_if(|(_, since)| since.elapsed() >= self.length)
+            .is_some()
+        {
+            scene.say("images can be pulled again");
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self, scene: &Scene) -> Result<()> {
+        if let Some((images, since)) = self.images.take() {
+            tokio::time::sleep(self.length.saturating_sub(since.elapsed())).await;
+            drop(images);
+            scene.say("images can be pulled again");
+        }
+        Ok(())
+    }
 }
 
 /// Waits until the driver says something new, but not for ever: it may be the one that was killed.

@@ -7,7 +7,9 @@
 pub mod bars;
 pub mod bucket;
 pub mod gateway;
+pub mod hub;
 pub mod kill;
+pub mod outage;
 pub mod plugin;
 pub mod recorder;
 pub mod volume;

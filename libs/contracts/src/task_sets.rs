@@ -88,11 +88,13 @@ impl InstallingRows {
         let row = |row: &InstallingRow| format!("{} ({})", row.instance, row.command);
         let first: Vec<String> = self.first.iter().map(row).collect();
         (self.count > 0).then(|| {
+            let rows = match self.count {
+                1 => "1 row installs packages in its grading script".to_owned(),
+                count => format!("{count} rows install packages in their grading scripts"),
+            };
             format!(
-                "{} rows install packages in their grading scripts, for example {}; the sandbox pool names no \
-                 spec.packageIndex, so these installs fail and the image's packages are used; name an index, or check \
-                 the rows with mode: Validate",
-                self.count,
+                "{rows}, for example {}; the sandbox pool names no spec.packageIndex, so these installs fail and the \
+                 image's packages are used; name an index in the pool",
                 first.join(", ")
             )
         })

@@ -6,7 +6,7 @@
 
 /// The longest command in a message, in characters.
 const LONGEST: usize = 60;
-/// Words before a command that are none themselves.
+/// Words that stand before a command.
 const PREFIXES: [&str; 12] = [
     "sudo", "env", "exec", "time", "command", "nohup", "then", "do", "else", "if", "!", "{",
 ];
@@ -38,7 +38,7 @@ fn lines(script: &str) -> Vec<String> {
     let mut continued = false;
     let mut text = script.lines();
     while let Some(line) = text.next() {
-        let (line, goes_on) = match line.strip_suffix('\\') {
+        let (line, is_continued) = match line.strip_suffix('\\') {
             Some(line) => (line, true),
             None => (line, false),
         };
@@ -46,7 +46,7 @@ fn lines(script: &str) -> Vec<String> {
             Some(last) if continued => *last += line,
             _ => lines.push(line.to_owned()),
         }
-        continued = goes_on;
+        continued = is_continued;
         if let Some(end) = here_document(line) {
             text.by_ref().find(|line| line.trim_start_matches('\t') == end);
         }

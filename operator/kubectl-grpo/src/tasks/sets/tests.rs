@@ -72,7 +72,7 @@ fn rows_that_install_packages_are_named_where_the_pool_has_no_index() {
     let table = |pool: Option<&SandboxPoolSpec>| shown(&sets, Form::Table, pool);
     let without = table(Some(&mirror()));
     assert!(
-        without.contains("Packages in train:\n  1 rows install packages"),
+        without.contains("Packages in train:\n  1 row installs packages"),
         "{without}"
     );
     assert!(without.contains("a__a-1 (pip install -e .)"), "{without}");

@@ -1,0 +1,69 @@
+//! What a cluster can be without for a while: its API server, and the images that its node would pull.
+//!
+//! Only on the local cluster: on one that others use, neither can be taken away.
+
+use super::{Result, repository};
+use std::process::Command;
+use std::time::Duration;
+
+/// Images have this before their names while they cannot be pulled. They stay in the node's store: no registry has
+/// them.
+const HIDDEN: &str = "hidden.invalid/";
+/// Each image of the node gets another name. The image that every pod needs for its own sake stays, and so do the names
+/// that the container runtime gives.
+const HIDE: &str = r#"
+for image in $(ctr --namespace k8s.io images ls -q | grep -v -e '^hidden.invalid/' -e '^sha256:' -e '/pause'); do
+  ctr --namespace k8s.io images tag --force "$image" "hidden.invalid/$image"
+  ctr --namespace k8s.io images rm "$image"
+done"#;
+const SHOW: &str = r#"
+for image in $(ctr --namespace k8s.io images ls -q | grep '^hidden.invalid/'); do
+  ctr --namespace k8s.io images tag --force "$image" "${image#hidden.invalid/}"
+  ctr --namespace k8s.io images rm "$image"
+done"#;
+
+/// The API server ends, and begins again after a while.
+pub async fn of_api_server(length: Duration) -> Result<()> {
+    script("part.sh", &["stop", "apiserver"])?;
+    tokio::time::sleep(length).await;
+    script("part.sh", &["start", "apiserver"]).map(drop)
+}
+
+/// As long as this lives, every image that a new container needs has to be pulled, and no registry has it.
+pub struct HiddenImages(());
+
+impl HiddenImages {
+    /// Also hides what has come meanwhile.
+    pub fn hide() -> Result<Self> {
+        let hidden = Self(());
+        script("enter.sh", &["bash", "-ec", HIDE])?;
+        let still = script("enter.sh", &["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])?;
+        match still.lines().any(|image| image.starts_with(HIDDEN)) {
+            true => Ok(hidden),
+            false => Err("the node has no image that could be hidden".into()),
+        }
+    }
+
+    /// Gives images their names back; also those that a test which was killed has left hidden.
+    pub fn show() -> Result<()> {
+        script("enter.sh", &["bash", "-ec", SHOW]).map(drop)
+    }
+}
+
+impl Drop for HiddenImages {
+    fn drop(&mut self) {
+        if let Err(error) = Self::show() {
+            eprintln!("the images of the node stay hidden (make down, then make cluster): {error}");
+        }
+    }
+}
+
+/// Runs a script of the local cluster.
+fn script(name: &str, arguments: &[&str]) -> Result<String> {
+    let path = repository().join("e2e/cluster").join(name);
+    let out = Command::new(path).args(arguments).output()?;
+    match out.status.success() {
+        true => Ok(String::from_utf8(out.stdout)?),
+        false => Err(format!("{name} {arguments:?}: {}", String::from_utf8_lossy(&out.stderr)).into()),
+    }
+}
