@@ -88,7 +88,7 @@ test-chaos-long: ## 10 campaigns of 100 random kills, the API server and images 
 	@demo/prepare.sh
 	$(ENV)
 	for seed in $$(seq 1 10); do
-	  GRPO_CHAOS_OUTAGE_SECONDS=600 GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
+	  GRPO_CHAOS_OUTAGE_SECONDS=$${GRPO_CHAOS_OUTAGE_SECONDS:-600} GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 	done
 
 test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bucket, whose server is killed too, and rows and model from a hub

@@ -129,17 +129,14 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         .with("/rollout/iterations", json!(WITHOUT_END))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));
-    let mut bucket = match in_bucket {
-        true => Some(Bucket::new(&scene).await?),
-        false => None,
-    };
-    let hub = match in_bucket {
-        true => Some(Hub::new(&scene).await?),
-        false => None,
-    };
-    let manifest = match (&bucket, &hub) {
-        (Some(bucket), Some(hub)) => hub.holds(bucket.holds(manifest)),
-        _ => manifest,
+    // The hub serves as long as this lives.
+    let (mut bucket, _hub, manifest) = match in_bucket {
+        true => {
+            let (bucket, hub) = (Bucket::new(&scene).await?, Hub::new(&scene).await?);
+            let manifest = hub.holds(bucket.holds(manifest));
+            (Some(bucket), Some(hub), manifest)
+        }
+        false => (None, None, manifest),
     };
     let mut outages = Outages::begin(Duration::from_secs(outage_seconds), kills)?;
     let mut processes = PROCESSES.to_vec();
@@ -198,8 +195,8 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
 
     let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
     let row = json!({
-        "seed": seed, "kills": kills, "bucket": in_bucket, "outageSeconds": outage_seconds, "commit": commit, "killed": by_process, "missed": missed,
-        "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
+        "seed": seed, "kills": kills, "bucket": in_bucket, "outageSeconds": outage_seconds, "commit": commit,
+        "killed": by_process, "missed": missed, "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
         "repeatedTries": repeated_tries(&folder)?, "checks": checks.len(),
         "seconds": began.elapsed().as_secs(),
     });

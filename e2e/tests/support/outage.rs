@@ -1,6 +1,6 @@
 //! What a cluster can be without for a while: its API server, and the images that its node would pull.
 //!
-//! Only on the local cluster: on one that others use, neither can be taken away.
+//! Only on the local cluster that needs no container engine: its scripts stop parts of it.
 
 use super::{Result, repository};
 use std::process::Command;
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// Images have this before their names while they cannot be pulled. They stay in the node's store: no registry has
 /// them.
 const HIDDEN: &str = "hidden.invalid/";
-/// Each image of the node gets another name. The image that every pod needs for its own sake stays, and so do the names
-/// that the container runtime gives.
+/// Each image of the node gets another name; `$1` is what stands before it. The image that every pod needs for its own
+/// sake stays, and so do the names that the container runtime gives.
 const HIDE: &str = r#"
-for image in $(ctr --namespace k8s.io images ls -q | grep -v -e '^hidden.invalid/' -e '^sha256:' -e '/pause'); do
-  ctr --namespace k8s.io images tag --force "$image" "hidden.invalid/$image"
+for image in $(ctr --namespace k8s.io images ls -q | grep -v -e "^$1" -e '^sha256:' -e '/pause'); do
+  ctr --namespace k8s.io images tag --force "$image" "$1$image"
   ctr --namespace k8s.io images rm "$image"
 done"#;
 const SHOW: &str = r#"
-for image in $(ctr --namespace k8s.io images ls -q | grep '^hidden.invalid/'); do
-  ctr --namespace k8s.io images tag --force "$image" "${image#hidden.invalid/}"
+for image in $(ctr --namespace k8s.io images ls -q | grep "^$1"); do
+  ctr --namespace k8s.io images tag --force "$image" "${image#"$1"}"
   ctr --namespace k8s.io images rm "$image"
 done"#;
 
@@ -36,7 +36,7 @@ impl HiddenImages {
     /// Also hides what has come meanwhile.
     pub fn hide() -> Result<Self> {
         let hidden = Self(());
-        script("enter.sh", &["bash", "-ec", HIDE])?;
+        script("enter.sh", &["bash", "-ec", HIDE, "hide", HIDDEN])?;
         let still = script("enter.sh", &["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])?;
         match still.lines().any(|image| image.starts_with(HIDDEN)) {
             true => Ok(hidden),
@@ -46,7 +46,7 @@ impl HiddenImages {
 
     /// Gives images their names back; also those that a test which was killed has left hidden.
     pub fn show() -> Result<()> {
-        script("enter.sh", &["bash", "-ec", SHOW]).map(drop)
+        script("enter.sh", &["bash", "-ec", SHOW, "show", HIDDEN]).map(drop)
     }
 }
 
@@ -64,6 +64,11 @@ fn script(name: &str, arguments: &[&str]) -> Result<String> {
     let out = Command::new(path).args(arguments).output()?;
     match out.status.success() {
         true => Ok(String::from_utf8(out.stdout)?),
-        false => Err(format!("{name} {arguments:?}: {}", String::from_utf8_lossy(&out.stderr)).into()),
+        false => Err(format!(
+            "{name} {arguments:?}: {}; a cluster in kind has no such outages: leave them out with \
+             GRPO_CHAOS_OUTAGE_SECONDS=0",
+            String::from_utf8_lossy(&out.stderr).trim_end()
+        )
+        .into()),
     }
 }
