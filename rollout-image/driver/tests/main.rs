@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agents;
+mod apis;
 mod attempts;
+mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;
@@ -18,4 +21,5 @@ mod restarts;
 mod rows;
 mod runs;
 mod task_sets;
+mod tools;
 mod world;
