@@ -72,9 +72,8 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
 }
 
 fn agent(found: &mut Found, agent: &Agent) {
-    let remedy = "use agent.bash";
-    found.given("agent.tools", &agent.tools, remedy);
-    found.given("agent.cli", &agent.cli, remedy);
+<<<<<<< HEAD
+    found.given("agent.tools", &agent.tools, "use agent.bash");
     if let Some(bash) = &agent.bash {
         found.unless(!bash.edit_tool, "agent.bash.editTool", &bash.edit_tool, "leave it out");
     }
@@ -88,12 +87,16 @@ fn agent(found: &mut Found, agent: &Agent) {
         &agent.limits.episode_tokens,
         "use contextTokens",
     );
+=======
+    let remedy = "use agent.bash";
+    found.given("agent.cli", &agent.cli, remedy);
+>>>>>>> int
     let context = &agent.context;
     found.unless(
-        context.thinking == Thinking::Keep,
+        context.thinking != Thinking::Strip,
         "agent.context.thinking",
         &context.thinking,
-        "use Keep",
+        "use Keep or Off",
     );
     found.given(
         "agent.context.trim",
