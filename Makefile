@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients agent-images check-agents check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer check-templates check-apis
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -174,12 +174,28 @@ check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves be
 check-clients: ## mini-swe-agent, SWE-ReX and schemathesis against a gateway (900 MB to install); not part of make test
 	@e2e/clients/check.sh
 
+agent-images: cluster ## images of qwen-code and mini-swe-agent from registry packages, brought into the cluster (200 MB to download)
+	@e2e/agents/files.sh
+	e2e/cluster/images.sh agents
+
+check-agents: ## qwen-code and mini-swe-agent by the presets' command lines, in a root without a C library (200 MB to download); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/agents/check.sh
+
 check-exports: ## our models and exports against transformers, PEFT and vLLM (10 GB to install); not part of make test
 	@e2e/exports/check.sh
+
+check-apis: ## OpenAI's and Anthropic's Python libraries against the recording endpoint's encoders (100 MB to install); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/apis/check.sh
 
 check-objective: ## 15,000 random advantages, losses and gradients against verl's and TRL's own functions (6 GB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/objective/check.sh
+
+check-templates: ## 10,000 prompts with tools, rendered with Qwen's chat templates, against Jinja2's (2 MB to fetch); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/templates/check.sh
 
 check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a GPU and without running it (up to 1 GB to download); not part of make test
 	@e2e/setup/setup.sh build

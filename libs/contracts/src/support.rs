@@ -72,9 +72,7 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
 }
 
 fn agent(found: &mut Found, agent: &Agent) {
-    let remedy = "use agent.bash";
-    found.given("agent.tools", &agent.tools, remedy);
-    found.given("agent.cli", &agent.cli, remedy);
+    found.given("agent.tools", &agent.tools, "use agent.bash");
     if let Some(bash) = &agent.bash {
         found.unless(!bash.edit_tool, "agent.bash.editTool", &bash.edit_tool, "leave it out");
     }

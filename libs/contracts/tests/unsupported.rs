@@ -25,7 +25,8 @@ fn what_is_executed_is_not_named() {
     let bucket = "{spec: {store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 's3://a/b', credentialsSecretRef: {name: s}}}}}";
     let files = "{spec: {model: {image: null, objectStore: {url: 's3://a'}}, tasks: {train: {dataset: {image: null, objectStore: {url: 's3://a/b'}}}}}}";
     let kod_code = "{spec: {tasks: {train: {format: KodCode, image: i}}}}";
-    for patch in [steered, dataset, bucket, files, kod_code] {
+    let cli = "{spec: {agent: {bash: null, cli: {command: [a], image: i, env: [{name: A, value: b}]}}}}";
+    for patch in [steered, dataset, bucket, files, kod_code, cli] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
@@ -37,10 +38,6 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
     (
         "{agent: {bash: null, tools: {}}}",
         &[("agent.tools", r#"{"toolset":"Pdb","callFormat":"Hermes"}"#)],
-    ),
-    (
-        "{agent: {bash: null, cli: {command: [a], image: i}}}",
-        &[("agent.cli", r#"{"image":"i","bare":false,"command":["a"]}"#)],
     ),
     ("{agent: {bash: {editTool: true}}}", &[("agent.bash.editTool", "true")]),
     (

@@ -4,10 +4,12 @@
 //! [`turns`] has the one loop of all of them.
 
 pub mod bash;
+pub mod cli;
 pub mod limits;
 pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
+use self::cli::CliLoop;
 use self::limits::AgentLimits;
 use self::turns::TurnLoop;
 use crate::episode::abort::Abort;
@@ -16,7 +18,8 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
-use grpo_records::EpisodeEnd;
+use grpo_crds::agent::CliAgent;
+use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
 pub trait Agent: Send + Sync {
@@ -33,6 +36,7 @@ pub trait Agent: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentKind {
     Bash(Prompts),
+    Cli(Box<CliAgent>),
 }
 
 impl AgentKind {
@@ -41,10 +45,23 @@ impl AgentKind {
         if let Some(bash) = &spec.bash {
             return Ok(Self::Bash(Prompts::of(bash)));
         }
+        if let Some(cli) = &spec.cli {
+            return Ok(Self::Cli(Box::new(cli.clone())));
+        }
         Err(TerminalFault::new(
             "AgentUnknown",
             "spec.agent names no agent that this driver has; give agent: {bash: {}}",
         ))
+    }
+
+    /// How its answers are read, for the run's journal.
+    pub fn recorded(&self) -> RunAgent {
+        match self {
+            Self::Bash(_) => RunAgent::Bash,
+            Self::Cli(cli) => RunAgent::Cli {
+                format: cli::format_word(cli.call_format).to_owned(),
+            },
+        }
     }
 
     /// The agent, with its templates compiled.
@@ -54,6 +71,7 @@ impl AgentKind {
                 let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
                 Ok(Box::new(TurnLoop(bash)))
             }
+            Self::Cli(cli) => Ok(Box::new(CliLoop::new(cli, limits).map_err(turns::unusable)?)),
         }
     }
 }

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agents;
+mod apis;
 mod attempts;
 mod buckets;
 mod capacity;
 mod changes;
+mod cli_agent;
 mod datasets;
 mod faults;
 mod graded;

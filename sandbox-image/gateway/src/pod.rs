@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use grpo_contracts::image_name::rewritten;
-use grpo_contracts::names::GRADER;
+use grpo_contracts::names::{AGENT_FOLDER, GRADER};
 use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
@@ -12,6 +12,8 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::Resource;
 use serde_json::json;
+
+use crate::pull::Culprit;
 
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const ROLE_LABEL: &str = "grpo.dev/role";
@@ -50,6 +52,17 @@ pub struct Template {
     pub spec: SandboxPoolSpec,
     /// The term in which this gateway holds the ledger.
     pub term: u64,
+}
+
+impl Template {
+    /// The images that every sandbox has as volumes, each under the name of whose it is.
+    pub fn volume_images(&self) -> impl Iterator<Item = Culprit> {
+        let agent = self.spec.agent_image.clone();
+        let sandboxd = Culprit::Sandboxd {
+            image: self.sandboxd_image.clone(),
+        };
+        std::iter::once(sandboxd).chain(agent.map(|image| Culprit::Agent { image }))
+    }
 }
 
 /// The container restarts when sandboxd says so by its exit code, and not when it ends in any other way. All
@@ -190,6 +203,10 @@ fn rather_on(node: &str) -> Result<NodeAffinity, serde_json::Error> {
     }]}))
 }
 
+fn image_volume(name: &str, image: &str) -> serde_json::Value {
+    json!({"name": name, "image": {"reference": image, "pullPolicy": "IfNotPresent"}})
+}
+
 fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
     let overlay = template.spec.pod_template.clone().unwrap_or_default();
     let metadata = overlay.metadata.unwrap_or_default();
@@ -207,6 +224,12 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     let slot = slot.map(|slot| slot.to_string());
     if let Some(slot) = &slot {
         labels.insert(SLOT_LABEL.to_owned(), slot.clone());
+    }
+    let mut volumes = vec![image_volume("sandboxd", &template.sandboxd_image)];
+    let mut mounts = vec![json!({"name": "sandboxd", "mountPath": MOUNT, "readOnly": true})];
+    if let Some(image) = &template.spec.agent_image {
+        volumes.push(image_volume("agent", image));
+        mounts.push(json!({"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": true}));
     }
     let mut annotations = metadata.annotations;
     annotations.insert(IMAGE_ANNOTATION.to_owned(), image.to_owned());
@@ -230,7 +253,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
             // Root inside is nobody outside: SWE-bench images run as root.
             "hostUsers": !template.spec.user_namespaces,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
+            "volumes": volumes,
             "containers": [{
                 "name": CONTAINER,
                 "image": rewritten(&template.spec.image_rewrites, image),
@@ -244,7 +267,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
                     // What root in such an image needs to own files and change users; the namespace confines it.
                     "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]},
                 },
-                "volumeMounts": [{"name": "sandboxd", "mountPath": MOUNT, "readOnly": true}],
+                "volumeMounts": mounts,
             }],
         },
     }))?;

@@ -7,6 +7,7 @@ use super::once;
 use crate::agent::limits::AgentLimits;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
+use crate::recording::sessions::Sessions;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
@@ -40,10 +41,13 @@ pub struct LiveEpisode<'a> {
     /// The folder of the attempt.
     pub dir: &'a str,
     pub limits: &'a AgentLimits,
-    pub template: &'a ChatTemplate,
+    pub template: &'a Arc<ChatTemplate>,
     /// The turns so far.
     pub trajectory: &'a mut Trajectory,
-    pub(super) sandbox: &'a Sandbox,
+    pub sandbox: &'a Sandbox,
+    /// Where agents that speak a model's API are answered, and the driver's URL for them.
+    pub sessions: &'a Sessions,
+    pub driver: &'a str,
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
@@ -71,6 +75,11 @@ pub enum Acted {
 impl LiveEpisode<'_> {
     /// An answer to the prompt, which is all of a row so far. Never longer than the context has room.
     pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
+        self.sample_at_most(u32::MAX, row, prompt, seed).await
+    }
+
+    /// The same, of at most so many tokens.
+    pub async fn sample_at_most(&self, most: u32, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
@@ -80,6 +89,7 @@ impl LiveEpisode<'_> {
         let ask = Ask {
             max_tokens: sampling
                 .max_tokens_per_call
+                .min(most)
                 .min(u32::try_from(room).unwrap_or(u32::MAX)),
             prompt,
             temperature: sampling.temperature,
@@ -114,6 +124,7 @@ impl LiveEpisode<'_> {
             finish: String::new(),
             experts: None,
             text: String::new(),
+            request: None,
             action: TurnAction::truncated(),
             exec: None,
             observation: Vec::new(),

@@ -9,6 +9,7 @@ mod fake_engine;
 mod fake_gateway;
 mod fake_trainer;
 mod python;
+mod relays;
 
 pub use fake_gateway::lost;
 pub use python::{Images, pytest};
@@ -28,6 +29,8 @@ use grpo_driver::iterate::Run;
 use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
+use grpo_driver::recording::server;
+use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::start::{self, Process};
@@ -90,6 +93,7 @@ pub struct GatewayState {
 pub struct Gateway {
     pub state: Mutex<GatewayState>,
     pub hook: Mutex<Option<ExecHook>>,
+    pub relays: relays::Relays,
     dir: tempfile::TempDir,
 }
 
@@ -158,6 +162,9 @@ pub struct World {
     pub trainer_url: String,
     pub tasks: PathBuf,
     pub rows: HashMap<String, Value>,
+    /// Where command-line agents are answered, by every driver of this world.
+    pub sessions: Sessions,
+    pub driver_url: String,
     /// Where datasets of the hub are downloaded from.
     pub hub: HubSettings,
 }
@@ -244,6 +251,7 @@ impl World {
         let gateway = Arc::new(Gateway {
             state: Mutex::default(),
             hook: Mutex::new(None),
+            relays: Default::default(),
             dir: gateway_dir,
         });
         let store = RunStore::open(mount.path(), "ns/run").unwrap();
@@ -260,7 +268,11 @@ impl World {
             life: Default::default(),
         });
         trainer.publish(0).await;
-        let gateway_address = serve(fake_gateway::router(gateway.clone())).await;
+        let router = fake_gateway::router(gateway.clone()).merge(relays::router(gateway.clone()));
+        let gateway_address = serve(router).await;
+        gateway.relays.address.set(gateway_address).unwrap();
+        let sessions = Sessions::default();
+        let driver_address = serve(server::router(sessions.clone())).await;
         let (engine, engine_address) = Engine::start("one").await;
         let trainer_address = serve(fake_trainer::router(trainer.clone())).await;
         Self {
@@ -273,6 +285,8 @@ impl World {
             trainer_url: format!("http://{trainer_address}"),
             tasks,
             rows,
+            sessions,
+            driver_url: format!("http://{driver_address}"),
             hub: HubSettings::default(),
         }
     }
@@ -336,7 +350,7 @@ impl World {
             gateway: self.gateway_url.clone(),
             engines: Endpoints::Fixed(vec![self.engine_address]),
             trainer: self.trainer_url.clone(),
-            driver: "http://driver".into(),
+            driver: self.driver_url.clone(),
             patience: Patience {
                 gateway: Duration::from_secs(20),
                 images: Duration::from_secs(60),
@@ -370,6 +384,7 @@ impl World {
             grader_site: grader_site(),
             tokens: self.mount.path().join("tokens"),
             hub: self.hub.clone(),
+            sessions: self.sessions.clone(),
             changes,
         };
         let store = start::store(&settings)?;

@@ -113,7 +113,7 @@ impl Core {
             self.apply(|index| index.discard(&name, cause(pod, is_deleted), now()));
             return;
         }
-        if let Some(failure) = pull_failure(pod, &self.template.sandboxd_image) {
+        if let Some(failure) = pull_failure(pod, self.template.volume_images()) {
             tracing::warn!(?failure, name, "pulling an image of a sandbox");
             self.apply(|index| index.pull_failed(&name, &failure, now()));
         }
