@@ -156,8 +156,11 @@ fn az(
         .with_retry(retries())
         .with_client_options(options);
     for (key, value) in credentials.of("AZURE_") {
-        if let Ok(key) = key.parse::<AzureConfigKey>() {
-            builder = builder.with_config(key, value);
+        match key.parse::<AzureConfigKey>() {
+            // A path is put behind it, and Azure's webhook ends it with a slash.
+            Ok(key @ AzureConfigKey::AuthorityHost) => builder = builder.with_config(key, value.trim_end_matches('/')),
+            Ok(key) => builder = builder.with_config(key, value),
+            Err(_) => {}
         }
     }
     if let Some(endpoint) = &source.endpoint {

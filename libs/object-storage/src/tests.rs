@@ -1,3 +1,5 @@
+mod identity;
+
 use super::*;
 use grpo_crds::sources::ObjectStoreSource;
 

@@ -3,10 +3,10 @@
 //! The ids are stored once. So turns must cover their rows without gap or overlap, and mask, logprobs, versions and
 //! experts must be where the turns say.
 
-use super::{Check, VerifyError};
+use super::{Check, VerifyError, calls};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
 use grpo_records::store::sha256_hex;
-use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, TokenRow, TurnAction, TurnRecord};
+use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, RunAgent, TokenRow, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
 /// What the turns of a row add up to.
@@ -123,9 +123,10 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 continue;
             }
         };
+        let agent = folder.agent(&ended.record.run);
         let differs = differs(&ended, &turns)
             .or_else(|| misplaced(episode))
-            .or_else(|| ended_otherwise(episode, &turns));
+            .or_else(|| ended_otherwise(episode, &turns, &agent));
         tokens.expect(differs.is_none(), || {
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
@@ -135,6 +136,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 format!("{}: {} is not what was recorded", episode.path, span.file)
             });
         }
+        let agent = folder.agent(&ended.record.run);
         for turn in &turns {
             let place = || format!("{}, turn {}", episode.path, turn.turn);
             if let Some(tokenizer) = &tokenizer {
@@ -146,9 +148,15 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 texts.passed_over += 1;
             }
             if turn.action != TurnAction::truncated() {
-                let found = action_of(&turn.text);
-                actions.expect(found == turn.action, || {
-                    format!("{}: {found:?} is recorded as {:?}", place(), turn.action)
+                let wrong = match &agent {
+                    RunAgent::Bash => Some(action_of(&turn.text))
+                        .filter(|found| *found != turn.action)
+                        .map(|found| format!("{found:?} is recorded as {:?}", turn.action)),
+                    RunAgent::Tools { format } => calls::wrong(format, false, &turn.text, &turn.action),
+                    RunAgent::Cli { format } => calls::wrong(format, true, &turn.text, &turn.action),
+                };
+                actions.expect(wrong.is_none(), || {
+                    format!("{}: {}", place(), wrong.unwrap_or_default())
                 });
             }
         }
@@ -174,11 +182,15 @@ fn misplaced(episode: &EpisodeFolder) -> Option<String> {
     (named != episode.path).then(|| format!("its meta.json is that of {named}"))
 }
 
-/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn.
-fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord]) -> Option<String> {
+/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn. A command-line
+/// agent ends by itself, or at a request that is not answered: only an answer that ends it is in a turn.
+fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord], agent: &RunAgent) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
     let in_an_answer = last.is_none() && recorded == EpisodeEnd::EpisodeTimeout;
-    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded) && !in_an_answer;
+    let in_no_answer = matches!(agent, RunAgent::Cli { .. })
+        && last.is_none()
+        && ![EpisodeEnd::MalformedCall, EpisodeEnd::AnswerCut, EpisodeEnd::Aborted].contains(&recorded);
+    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded) && !in_an_answer && !in_no_answer;
     differs.then(|| format!("ended with {last:?} by its turns, {recorded:?} by meta.json"))
 }
 

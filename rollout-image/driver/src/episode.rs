@@ -8,6 +8,7 @@ pub mod abort;
 pub mod live;
 mod once;
 mod records;
+pub mod work;
 
 use self::abort::Abort;
 pub use self::live::EpisodePlan;
@@ -18,6 +19,7 @@ use crate::engine::Engines;
 use crate::fault::DriverError;
 use crate::grade::{Graded, Grader};
 use crate::patch;
+use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
@@ -45,7 +47,8 @@ pub struct Episodes {
     pub writer: Writer,
     pub gateway: Gateway,
     pub engines: Engines,
-    pub template: ChatTemplate,
+    pub template: Arc<ChatTemplate>,
+    pub sessions: Sessions,
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
     /// Closed while engines are given other weights.
@@ -187,9 +190,12 @@ impl Episodes {
             plan,
             dir,
             limits: &self.settings.agent.limits,
+            commands: &self.settings.agent.commands,
             template: &self.template,
             trajectory,
             sandbox,
+            sessions: &self.sessions,
+            driver: &self.settings.driver,
             store: &self.store,
             writer: &self.writer,
             engines: &self.engines,
@@ -261,7 +267,7 @@ impl Episodes {
             };
             // In the agent's environment, so that an image without it is found before the policy acts.
             let request = ExecRequest {
-                activate: task.environment.activation.clone(),
+                activate: self.settings.agent.commands.activation(&task.environment),
                 ..self.own_command("base", argv, 60)
             };
             let result = sandbox.exec(&request).await?;

@@ -5,8 +5,10 @@
 //! pauses until their budget is used up. A held lease is renewed in the background; dropping it without a release
 //! leaves it to its time to live, which is what a restarted driver relies on.
 
+mod agents;
 mod error;
 mod images;
+mod sessions;
 
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;

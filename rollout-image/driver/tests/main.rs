@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agents;
+mod apis;
 mod attempts;
+mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;
+mod cli_agent;
 mod datasets;
 mod faults;
 mod graded;
@@ -18,4 +22,5 @@ mod restarts;
 mod rows;
 mod runs;
 mod task_sets;
+mod tools;
 mod world;

@@ -9,6 +9,10 @@
 //! may be larger than the 5 GiB that S3 copies. A small file in the claim's folder says which upload it is. Servers
 //! acknowledge the completion of an upload that they do not know, if the name exists, and abort none that they are just
 //! putting together: the token says what happened.
+//!
+//! Azure has no upload that could be aborted: blocks belong to the name of a file, and a process that knows their ids
+//! can commit them at any time. A condition refuses a late commit only by something that lies at that name, where
+//! readers would see it. So nothing is written under a claim there.
 
 use super::error::{StoreError, access, missing_or};
 use super::io::needs_io_threads;
@@ -30,8 +34,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The attribute with the token of the call that wrote a file.
-const WRITTEN_BY: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("written-by"));
+/// The attribute with the token of the call that wrote a file. Azure takes names of C# identifiers only, and proxies
+/// drop headers with an underscore.
+pub(super) const WRITTEN_BY: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("writtenby"));
 /// How often a write whose answer is lost is tried; the client tries each request for minutes besides.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);

@@ -85,6 +85,15 @@ async fn a_server_that_completes_what_was_aborted_is_found_out_by_the_probe() {
     }
 }
 
+/// Azure refuses a hyphen, and proxies such as nginx drop an underscore.
+#[test]
+fn the_name_of_a_files_token_is_one_that_every_server_takes() {
+    let object_store::Attribute::Metadata(name) = remote::WRITTEN_BY else {
+        panic!("the token is no metadata");
+    };
+    assert!(name.chars().all(|letter| letter.is_ascii_lowercase()), "{name}");
+}
+
 #[tokio::test]
 async fn a_server_that_creates_a_name_again_is_found_out_by_the_probe() {
     let (bucket, location) = (Arc::new(Careless(InMemory::new())), "memory://".to_owned());

@@ -319,3 +319,50 @@ fn the_keys_of_a_stores_bucket_are_files_of_driver_and_trainer_and_asked_for_bef
     // The driver and two ranks.
     assert_eq!(pods, 3);
 }
+
+/// What a cloud's webhook needs: an account of a known name, a label that it looks for, variables that it does not set.
+#[test]
+fn buckets_without_a_secret_are_reached_as_the_account_of_the_pod() {
+    let mut run = new_demo();
+    let bucket = |url: &str| json!({"objectStore": {"url": url}});
+    let spec = &mut run.run.spec;
+    spec.model = serde_json::from_value(bucket("az://models/qwen")).unwrap();
+    spec.store = serde_json::from_value(bucket("s3://runs/a")).unwrap();
+    spec.tasks.train.as_mut().unwrap().dataset = serde_json::from_value(bucket("gs://tasks/train.jsonl")).unwrap();
+    let label = "azure.workload.identity/use";
+    let process = json!({"podTemplate": {"metadata": {"labels": {label: "true"}}},
+        "env": [{"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": "team"}]});
+    spec.driver = serde_json::from_value(process.clone()).unwrap();
+    let mut trainer = json!(spec.trainer);
+    trainer
+        .as_object_mut()
+        .unwrap()
+        .extend(process.as_object().unwrap().clone());
+    spec.trainer = serde_json::from_value(trainer).unwrap();
+    assert!(references(spec).is_empty());
+
+    let decision = super::decide(&seen(run.run), &Settings::for_tests());
+    let accounts = decision
+        .objects
+        .iter()
+        .filter(|object| object.object["kind"] == "ServiceAccount");
+    let accounts: Vec<&str> = accounts.map(|account| account.name.as_str()).collect();
+    let pods: Vec<_> = decision.create.iter().map(|(_, pod, _)| pod).collect();
+    assert_eq!(pods.len(), 3, "a driver and two of the trainer");
+    for pod in &pods {
+        let (account, readers) = match pod.name.contains("-driver-") {
+            true => ("demo-driver", vec!["containers"]),
+            false => ("demo-trainer", vec!["containers", "initContainers"]),
+        };
+        let spec = &pod.object["spec"];
+        assert_eq!(spec["serviceAccountName"], account, "{}", pod.name);
+        assert!(accounts.contains(&account), "{accounts:?}");
+        assert_eq!(pod.object["metadata"]["labels"][label], "true", "{}", pod.name);
+        assert!(!spec.to_string().contains("credentials"), "{}", pod.name);
+        for reader in readers {
+            let variables = spec[reader][0]["env"].as_array().unwrap();
+            let wanted = json!({"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": "team"});
+            assert!(variables.contains(&wanted), "{}: {reader}", pod.name);
+        }
+    }
+}
