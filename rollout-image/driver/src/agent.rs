@@ -4,11 +4,15 @@
 //! [`turns`] has the one loop of all of them.
 
 pub mod bash;
+pub mod commands;
 pub mod limits;
+pub mod observation;
+pub mod tools;
 pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
 use self::limits::AgentLimits;
+use self::tools::{ToolsAgent, ToolsSpec};
 use self::turns::TurnLoop;
 use crate::episode::abort::Abort;
 use crate::episode::live::LiveEpisode;
@@ -16,10 +20,13 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
-use grpo_records::EpisodeEnd;
+use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
 pub trait Agent: Send + Sync {
+    /// How many tokens the first prompt of a task has, where that is known before the episode.
+    fn first_prompt(&self, template: &ChatTemplate, task: &Task) -> Result<Option<usize>, TerminalFault>;
+
     /// Refuses, before anything is sampled, what would fail in some episodes only: the prompt of one task, a template
     /// that one kind of observation breaks.
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault>;
@@ -33,6 +40,7 @@ pub trait Agent: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentKind {
     Bash(Prompts),
+    Tools(ToolsSpec),
 }
 
 impl AgentKind {
@@ -41,18 +49,51 @@ impl AgentKind {
         if let Some(bash) = &spec.bash {
             return Ok(Self::Bash(Prompts::of(bash)));
         }
+        if let Some(tools) = &spec.tools {
+            return Ok(Self::Tools(ToolsSpec::of(tools)));
+        }
         Err(TerminalFault::new(
             "AgentUnknown",
             "spec.agent names no agent that this driver has; give agent: {bash: {}}",
         ))
     }
 
-    /// The agent, with its templates compiled.
-    pub fn agent(&self, limits: &AgentLimits) -> Result<Box<dyn Agent>, TerminalFault> {
+    /// Whether its policy has the edit tool.
+    pub fn has_edit_tool(&self) -> bool {
+        match self {
+            Self::Bash(prompts) => prompts.edit_tool,
+            Self::Tools(_) => false,
+        }
+    }
+
+    /// The longest output of a command that is kept for it, head and tail together, in bytes.
+    pub fn output_bytes(&self) -> u64 {
+        match self {
+            Self::Bash(prompts) => prompts.output_bytes,
+            Self::Tools(_) => tools::LONGEST_ANSWER,
+        }
+    }
+
+    /// How its answers are read, for the run's journal.
+    pub fn recorded(&self) -> RunAgent {
+        match self {
+            Self::Bash(_) => RunAgent::Bash,
+            Self::Tools(spec) => RunAgent::Tools {
+                format: format!("{:?}", spec.format),
+            },
+        }
+    }
+
+    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`].
+    pub fn agent(&self, limits: &AgentLimits, thinking: bool) -> Result<Box<dyn Agent>, TerminalFault> {
         match self {
             Self::Bash(prompts) => {
                 let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
-                Ok(Box::new(TurnLoop(bash)))
+                Ok(Box::new(TurnLoop(bash, thinking)))
+            }
+            Self::Tools(spec) => {
+                let tools = ToolsAgent::new(spec, limits.shown()).map_err(turns::unusable)?;
+                Ok(Box::new(TurnLoop(tools, thinking)))
             }
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attempts;
+mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;
@@ -18,4 +19,5 @@ mod restarts;
 mod rows;
 mod runs;
 mod task_sets;
+mod tools;
 mod world;

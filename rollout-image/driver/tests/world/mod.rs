@@ -7,6 +7,7 @@
 pub mod experts;
 mod fake_engine;
 mod fake_gateway;
+mod fake_sessions;
 mod fake_trainer;
 mod python;
 
@@ -21,6 +22,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::agent::bash::Prompts;
+use grpo_driver::agent::commands::CommandSurroundings;
 use grpo_driver::agent::limits::AgentLimits;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
@@ -85,6 +87,7 @@ pub struct GatewayState {
     pub no_packages_for: u32,
     /// How often it was asked whether it does.
     pub packages_asked: u32,
+    pub sessions: fake_sessions::Sessions,
 }
 
 pub struct Gateway {
@@ -313,8 +316,12 @@ impl World {
                     command_timeout: Duration::from_secs(10),
                     episode_timeout: Duration::from_secs(60),
                     context_tokens: 1024,
+                    prompt_tokens: None,
+                    episode_tokens: None,
                     output_bytes: 4096,
                 },
+                commands: CommandSurroundings::default(),
+                thinking: true,
             },
             sampling: Sampling {
                 temperature: 1.0,

@@ -48,10 +48,10 @@ fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {
 #[test]
 fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
     let task = Map::from_iter([("problem_statement".to_owned(), Value::String("Bug in f.".into()))]);
-    let opening = agent().opening(&task).unwrap();
+    let opening = agent().opening(&task, "").unwrap();
     assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
     assert_eq!(opening[1].content, "Bug in f.");
-    assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
+    assert_eq!(agent().observation("t", "1 failed\n", &ran(0), 3).unwrap(), "1 failed");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
     assert!(
         BashAgent::new(&prompts, Value::Null)
             .unwrap()
-            .opening(&Map::new())
+            .opening(&Map::new(), "")
             .is_err()
     );
 }
@@ -85,7 +85,12 @@ fn a_name_that_only_one_exit_code_reaches_is_found_before_the_run() {
         ..Prompts::default()
     };
     let error = BashAgent::new(&prompts, Value::Null).unwrap().rehearse().unwrap_err();
-    assert!(error.to_string().contains("uses unknown; it may use output"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("uses unknown; it may use command, output, rawOutput"),
+        "{error}"
+    );
 }
 
 #[test]
