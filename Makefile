@@ -10,7 +10,7 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-templates check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,7 @@ build: ## compile the six processes
 	cargo build $(TORCH) --bins
 	# It is mounted into every sandbox: small is worth a slower build. By environment, because other builds share the profile's name.
 	CARGO_PROFILE_DEV_OPT_LEVEL=s CARGO_PROFILE_DEV_LTO=fat CARGO_PROFILE_DEV_CODEGEN_UNITS=1 CARGO_PROFILE_DEV_INCREMENTAL=false \
-	  RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd --target $(STATIC_TARGET)
+	  RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd -p grpo-edit-tool --target $(STATIC_TARGET)
 
 images: build cluster ## build the images and bring them into the cluster
 	@e2e/cluster/images.sh build
@@ -180,6 +180,10 @@ check-exports: ## our models and exports against transformers, PEFT and vLLM (10
 check-objective: ## 15,000 random advantages, losses and gradients against verl's and TRL's own functions (6 GB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/objective/check.sh
+
+check-templates: ## 10,000 prompts with tools, rendered with Qwen's chat templates, against Jinja2's (2 MB to fetch); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/templates/check.sh
 
 check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a GPU and without running it (up to 1 GB to download); not part of make test
 	@e2e/setup/setup.sh build

@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod batches;
+pub mod calls;
 pub mod config;
 pub mod downloads;
 pub mod engine;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attempts;
+mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;
