@@ -9,8 +9,15 @@ STATIC_TARGET := x86_64-unknown-linux-gnu
 # Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
+# Without examples and documentation tests: there are none of the latter, and looking for them takes a minute.
+TESTS := --lib --bins --tests
+# Keeps the seconds of a stage for .ci/run.
+TIMED := e2e/setup/timed.sh
+# Whether this machine can have a cluster with nodes.
+NODES := unshare --net --mount --pid --fork true 2> /dev/null || docker info > /dev/null 2>&1
 
-.PHONY: help setup build images cluster down status check test test-unit test-api test-operator test-e2e test-chaos test-chaos-long test-chaos-bucket demo verify-demo bench-learning bench-operator choose-rate check-vllm check-clients check-exports check-objective check-cuda lint install-plugin book crds golden test-sandboxes test-sandbox-faults test-sandbox-resets test-trainer-kills fuzz-sandboxes bench-sandbox bench-trainer
+# Each target is a name, not a file.
+.PHONY: $(shell awk -F ':' '/^[a-z0-9-]+:/ { print $$1 }' Makefile)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -43,52 +50,66 @@ status: ## which parts of the cluster serve
 check: cluster ## show what the cluster can do, and how fast
 	@e2e/cluster/check.sh
 
-test: test-unit test-api test-operator test-e2e ## every test, those on a real cluster included; test-chaos is apart
+test: test-compiled test-unit test-api test-operator test-e2e ## every test, those on a real cluster included; test-chaos is apart
+
+test-compiled: # what `make test` needs, before its first test runs, so that nothing is compiled beside tests
+	@$(TIMED) "set up" e2e/setup/setup.sh build
+	@$(ENV)
+	# Kubernetes' parts beside the crates: on a bare machine either downloads, links or waits for one core at times.
+	others() { e2e/setup/kubernetes.sh control-plane; if $(NODES); then e2e/setup/setup.sh; fi; }
+	export -f others
+	$(TIMED) "Kubernetes' parts, beside what compiles" nice bash -euo pipefail -c others & others=$$!
+	status=0
+	$(TIMED) "compiling tests" cargo test $(PLAIN) $(TESTS) --no-run &&
+	  $(TIMED) "compiling tests that link libtorch" cargo test $(TORCH) $(TESTS) --no-run &&
+	  $(TIMED) "compiling the six processes" make --no-print-directory build || status=$$?
+	wait $$others || status=$$?
+	exit $$status
 
 test-unit: ## tests that need no cluster
 	@e2e/setup/setup.sh build
 	@$(ENV)
-	# Neither examples nor documentation tests: there are none of the latter, and looking for them takes a minute.
-	cargo test $(PLAIN) --lib --bins --tests
-	cargo test $(TORCH) --lib --bins --tests
+	$(TIMED) "unit tests" cargo test $(PLAIN) $(TESTS)
+	$(TIMED) "unit tests of what links libtorch" cargo test $(TORCH) $(TESTS)
 
-test-api: ## rules, bounds and chart on an API server without nodes; stores in buckets of a real server
+test-api: ## rules, bounds and chart on an API server without nodes; stores in buckets of a real server, resumed from too
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture judges:: chart::
+	$(TIMED) "API tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture judges:: chart::
 	# Each starts a server of its own.
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
+	$(TIMED) "stores in buckets" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
+	$(TIMED) "a trainer resumed from a bucket" cargo test $(TORCH) --test processes -- --ignored --test-threads=1 --nocapture resumed::
 
 test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operator::bad_input:: operator::ownership:: operator::rest:: operator::waits:: faults::
+	$(TIMED) "operator, one test at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operator::bad_input:: operator::ownership:: operator::rest:: operator::waits:: faults::
 	# Each of these waits most of the time.
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
+	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
 
 test-e2e: ## tests on a real cluster
-	@if ! unshare --net --mount --pid --fork true 2> /dev/null && ! docker info > /dev/null 2>&1; then
+	@if ! { $(NODES); }; then
 	  echo "THE END-TO-END TESTS WERE LEFT OUT: this machine has no Docker, and its user may not make namespaces (be root)" >&2
 	  exit 0
 	fi
 	e2e/setup/kubernetes.sh control-plane
-	demo/prepare.sh
+	$(TIMED) "cluster, images, operator" demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples::
+	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples::
 
 test-chaos: ## the same cluster, with parts taken away: each process once, then 20 random kills
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture chaos::
 
-test-chaos-long: ## 10 campaigns of 100 random kills, the API server and images away for 10 min each; done ones are in out/chaos/campaigns.jsonl and not done again
+test-chaos-long: ## 10 campaigns of 100 random kills, the API server and images away for 10 min each; those that succeeded are in bench/results/campaigns.jsonl and not run again
 	@demo/prepare.sh
 	$(ENV)
 	for seed in $$(seq 1 10); do
-	  GRPO_CHAOS_OUTAGE_SECONDS=$${GRPO_CHAOS_OUTAGE_SECONDS:-600} GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
+	  GRPO_CHAOS_RECORD=1 GRPO_CHAOS_OUTAGE_SECONDS=$${GRPO_CHAOS_OUTAGE_SECONDS:-600} GRPO_CHAOS_KILLS=100 GRPO_CHAOS_SEED=$$seed cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 	done
 
 test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bucket, whose server is killed too, and rows and model from a hub
@@ -174,12 +195,37 @@ check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves be
 check-clients: ## mini-swe-agent, SWE-ReX and schemathesis against a gateway (900 MB to install); not part of make test
 	@e2e/clients/check.sh
 
+agent-images: cluster ## images of qwen-code and mini-swe-agent from registry packages, brought into the cluster (200 MB to download)
+	@e2e/agents/files.sh
+	e2e/cluster/images.sh agents
+
+check-agents: ## qwen-code and mini-swe-agent by the presets' command lines, in a root without a C library (200 MB to download); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/agents/check.sh
+
+check-stores: ## a run's store, a model and rows on emulators of Azure and Google, and 100,000 objects on a volume and on S3 (200 MB to install); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	e2e/setup/emulators.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture emulators::
+	GRPO_STORE_OBJECTS=100000 cargo test $(PLAIN) --test e2e -- --ignored --nocapture stores::of_many_names_every_one_is_listed
+	GRPO_STORE_OBJECTS=100000 cargo test -p grpo-records -p grpo-features --lib on_a_volume::of_many_names_every_one_is_listed
+
 check-exports: ## our models and exports against transformers, PEFT and vLLM (10 GB to install); not part of make test
 	@e2e/exports/check.sh
+
+check-apis: ## OpenAI's and Anthropic's Python and JavaScript libraries against the recording endpoint's encoders (150 MB to install); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/apis/check.sh
 
 check-objective: ## 15,000 random advantages, losses and gradients against verl's and TRL's own functions (6 GB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/objective/check.sh
+
+check-templates: ## 10,000 prompts with tools, rendered with Qwen's chat templates, against Jinja2's (2 MB to fetch); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/templates/check.sh
 
 check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a GPU and without running it (up to 1 GB to download); not part of make test
 	@e2e/setup/setup.sh build

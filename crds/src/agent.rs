@@ -143,20 +143,34 @@ pub enum CallFormat {
 /// A command-line agent. It reaches nothing but the recording endpoint, whose URL and key are in its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = cel::exactly_one(&["preset", "command"]))]
+#[x_kube(
+    validation = cel::exactly_one(&["preset", "command"]),
+    validation = cel::rule("!self.bare || (has(self.preset) && self.preset == 'QwenCode')", "agent.cli.bare is true, but only preset QwenCode has a short prompt: leave bare out")
+)]
 pub struct CliAgent {
-    /// An agent whose command line, environment and events are known. QwenCode: qwen-code.
+    /// An agent whose command line and environment are known. QwenCode: qwen-code. MiniSweAgent: mini-swe-agent, one
+    /// bash block in each answer. MiniSweAgentTools: mini-swe-agent with its tool `bash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<CliPreset>,
-    /// Image that holds the agent and what it needs to run; it is mounted beside the task's own files, which stay as
-    /// they are.
+    /// Image that holds the agent and what it needs to run. It is mounted at `/opt/agent` of every sandbox, read-only,
+    /// beside the task's own files, which stay as they are. A pool in `sandboxes.poolRef` has it as `agentImage`.
     #[schemars(length(min = 1, max = 512))]
     pub image: String,
-    /// Of a preset: the shortest prompt it has (qwen-code: 16 kB for each request, not 78).
+    /// How the policy writes a tool call, and how its chat template shows one. Hermes: JSON between `<tool_call>` tags.
+    /// Qwen3Coder: XML, one tag per argument.
+    #[serde(default)]
+    pub call_format: CallFormat,
+    /// The shortest prompt that QwenCode has: 3 tools instead of 14 and no settings file. A first request has 33 kB
+    /// instead of 78, and 13 with a short `system`.
     #[serde(default)]
     pub bare: bool,
-    /// Command of an agent that is no preset, as templates (minijinja). Variables: `task`, `baseUrl`, `model`,
-    /// `limits`.
+    /// Template of the agent's system text (minijinja), `system` in `command`. Variables: `task`, `limits`. Default:
+    /// the agent's own text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub system: Option<String>,
+    /// Command of an agent that is no preset, as templates (minijinja). Variables: `task`, `prompt`, `system`,
+    /// `baseUrl`, `model`, `limits`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 16384)))]
     pub command: Option<Vec<String>>,
@@ -173,6 +187,8 @@ pub struct CliAgent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CliPreset {
     QwenCode,
+    MiniSweAgent,
+    MiniSweAgentTools,
 }
 
 /// What of its history the policy sees at every turn, and how turns become rows that are trained on.

@@ -72,6 +72,11 @@ pub struct SandboxPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub image_rewrites: Vec<ImageRewrite>,
+    /// Image with command-line agents, mounted at `/opt/agent` of every sandbox, read-only. A run whose
+    /// `agent.cli.image` is another one cannot use the pool. Of a pool of a run's own the operator sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub agent_image: Option<String>,
     /// Namespaces whose runs may lease sandboxes, besides the pool's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]

@@ -3,6 +3,7 @@
 #   images.sh build [NAME...]        Dockerfile + prebuilt binary -> image; all of ours when no name is given
 #   images.sh import [NAME...]       images -> the cluster
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
+#   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
 #   images.sh base-tar               prints the path of the base image's root file system (a tar)
 #   images.sh pause                  the image of the pods' first container (used by up.sh)
 #   images.sh check                  the images that check.sh runs
@@ -331,6 +332,30 @@ check() {
   fi
 }
 
+# agents: each is one layer, whose files are made outside of the build (docs/images).
+agents() {
+  local name version references=()
+  for name in qwen-code mini-swe-agent; do
+    version=$(sed -n 's/^LABEL org.opencontainers.image.version=//p' "$REPO/docs/images/$name/Dockerfile")
+    references+=("grpo.dev/cli/$name:$version")
+    stage "image $name" build_agent "$name" "grpo.dev/cli/$name:$version"
+  done
+  sweep
+  if with_docker; then
+    stage "import of agents" kind load docker-image --name grpo "${references[@]}"
+  else
+    stage "import of agents" import_layout "$LAYOUT" "${references[@]}"
+  fi
+}
+
+build_agent() {
+  local hash
+  hash=$(cat "$CACHE/stamps/agent-$1") || die "the files of $1 are not made (e2e/agents/files.sh)"
+  if fresh "image-agent-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
+  bud "$2" "$REPO/docs/images/$1/Dockerfile" "$CACHE/agents/$1"
+  stamp "image-agent-$1" "$hash"
+}
+
 # forget: drops images that have lost their name to a newer one. Only for a cluster without pods.
 forget() {
   images list | awk 'NR > 1 && $1 !~ /^sha256:/ { named[$3] = 1 } NR > 1 && $1 ~ /^sha256:/ { id[$1] = $3 }
@@ -359,7 +384,8 @@ case "${1:-}" in
   import-layout) shift; import_foreign "$@" ;;
   base-tar) base_tar ;;
   pause) pause ;;
+  agents) agents ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,11p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,12p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

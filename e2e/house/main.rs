@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ci;
 mod circles;
 mod crate_graph;
 mod features;

@@ -2,6 +2,7 @@
 //!
 //! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
 
+mod campaigns;
 mod random;
 
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};

@@ -205,6 +205,7 @@ pub struct InferenceSource {
 #[x_kube(
     validation = Rule::new("!(has(self.pool) && has(self.poolRef))").message("give exactly one of pool and poolRef"),
     validation = cel::rule("!has(self.pool) || !has(self.pool.allowedNamespaces)", "pool.allowedNamespaces is given, but a pool of a run's own serves that run only: make a SandboxPool (grpo.dev), and name it as poolRef"),
+    validation = cel::rule("!has(self.pool) || !has(self.pool.agentImage)", "pool.agentImage is given, but a pool of a run's own has the image of the run's agent: give agent.cli.image instead"),
     validation = cel::immutable(&["poolRef?"], "the pool is immutable: make another run")
 )]
 pub struct SandboxSource {

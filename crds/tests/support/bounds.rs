@@ -25,8 +25,12 @@ const UNIONS: [&[&str]; 11] = [
 /// Kubernetes' own types bound themselves.
 const FOREIGN: [&str; 3] = ["resources", "tolerations", "imagePullSecrets"];
 
-/// Fields that a rule forbids in this place, with any value: a pool of a run's own serves no other namespace.
-const FORBIDDEN: [&[&str]; 1] = [&["sandboxes", "pool", "allowedNamespaces"]];
+/// Fields that a rule forbids in this place, with any value: a pool of a run's own serves no other namespace, and has
+/// the image of the run's agent.
+const FORBIDDEN: [&[&str]; 2] = [
+    &["sandboxes", "pool", "allowedNamespaces"],
+    &["sandboxes", "pool", "agentImage"],
+];
 
 /// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the
 /// letter a.

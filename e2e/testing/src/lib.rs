@@ -2,15 +2,20 @@
 //!
 //! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`]
 //! starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale; [`ask`]
-//! puts manifests to it, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage.
+//! puts manifests to it, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage, and
+//! [`emulators`] those of two clouds.
 
 use std::path::{Path, PathBuf};
 
 pub mod ask;
+mod bucket_server;
 pub mod chart;
 pub mod cluster;
 pub mod control_plane;
+pub mod emulators;
 pub mod s3;
+
+pub use bucket_server::BucketServerError;
 
 /// The root of the checkout.
 pub fn repository() -> PathBuf {

@@ -1,16 +1,17 @@
 //! A campaign: which process is killed, and when, comes from a seed; the run succeeds all the same.
 //!
-//! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. Each campaign appends
-//! its figures to `out/chaos/campaigns.jsonl`; one whose seed and commit are there is not done again, so that
-//! `make test-chaos-long` may be stopped and continued. With `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, its
-//! rows and model come from a hub, and the bucket's server is killed too. With `GRPO_CHAOS_OUTAGE_SECONDS` the API
-//! server is away for so long after a third of the kills, and after two thirds no image can be pulled for so long.
+//! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. With
+//! `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, its rows and model come from a hub, and the bucket's server is
+//! killed too. With `GRPO_CHAOS_OUTAGE_SECONDS` the API server is away for so long after a third of the kills, and
+//! after two thirds no image can be pulled for so long. With `GRPO_CHAOS_RECORD=1` the campaign is recorded
+//! ([`campaigns`]), and not run when it is recorded already.
 
+use super::campaigns::{self, Campaign, Counts, Plan};
 use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
 use crate::support::bucket::Bucket;
 use crate::support::hub::Hub;
 use crate::support::outage::{self, HiddenImages};
-use crate::support::{Result, SOON, Scene, repository, small_run, verified};
+use crate::support::{Result, SOON, Scene, small_run, verified};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
 use grpo_records::Event;
@@ -23,8 +24,6 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const RUN: &str = "random";
@@ -94,61 +93,63 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
 }
 
-fn commit() -> Result<String> {
-    let out = Command::new("git")
-        .args(["rev-parse", "HEAD"])
-        .current_dir(repository())
-        .output()?;
-    Ok(String::from_utf8(out.stdout)?.trim().to_owned())
-}
-
 #[tokio::test]
 #[ignore = "takes a cluster apart: make test-chaos"]
 async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
-    let (kills, seed, commit) = (number("GRPO_CHAOS_KILLS", 20), number("GRPO_CHAOS_SEED", 1), commit()?);
-    let rows = repository().join("out/chaos/campaigns.jsonl");
-    let before = std::fs::read_to_string(&rows).unwrap_or_default();
-    let in_bucket = number("GRPO_CHAOS_BUCKET", 0) == 1;
-    let outage_seconds = number("GRPO_CHAOS_OUTAGE_SECONDS", 0);
-    let is_this = |row: &serde_json::Value| {
-        let same = row["seed"] == seed && row["kills"] == kills && row["commit"] == commit;
-        let outage = row["outageSeconds"].as_u64().unwrap_or(0);
-        same && row["bucket"].as_bool().unwrap_or(false) == in_bucket && outage == outage_seconds
+    let plan = Plan {
+        seed: number("GRPO_CHAOS_SEED", 1),
+        kills: number("GRPO_CHAOS_KILLS", 20),
+        bucket: number("GRPO_CHAOS_BUCKET", 0) == 1,
+        outage_seconds: number("GRPO_CHAOS_OUTAGE_SECONDS", 0),
     };
-    if before
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .any(|row| is_this(&row))
+    let is_recorded = number("GRPO_CHAOS_RECORD", 0) == 1;
+    if is_recorded
+        && number("GRPO_CHAOS_AGAIN", 0) == 0
+        && let Some(done) = campaigns::done(&plan)?
     {
-        println!("the campaign of seed {seed} with {kills} kills was done at this commit");
+        println!(
+            "seed {} with {} kills succeeded at commit {}: not run again",
+            plan.seed, plan.kills, done.commit
+        );
         return Ok(());
     }
-
     let (scene, began) = (Scene::new("chaos-random").await?, Instant::now());
+    let came_to = campaign(&scene, &plan).await;
+    let row = Campaign::ended(plan, &came_to, began.elapsed().as_secs())?;
+    scene.say(&serde_json::to_string(&row)?);
+    if is_recorded {
+        campaigns::append(&row)?;
+    }
+    came_to?;
+    scene.clear().await
+}
+
+async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
+    let kills = plan.kills;
     let manifest = small_run(RUN)?
         .with("/rollout/iterations", json!(WITHOUT_END))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));
     // The hub serves as long as this lives.
-    let (mut bucket, _hub, manifest) = match in_bucket {
+    let (mut bucket, _hub, manifest) = match plan.bucket {
         true => {
-            let (bucket, hub) = (Bucket::new(&scene).await?, Hub::new(&scene).await?);
+            let (bucket, hub) = (Bucket::new(scene).await?, Hub::new(scene).await?);
             let manifest = hub.holds(bucket.holds(manifest));
             (Some(bucket), Some(hub), manifest)
         }
         false => (None, None, manifest),
     };
-    let mut outages = Outages::begin(Duration::from_secs(outage_seconds), kills)?;
+    let mut outages = Outages::begin(Duration::from_secs(plan.outage_seconds), kills)?;
     let mut processes = PROCESSES.to_vec();
     processes.extend(bucket.iter().map(|_| Process::StoreServer));
     scene.apply(&manifest).await?;
-    let mut random = StdRng::seed_from_u64(seed);
+    let mut random = StdRng::seed_from_u64(plan.seed);
     let (mut killed, mut missed): (BTreeMap<Process, u32>, u32) = Default::default();
     let mut heard = None;
     while u64::from(killed.values().sum::<u32>()) < kills {
-        outages.after(killed.values().sum(), &scene).await?;
+        outages.after(killed.values().sum(), scene).await?;
         for _ in 0..random.random_range(1..=3) {
-            heard = next_word(&scene, heard).await?;
+            heard = next_word(scene, heard).await?;
         }
         let Some(process) = processes.choose(&mut random) else {
             break;
@@ -156,7 +157,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         let kill = async {
             match &mut bucket {
                 Some(bucket) if *process == Process::StoreServer => bucket.is_away(STORE_AWAY).await,
-                _ => process.kill(&scene).await,
+                _ => process.kill(scene).await,
             }
         };
         match tokio::time::timeout(MOMENT, kill).await {
@@ -169,7 +170,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
             }
         }
     }
-    outages.end(&scene).await?;
+    outages.end(scene).await?;
     let iteration = scene.until_run(RUN, SOON, "an iteration", iteration_of).await?;
     scene
         .apply(&manifest.with("/rollout/iterations", json!(iteration + 2)))
@@ -187,24 +188,26 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         _ => None,
     });
     for episode in verdicts {
-        assert!(once.insert(episode.clone()), "{episode} has two verdicts");
+        if !once.insert(episode.clone()) {
+            return Err(format!("{episode} has two verdicts").into());
+        }
     }
     let iterations = folder.state.finished_iterations();
-    assert!(iterations > 0);
-    no_sandbox_outlives(&scene, &ended.run).await?;
+    if iterations == 0 {
+        return Err("the run succeeded without an iteration".into());
+    }
+    no_sandbox_outlives(scene, &ended.run).await?;
 
-    let by_process: BTreeMap<String, u32> = killed.iter().map(|(process, n)| (format!("{process:?}"), *n)).collect();
-    let row = json!({
-        "seed": seed, "kills": kills, "bucket": in_bucket, "outageSeconds": outage_seconds, "commit": commit,
-        "killed": by_process, "missed": missed, "iterations": iterations, "verdicts": once.len(), "voids": folder.state.voids.values().sum::<u64>(),
-        "repeatedTries": repeated_tries(&folder)?, "checks": checks.len(),
-        "seconds": began.elapsed().as_secs(),
-    });
-    scene.say(&row.to_string());
-    std::fs::create_dir_all(repository().join("out/chaos"))?;
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&rows)?;
-    writeln!(file, "{row}")?;
-    scene.clear().await
+    let by_process = killed.iter().map(|(process, n)| (format!("{process:?}"), *n));
+    Ok(Counts {
+        killed: Some(by_process.collect()),
+        missed: Some(missed),
+        iterations,
+        verdicts: once.len(),
+        voids: folder.state.voids.values().sum(),
+        repeated_tries: Some(repeated_tries(&folder)?),
+        checks: checks.len(),
+    })
 }
 
 /// What the cluster is without for a while, at fixed counts of kills: the seed's order of kills stays as it is.

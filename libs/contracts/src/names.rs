@@ -21,6 +21,9 @@ pub const SANDBOX_CLIENT: &str = "grpo.dev/sandbox-client";
 /// Sandboxes that a grader has leased carry this label, `true`, in a pool with a package index: a NetworkPolicy lets
 /// them out to it. It stays until the pod is deleted.
 pub const GRADER: &str = "grpo.dev/grader";
+/// Where every sandbox of a pool with an agent image has that image. It is fixed: the paths of an agent's interpreters
+/// are absolute.
+pub const AGENT_FOLDER: &str = "/opt/agent";
 /// Pods of namespaces with this label, `true`, may reach our services: they collect metrics.
 pub const METRICS: &str = "grpo.dev/metrics";
 

@@ -40,7 +40,10 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "{agent: {bash: null, cli: {command: [a], image: i}}}",
-        &[("agent.cli", r#"{"image":"i","bare":false,"command":["a"]}"#)],
+        &[(
+            "agent.cli",
+            r#"{"image":"i","callFormat":"Hermes","bare":false,"command":["a"]}"#,
+        )],
     ),
     ("{agent: {bash: {editTool: true}}}", &[("agent.bash.editTool", "true")]),
     (

@@ -115,6 +115,13 @@ fn note_of(turn: &TurnRecord) -> String {
             format!("{} bash blocks, nothing run", turn.action.blocks().unwrap_or_default())
         }
         (None, TurnAction::TRUNCATED) => "cut off, nothing run".to_owned(),
+        (None, TurnAction::CALLS) => {
+            let calls = turn.action.as_calls().unwrap_or_default();
+            let names: Vec<String> = calls.into_iter().map(|call| call.name).collect();
+            format!("called {}", names.join(", "))
+        }
+        (None, TurnAction::MALFORMED_CALL) => "a call that cannot be read, nothing run".to_owned(),
+        (None, TurnAction::ANSWER) => "no call".to_owned(),
         (None, _) => "not run".to_owned(),
     };
     match turn.end {

@@ -48,5 +48,5 @@ pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
-pub use turn::{EpisodeEnd, ExecSummary, Message, TurnAction, TurnRecord};
+pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};

@@ -4,6 +4,7 @@
 use crate::look::EpisodeView;
 use crate::{GradeRecord, TurnAction, TurnRecord, paths};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A text with its control characters made visible: what came out of a sandbox must not command the reader's terminal.
@@ -33,12 +34,14 @@ pub struct Detail {
 /// The whole episode.
 pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String {
     let mut out = head(view);
+    let rows = Row::of(turns);
     for turn in turns {
         for message in &turn.opening {
             block(&mut out, &message.role, &message.content);
         }
-        turn_text(&mut out, turn, detail);
+        turn_text(&mut out, turn, rows.len() > 1, detail);
     }
+    rows_text(&mut out, &rows);
     end(&mut out, view);
     if let Some(patch) = view.patch.as_deref().filter(|p| !p.is_empty()) {
         block(&mut out, "patch", patch);
@@ -72,11 +75,50 @@ fn head(view: &EpisodeView) -> String {
     out
 }
 
-fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
+/// What the turns of one row add up to.
+#[derive(Default)]
+struct Row {
+    turns: Vec<String>,
+    tokens: usize,
+    sampled: usize,
+}
+
+impl Row {
+    fn of(turns: &[TurnRecord]) -> BTreeMap<u32, Self> {
+        let mut rows: BTreeMap<u32, Self> = BTreeMap::new();
+        for turn in turns {
+            let row = rows.entry(turn.row).or_default();
+            row.turns.push(turn.turn.to_string());
+            row.tokens = turn.prompt_length + turn.sampled.len() + turn.observation.len();
+            row.sampled += turn.sampled.len();
+        }
+        rows
+    }
+}
+
+/// The rows of an episode that has more than one.
+fn rows_text(out: &mut String, rows: &BTreeMap<u32, Row>) {
+    if rows.len() < 2 {
+        return;
+    }
+    let lines = rows.iter().map(|(number, row)| {
+        let turns = row.turns.join(", ");
+        let (sampled, tokens) = (row.sampled, row.tokens);
+        format!("row {number}: turns {turns}; {sampled} of {tokens} tokens were sampled\n")
+    });
+    block(out, "rows", &lines.collect::<String>());
+}
+
+fn turn_text(out: &mut String, turn: &TurnRecord, tell_row: bool, detail: Detail) {
     let end = turn.prompt_length + turn.sampled.len();
+    let row = if tell_row {
+        format!(" in row {}", turn.row)
+    } else {
+        String::new()
+    };
     let _ = write!(
         out,
-        "\n=== turn {}: tokens {}..{end} were sampled by {} ({} of them, logprob {:.3})",
+        "\n=== turn {}{row}: tokens {}..{end} were sampled by {} ({} of them, logprob {:.3})",
         turn.turn,
         turn.prompt_length,
         turn.weights,
@@ -90,6 +132,12 @@ fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
             let _ = writeln!(out, "; {blocks} bash blocks, so nothing was run");
         }
         TurnAction::TRUNCATED => out.push_str("; cut off, so nothing was run\n"),
+        TurnAction::CALLS => out.push('\n'),
+        TurnAction::MALFORMED_CALL => {
+            let why = turn.action.malformed().unwrap_or_default();
+            let _ = writeln!(out, "; a call cannot be read, so nothing was run: {why}");
+        }
+        TurnAction::ANSWER => out.push_str("; no call\n"),
         kind => {
             let _ = writeln!(out, "; {kind}: {}", turn.action.payload);
         }
@@ -99,20 +147,24 @@ fn turn_text(out: &mut String, turn: &TurnRecord, detail: Detail) {
     if detail.tokens {
         sampled(out, turn);
     }
-    if let Some(exec) = &turn.exec {
-        let exit = exec
-            .exit_code
-            .map_or_else(|| "no exit code".into(), |c| format!("exit {c}"));
-        let given = match turn.observation.len() {
-            0 => String::new(),
-            given => format!("; tokens {end}..{} were given", end + given),
-        };
-        block(
-            out,
-            &format!("{exit} in {} ms{given}", exec.duration_millis),
-            &turn.observation_text,
-        );
+    for call in turn.action.as_calls().unwrap_or_default() {
+        block(out, &format!("call {} of {}", call.id, call.name), &call.arguments);
     }
+    let what = match &turn.exec {
+        Some(exec) => {
+            let exit = exec
+                .exit_code
+                .map_or_else(|| "no exit code".into(), |c| format!("exit {c}"));
+            format!("{exit} in {} ms", exec.duration_millis)
+        }
+        None if turn.observation_text.is_empty() => return,
+        None => "observed".into(),
+    };
+    let given = match turn.observation.len() {
+        0 => String::new(),
+        given => format!("; tokens {end}..{} were given", end + given),
+    };
+    block(out, &format!("{what}{given}"), &turn.observation_text);
 }
 
 /// Ids with their logprobs, eight a line.

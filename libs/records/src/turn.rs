@@ -115,6 +115,13 @@ impl TurnAction {
     pub const FORMAT_ERROR: &str = "FormatError";
     /// The answer was cut off, so its action is unknown. Nothing was run.
     pub const TRUNCATED: &str = "Truncated";
+    /// Calls of tools: `{calls: [{id, name, arguments}]}`, in the order of the answer; arguments as the text that was
+    /// sampled.
+    pub const CALLS: &str = "Calls";
+    /// A call that cannot be read: `{why}`. Nothing of the answer was run.
+    pub const MALFORMED_CALL: &str = "MalformedCall";
+    /// An answer without a call, which a command-line agent takes for the end of its work or for a report.
+    pub const ANSWER: &str = "Answer";
 
     pub fn new(kind: impl Into<String>, payload: Value) -> Self {
         Self {
@@ -135,6 +142,28 @@ impl TurnAction {
         Self::new(Self::TRUNCATED, Value::Null)
     }
 
+    pub fn calls(calls: &[CalledTool]) -> Self {
+        Self::new(Self::CALLS, json!({ "calls": calls }))
+    }
+
+    pub fn malformed_call(why: impl Into<String>) -> Self {
+        Self::new(Self::MALFORMED_CALL, json!({ "why": why.into() }))
+    }
+
+    pub fn answer() -> Self {
+        Self::new(Self::ANSWER, Value::Null)
+    }
+
+    /// The calls of an action of that kind, in order.
+    pub fn as_calls(&self) -> Option<Vec<CalledTool>> {
+        (self.kind == Self::CALLS).then(|| Vec::deserialize(&self.payload["calls"]).ok())?
+    }
+
+    /// Why a call could not be read; nothing for any other kind.
+    pub fn malformed(&self) -> Option<&str> {
+        (self.kind == Self::MALFORMED_CALL).then(|| self.payload["why"].as_str())?
+    }
+
     /// The command of an action of that kind.
     pub fn as_command(&self) -> Option<&str> {
         (self.kind == Self::COMMAND).then(|| self.payload["command"].as_str())?
@@ -147,8 +176,18 @@ impl TurnAction {
 
     /// False where the answer has no action that could be carried out.
     pub fn is_action(&self) -> bool {
-        ![Self::FORMAT_ERROR, Self::TRUNCATED].contains(&self.kind.as_str())
+        ![Self::FORMAT_ERROR, Self::TRUNCATED, Self::MALFORMED_CALL].contains(&self.kind.as_str())
     }
+}
+
+/// One call of a tool in an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalledTool {
+    /// What its result refers to; unique within the episode.
+    pub id: String,
+    pub name: String,
+    /// JSON text of an object.
+    pub arguments: String,
 }
 
 /// Why an agent's loop ended.

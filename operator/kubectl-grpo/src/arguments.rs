@@ -52,6 +52,9 @@ pub enum What {
     Prepull(Prepull),
     /// Copy records and weights out of a run's store.
     Copy(Copy),
+    /// Write one sample of each task as mini-swe-agent writes its files: preds.json, which swebench reads, and
+    /// <id>/<id>.traj.json. Without --iteration or --set: the newest iteration.
+    Export(Export),
 }
 
 #[derive(Args, Debug)]
@@ -128,6 +131,31 @@ impl Show {
             ([episode], Some(_)) => Ok((None, episode_words(episode)?)),
             ([run, episode], _) => Ok((Some(run_name(run)?), episode_words(episode)?)),
             _ => Err("name a run and an episode: `kubectl grpo show RUN EPISODE`; `kubectl grpo episodes RUN` lists episodes".into()),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Export {
+    /// The run, and a folder of this machine. With --from the run may be left out.
+    #[arg(value_names = ["RUN", "DEST"], num_args = 1..=2, required = true)]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub part: Part,
+    /// Which sample of each task, from 0.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub sample: u32,
+    #[command(flatten)]
+    pub records: RecordsOptions,
+}
+
+impl Export {
+    /// The run, if one is needed, and the folder.
+    pub fn checked(&self) -> Result<(Option<String>, PathBuf), String> {
+        match (self.names.as_slice(), &self.records.from) {
+            ([dest], Some(_)) => Ok((None, dest.into())),
+            ([run, dest], _) => Ok((Some(run_name(run)?), dest.into())),
+            _ => Err("name a run and a folder: `kubectl grpo export RUN DEST`".into()),
         }
     }
 }

@@ -10,7 +10,7 @@ use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{copy, episodes, logs, output, sandbox_pool, status, tasks};
+use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +56,22 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
             let (run, words) = wanted.checked().map_err(Error::Usage)?;
             let opened = open(&arguments.cluster, run.as_deref(), &wanted.records).await?;
             with(opened, async |source| tell(source, wanted, &words).await).await
+        }
+        What::Export(wanted) => {
+            let (run, dest) = wanted.checked().map_err(Error::Usage)?;
+            let opened = match run {
+                Some(run) if wanted.records.from.is_none() => {
+                    let cluster = Cluster::connect(&arguments.cluster).await?;
+                    let run = cluster.run(&run).await?;
+                    records::of_run_until(&cluster, &run, &wanted.records, copy::DEADLINE).await?
+                }
+                run => open(&arguments.cluster, run.as_deref(), &wanted.records).await?,
+            };
+            let work = async |source: &mut Source| {
+                let done = export::export(source, wanted, &dest).await?;
+                Ok(output::write(Path::new("-"), &done.in_words(wanted, &dest))?)
+            };
+            with(opened, work).await
         }
         What::Tasks(wanted) => list_tasks(Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Prepull(wanted) => pull(Cluster::connect(&arguments.cluster).await?, wanted).await,

@@ -4,6 +4,7 @@
 //! [`turns`] has the one loop of all of them.
 
 pub mod bash;
+pub mod cli;
 pub mod limits;
 pub mod turns;
 

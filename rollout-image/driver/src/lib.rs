@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod batches;
+pub mod calls;
 pub mod config;
 pub mod downloads;
 pub mod engine;
@@ -29,6 +30,7 @@ pub mod patch;
 pub mod places;
 pub mod probe;
 pub mod progress;
+pub mod recording;
 pub mod records_server;
 pub mod replicas;
 pub mod retry;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agents;
+mod apis;
 mod attempts;
 mod buckets;
 mod capacity;

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use grpo_contracts::image_name::rewritten;
-use grpo_contracts::names::GRADER;
+use grpo_contracts::names::{AGENT_FOLDER, GRADER};
 use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
 use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
@@ -190,6 +190,10 @@ fn rather_on(node: &str) -> Result<NodeAffinity, serde_json::Error> {
     }]}))
 }
 
+fn image_volume(name: &str, image: &str) -> serde_json::Value {
+    json!({"name": name, "image": {"reference": image, "pullPolicy": "IfNotPresent"}})
+}
+
 fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Result<Pod, serde_json::Error> {
     let overlay = template.spec.pod_template.clone().unwrap_or_default();
     let metadata = overlay.metadata.unwrap_or_default();
@@ -207,6 +211,12 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     let slot = slot.map(|slot| slot.to_string());
     if let Some(slot) = &slot {
         labels.insert(SLOT_LABEL.to_owned(), slot.clone());
+    }
+    let mut volumes = vec![image_volume("sandboxd", &template.sandboxd_image)];
+    let mut mounts = vec![json!({"name": "sandboxd", "mountPath": MOUNT, "readOnly": true})];
+    if let Some(image) = &template.spec.agent_image {
+        volumes.push(image_volume("agent", image));
+        mounts.push(json!({"name": "agent", "mountPath": AGENT_FOLDER, "readOnly": true}));
     }
     let mut annotations = metadata.annotations;
     annotations.insert(IMAGE_ANNOTATION.to_owned(), image.to_owned());
@@ -230,7 +240,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
             // Root inside is nobody outside: SWE-bench images run as root.
             "hostUsers": !template.spec.user_namespaces,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            "volumes": [{"name": "sandboxd", "image": {"reference": template.sandboxd_image, "pullPolicy": "IfNotPresent"}}],
+            "volumes": volumes,
             "containers": [{
                 "name": CONTAINER,
                 "image": rewritten(&template.spec.image_rewrites, image),
@@ -244,7 +254,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
                     // What root in such an image needs to own files and change users; the namespace confines it.
                     "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]},
                 },
-                "volumeMounts": [{"name": "sandboxd", "mountPath": MOUNT, "readOnly": true}],
+                "volumeMounts": mounts,
             }],
         },
     }))?;

@@ -1,8 +1,9 @@
 //! Images that the kubelet cannot pull, as a pod's status tells.
 //!
-//! A sandbox has two images: the task's, and sandboxd's, which is a volume. The kubelet reports the failure of either
-//! at the container, so which one it was is in the words alone.
+//! A sandbox has the task's image, and as volumes sandboxd's and perhaps the agent's. The kubelet reports the failure
+//! of any of them at the container, so which one it was is in the words alone.
 
+use crate::pod::Template;
 use crate::slim_pod::SlimPod;
 
 /// Whose image it is.
@@ -10,6 +11,7 @@ use crate::slim_pod::SlimPod;
 pub enum Culprit {
     Task,
     Sandboxd { image: String },
+    Agent { image: String },
 }
 
 /// What the kubelet says about a pull that failed.
@@ -21,8 +23,18 @@ pub struct PullFailure {
     pub message: String,
 }
 
-/// Why an image of the pod cannot be had, if the kubelet has tried.
-pub fn pull_failure(pod: &SlimPod, sandboxd: &str) -> Option<PullFailure> {
+/// The images that every sandbox has besides the task's, as volumes, each under the name of whose it is.
+pub fn volumes(template: &Template) -> impl Iterator<Item = Culprit> {
+    let agent = template.spec.agent_image.clone();
+    let sandboxd = Culprit::Sandboxd {
+        image: template.sandboxd_image.clone(),
+    };
+    std::iter::once(sandboxd).chain(agent.map(|image| Culprit::Agent { image }))
+}
+
+/// Why an image of the pod cannot be had, if the kubelet has tried. `volumes`: the images that every pod has besides
+/// the task's, each under the name of whose it is.
+pub fn pull_failure(pod: &SlimPod, volumes: impl IntoIterator<Item = Culprit>) -> Option<PullFailure> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     let (waiting, is_final) = statuses.iter().find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -31,17 +43,17 @@ pub fn pull_failure(pod: &SlimPod, sandboxd: &str) -> Option<PullFailure> {
     let reason = waiting.reason.clone().unwrap_or_default();
     let message = waiting.message.clone().filter(|message| !message.is_empty());
     let message = message.unwrap_or(reason);
-    // Where one name ends with the other, the longer one that fits is meant.
-    let is_rather_the_tasks = |task: &str| task.len() > sandboxd.len() && mentions(&message, task);
-    let is_of_sandboxd = mentions(&message, sandboxd) && !task_images(pod).any(is_rather_the_tasks);
-    let culprit = match is_of_sandboxd {
-        true => Culprit::Sandboxd {
-            image: sandboxd.to_owned(),
-        },
-        false => Culprit::Task,
+    let length = |image: &str| mentions(&message, image).then_some(image.len());
+    let of_volume = |volume: Culprit| match &volume {
+        Culprit::Task => None,
+        Culprit::Sandboxd { image } | Culprit::Agent { image } => Some((length(image)?, volume)),
     };
+    let of_task = task_images(pod).filter_map(|image| Some((length(image)?, Culprit::Task)));
+    // Where one name ends with the other, the longer one that fits is meant; of two equal ones, the volume's.
+    let named = of_task.chain(volumes.into_iter().filter_map(of_volume));
+    let culprit = named.max_by_key(|(length, _)| *length).map(|(_, culprit)| culprit);
     Some(PullFailure {
-        culprit,
+        culprit: culprit.unwrap_or(Culprit::Task),
         is_final,
         message,
     })

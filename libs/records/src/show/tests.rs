@@ -1,4 +1,5 @@
 use super::*;
+use crate::CalledTool;
 use crate::fixture;
 use crate::look::{Records, TurnsOf};
 
@@ -37,6 +38,65 @@ fn an_episode_is_told_from_prompt_to_verdict() {
         rest = &rest[at + part.len()..];
     }
     assert!(!told.contains("sampled ids"), "{told}");
+}
+
+fn called(number: u32, row: u32, action: TurnAction) -> TurnRecord {
+    TurnRecord {
+        row,
+        exec: None,
+        text: format!("answer {number}"),
+        action,
+        ..fixture::turn(number, "", &format!("result {number}"))
+    }
+}
+
+#[test]
+fn calls_and_rows_are_told_with_what_was_sampled_in_each() {
+    let call = |name: &str, arguments: &str| CalledTool {
+        id: format!("call_{name}"),
+        name: name.into(),
+        arguments: arguments.into(),
+    };
+    let calls = TurnAction::calls(&[call("view", "{\"path\": \"a\u{1b}\"}"), call("eval", "{}")]);
+    let turns = [
+        called(0, 0, calls),
+        called(1, 1, TurnAction::malformed_call("call 1: it has no name")),
+        called(2, 0, TurnAction::answer()),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let view = Records::open(dir.path()).unwrap();
+    let view = view.episode("rollouts/iter-000001/psf__requests-1__g0__i0").unwrap();
+    let told = text(&view, &turns, Detail::default());
+    let parts = [
+        "=== turn 0 in row 0: tokens 3..5 were sampled by a-v0 (2 of them, logprob -0.600)\nanswer 0",
+        "--- call call_view of view\n  {\"path\": \"a␛\"}\n--- call call_eval of eval\n  {}\n",
+        "--- observed; tokens 5..6 were given\n  result 0\n",
+        "=== turn 1 in row 1",
+        "; a call cannot be read, so nothing was run: call 1: it has no name\n",
+        "=== turn 2 in row 0",
+        "; no call\n",
+        "--- rows\n  row 0: turns 0, 2; 4 of 6 tokens were sampled\n  row 1: turns 1; 2 of 6 tokens were sampled\n",
+    ];
+    let mut rest = told.as_str();
+    for part in parts {
+        let at = rest.find(part);
+        let at = at.unwrap_or_else(|| panic!("{part:?} does not follow in:\n{told}"));
+        rest = &rest[at + part.len()..];
+    }
+    assert!(
+        !text(&view, &turns[..1], Detail::default()).contains("in row"),
+        "{told}"
+    );
+    let notes = crate::ended::messages(&turns)
+        .into_iter()
+        .filter_map(|message| message.note);
+    let expected = [
+        "called view, eval",
+        "a call that cannot be read, nothing run",
+        "no call",
+    ];
+    assert_eq!(notes.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -254,13 +254,31 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
             "there is no {words} in namespace {theirs} that lets runs of namespace {own} in; correct sandboxes.poolRef, or have {own} added \
              to spec.allowedNamespaces of that pool"
         );
-        let admitted = seen.sandboxes.as_ref().is_some_and(allows);
-        return (!admitted).then_some(("SandboxPoolMissing", message));
+        if !seen.sandboxes.as_ref().is_some_and(allows) {
+            return Some(("SandboxPoolMissing", message));
+        }
     }
     match &seen.sandboxes {
-        Some(_) => None,
+        Some(pool) => lacks_the_agent(seen, pool).map(|message| ("AgentImageMissing", format!("{words} {message}"))),
         None => missing("SandboxPoolMissing", &words, seen.run.spec.sandboxes.pool.is_some()),
     }
+}
+
+/// A pool of the run's own gets the agent's image with the next reconcile; one that is named has to have it.
+fn lacks_the_agent(seen: &RunObservation, pool: &SandboxPool) -> Option<String> {
+    let wanted = &seen.run.spec.agent.cli.as_ref()?.image;
+    let given = pool.spec.agent_image.as_ref();
+    if given == Some(wanted) || seen.run.spec.sandboxes.pool.is_some() {
+        return None;
+    }
+    let has = match given {
+        Some(image) => format!("has the agent image {image}"),
+        None => "has no agent image".to_owned(),
+    };
+    Some(format!(
+        "{has}, but spec.agent.cli.image of this run is {wanted}; set spec.agentImage of the pool to that image, name another pool, or give \
+         sandboxes.pool in another run"
+    ))
 }
 
 fn sandboxes_unready(seen: &RunObservation) -> Option<Blocker> {

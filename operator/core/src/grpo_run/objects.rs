@@ -229,6 +229,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
     let sandboxes = sandboxes.map(|pool| {
         let mut spec = pool.clone();
         spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+        spec.agent_image = run.spec.agent.cli.as_ref().map(|cli| cli.image.clone());
         owner.object::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
     });
     inference.into_iter().chain(sandboxes).collect()

@@ -1,3 +1,4 @@
+mod agent_image;
 mod lifecycle;
 mod references;
 mod screens;

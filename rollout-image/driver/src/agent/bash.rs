@@ -6,7 +6,7 @@
 use super::turns::{LoopAgent, Observation};
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran};
-use crate::template::ChatMessage;
+use crate::template::{ChatMessage, Role};
 use futures::future::BoxFuture;
 use grpo_records::{ExecSummary, TurnAction, TurnRecord};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
@@ -185,9 +185,9 @@ impl LoopAgent for BashAgent {
         let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
         let mut messages = Vec::new();
         if self.has_system {
-            messages.push(ChatMessage::new("system", render("system")?));
+            messages.push(ChatMessage::new(Role::System, render("system")?));
         }
-        messages.push(ChatMessage::new("user", render("task")?));
+        messages.push(ChatMessage::new(Role::User, render("task")?));
         Ok(messages)
     }
 

@@ -11,7 +11,7 @@ use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
 use crate::seeds;
 use crate::tasks::Task;
-use crate::template::{ChatMessage, ChatTemplate};
+use crate::template::{ChatMessage, ChatTemplate, PromptShape, Role};
 use futures::future::BoxFuture;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
@@ -61,9 +61,11 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
             TerminalFault::new("PromptUnusable", message)
         })?;
         for task in tasks {
-            let ids = template.prompt(&self.opening(task)?).map_err(|error| {
-                TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
-            })?;
+            let ids = template
+                .prompt(&PromptShape::default(), &self.opening(task)?)
+                .map_err(|error| {
+                    TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+                })?;
             if ids.len() >= limits.context_tokens {
                 return Err(TerminalFault::new(
                     "PromptTooLong",
@@ -102,7 +104,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let (opening, prompt) = match number {
             0 => {
                 let opening = self.opening(&episode.plan.task)?;
-                let prompt = episode.template.prompt(&opening)?;
+                let prompt = episode.template.prompt(&PromptShape::default(), &opening)?;
                 (messages(&opening, prompt.len()), prompt)
             }
             _ => (Vec::new(), Vec::new()),
@@ -183,7 +185,8 @@ impl<A: LoopAgent> TurnLoop<A> {
         }
         let stops = episode.template.stop_ids();
         let stop = turn.sampled.last().copied().filter(|id| stops.contains(id));
-        let observation = episode.template.observation(stop, &text)?;
+        let said = [ChatMessage::new(Role::User, text.as_str())];
+        let observation = episode.template.glue(&PromptShape::default(), stop, &said)?;
         turn.end = if turns_left == 0 {
             Some(EpisodeEnd::TurnLimit)
         } else if episode.spent(turn) >= limits.episode_timeout {
@@ -212,7 +215,7 @@ fn too_long(tokens: usize, limits: &AgentLimits) -> String {
 fn messages(opening: &[ChatMessage], tokens: usize) -> Vec<Message> {
     let last = opening.len().saturating_sub(1);
     let messages = opening.iter().enumerate().map(|(at, message)| Message {
-        role: message.role.to_owned(),
+        role: message.role.word().to_owned(),
         content: message.content.clone(),
         tokens: if at == last { tokens } else { 0 },
         note: None,

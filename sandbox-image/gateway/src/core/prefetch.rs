@@ -13,7 +13,7 @@ use kube::{Client, ResourceExt};
 use super::{Core, now};
 use crate::pod;
 use crate::prefetcher::{ImagePrefetcher, Step};
-use crate::pull::pull_failure;
+use crate::pull::{pull_failure, volumes};
 use crate::slim_pod::SlimPod;
 
 /// Looks at what is wanted are so far apart.
@@ -98,7 +98,7 @@ fn saw(core: &Core, found: &SlimPod) {
         prefetcher(core, |prefetcher| prefetcher.pause(image, now()));
         return prefetcher(core, |prefetcher| prefetcher.end(&name, now()));
     }
-    if let Some(failure) = pull_failure(found, &core.template.sandboxd_image).filter(|failure| failure.is_final) {
+    if let Some(failure) = pull_failure(found, volumes(&core.template)).filter(|failure| failure.is_final) {
         tracing::warn!(?failure, image, "pulling an image ahead of its sandboxes");
         core.with(|index| index.pull_failed_ahead(image, &failure, now()));
         return prefetcher(core, |prefetcher| prefetcher.end(&name, now()));

@@ -18,7 +18,7 @@ use super::{Core, now};
 use crate::cause::cause;
 use crate::index::Stage;
 use crate::pod;
-use crate::pull::pull_failure;
+use crate::pull::{pull_failure, volumes};
 use crate::slim_pod::SlimPod;
 
 /// Pause between two looks whether sandboxd answers.
@@ -113,7 +113,7 @@ impl Core {
             self.apply(|index| index.discard(&name, cause(pod, is_deleted), now()));
             return;
         }
-        if let Some(failure) = pull_failure(pod, &self.template.sandboxd_image) {
+        if let Some(failure) = pull_failure(pod, volumes(&self.template)) {
             tracing::warn!(?failure, name, "pulling an image of a sandbox");
             self.apply(|index| index.pull_failed(&name, &failure, now()));
         }

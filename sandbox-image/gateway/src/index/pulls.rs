@@ -1,7 +1,8 @@
 //! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be.
 //! Until then one pod at a time tries it.
 //!
-//! sandboxd's own image is one of every pod's. When that cannot be had no task's image is to blame, and none is.
+//! sandboxd's own image is one of every pod's, and so is the pool's agent image. When one of these volumes cannot be
+//! had no task's image is to blame, and none is.
 
 use std::collections::HashMap;
 
@@ -58,7 +59,15 @@ impl Trouble {
 #[derive(Default)]
 pub struct Pulls {
     tasks: HashMap<String, Trouble>,
-    sandboxd: Option<(String, Trouble)>,
+    /// An image that every pod has as a volume.
+    volume: Option<(String, Trouble)>,
+}
+
+/// The trouble with a volume's image. Of two such images the one that failed last is told.
+fn volume_trouble<'a>(volume: &'a mut Option<(String, Trouble)>, image: &str) -> &'a mut Trouble {
+    let (told, trouble) = volume.get_or_insert_with(Default::default);
+    image.clone_into(told);
+    trouble
 }
 
 impl Pulls {
@@ -78,8 +87,15 @@ impl Pulls {
                     "the image of sandboxd, {image}, cannot be pulled: {}; no sandbox can start until it can; correct the operator's --sandboxd-image",
                     failure.message
                 );
-                let (_, trouble) = self.sandboxd.get_or_insert_with(|| (image.clone(), Trouble::default()));
-                (trouble, what)
+                (volume_trouble(&mut self.volume, image), what)
+            }
+            Culprit::Agent { image } => {
+                let what = format!(
+                    "the image of the agent, {image}, cannot be pulled: {}; no sandbox can start until it can; correct the run's agent.cli.image \
+                     or the pool's agentImage",
+                    failure.message
+                );
+                (volume_trouble(&mut self.volume, image), what)
             }
         };
         trouble.again(what, now);
@@ -88,19 +104,19 @@ impl Pulls {
     /// A pod of this image started.
     pub fn succeeded(&mut self, image: &str) {
         self.tasks.remove(image);
-        self.sandboxd = None;
+        self.volume = None;
     }
 
-    /// Why no pod of this image is started now. Without sandboxd's image none is; the caller may ask again, as the task
-    /// is not at fault.
+    /// Why no pod of this image is started now. Without the image of a volume none is; the caller may ask again, as the
+    /// task is not at fault.
     pub fn refusal(&self, image: &str, now: i64) -> Option<ErrorBody> {
-        let sandboxd = self.sandboxd.as_ref();
-        let sandboxd = sandboxd.map(|(_, trouble)| (ErrorCode::Unavailable, trouble));
+        let volume = self.volume.as_ref();
+        let volume = volume.map(|(_, trouble)| (ErrorCode::Unavailable, trouble));
         let task = self
             .tasks
             .get(image)
             .map(|trouble| (ErrorCode::ImageUnavailable, trouble));
-        let mut troubles = sandboxd.into_iter().chain(task);
+        let mut troubles = volume.into_iter().chain(task);
         let (code, trouble) = troubles.find(|(_, trouble)| !trouble.is_over(now))?;
         Some(ErrorBody::new(code, FaultOrigin::Infrastructure, &trouble.what))
     }
@@ -108,26 +124,23 @@ impl Pulls {
     /// Whether the image failed and has not been had since: then one pod at a time tries it, when it may be tried.
     pub fn is_suspect(&self, image: &str, now: i64) -> bool {
         let task = self.tasks.get(image);
-        task.is_some_and(|trouble| !trouble.is_forgotten(now)) || self.sandboxd_is_suspect(now)
+        task.is_some_and(|trouble| !trouble.is_forgotten(now)) || self.a_volume_is_suspect(now)
     }
 
-    /// The same of sandboxd's image, which every pod has.
-    pub fn sandboxd_is_suspect(&self, now: i64) -> bool {
-        let trouble = self.sandboxd.as_ref();
+    /// The same of the volumes' images, which every pod has.
+    pub fn a_volume_is_suspect(&self, now: i64) -> bool {
+        let trouble = self.volume.as_ref();
         trouble.is_some_and(|(_, trouble)| !trouble.is_forgotten(now))
     }
 
     /// What is left alone now.
     pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
-        let sandboxd = self
-            .sandboxd
-            .iter()
-            .map(|(image, t)| (image, t, ErrorCode::Unavailable));
+        let volume = self.volume.iter().map(|(image, t)| (image, t, ErrorCode::Unavailable));
         let tasks = self
             .tasks
             .iter()
             .map(|(image, t)| (image, t, ErrorCode::ImageUnavailable));
-        let troubles = sandboxd.chain(tasks).filter(|(_, trouble, _)| !trouble.is_over(now));
+        let troubles = volume.chain(tasks).filter(|(_, trouble, _)| !trouble.is_over(now));
         let mut shown: Vec<ImageTrouble> = troubles.map(|(image, t, code)| t.shown(image, code)).collect();
         shown.sort_by(|a, b| a.image.cmp(&b.image));
         shown
@@ -135,8 +148,8 @@ impl Pulls {
 
     /// When the next image may be tried again.
     pub fn next_try(&self, now: i64) -> Option<i64> {
-        let sandboxd = self.sandboxd.as_ref().map(|(_, trouble)| trouble);
-        let troubles = self.tasks.values().chain(sandboxd);
+        let volume = self.volume.as_ref().map(|(_, trouble)| trouble);
+        let troubles = self.tasks.values().chain(volume);
         troubles.filter(|trouble| !trouble.is_over(now)).map(|t| t.until).min()
     }
 }

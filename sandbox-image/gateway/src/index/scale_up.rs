@@ -161,7 +161,7 @@ impl Index {
         if !self.pulls.is_suspect(image, now) {
             return true;
         }
-        let is_free = match self.pulls.sandboxd_is_suspect(now) {
+        let is_free = match self.pulls.a_volume_is_suspect(now) {
             true => trying.is_empty(),
             false => !trying.contains_key(image),
         };

@@ -56,6 +56,41 @@ fn a_sandbox_holds_no_token_no_secret_and_no_more_rights_than_it_needs() {
 }
 
 #[test]
+fn the_agent_image_is_a_read_only_volume_of_every_pod_and_pods_without_it_are_not_taken_over() {
+    let (without, with) = (template("max: 4"), template("{max: 4, agentImage: 'agent:1'}"));
+    assert_ne!(template_digest(&without).unwrap(), template_digest(&with).unwrap());
+    let volumes = |pod: Pod| {
+        let spec = pod.spec.unwrap();
+        let images = spec.volumes.unwrap().into_iter().map(|volume| volume.image.unwrap());
+        let images: Vec<_> = images
+            .map(|image| (image.reference.unwrap(), image.pull_policy.unwrap()))
+            .collect();
+        let mounts = spec.containers[0].volume_mounts.clone().unwrap();
+        let mounts = mounts
+            .into_iter()
+            .map(|mount| (mount.mount_path, mount.read_only == Some(true)));
+        (images, mounts.collect::<Vec<_>>())
+    };
+    let expected = (
+        ["sandboxd:1", "agent:1"]
+            .map(|image| (image.to_owned(), "IfNotPresent".to_owned()))
+            .to_vec(),
+        ["/grpo", "/opt/agent"].map(|path| (path.to_owned(), true)).to_vec(),
+    );
+    assert_eq!(
+        volumes(sandbox(&with, "s", "task:1", &Placement::default()).unwrap()),
+        expected
+    );
+    assert_eq!(
+        volumes(prefetch(&with, "task:1").unwrap()),
+        expected,
+        "a node has it before its first sandbox"
+    );
+    let (images, _) = volumes(sandbox(&without, "s", "task:1", &Placement::default()).unwrap());
+    assert_eq!(images.len(), 1);
+}
+
+#[test]
 fn every_sandbox_is_bounded() {
     let pod = sandbox(&template("max: 4"), "s", "task:1", &Placement::default()).unwrap();
     let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits;

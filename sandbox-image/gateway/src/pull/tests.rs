@@ -1,13 +1,20 @@
 use super::*;
 
 const SANDBOXD: &str = "grpo.dev/sandboxd:dev";
+const AGENT: &str = "grpo.dev/cli/agent:1";
 
 fn told(image: &str, waiting: &str) -> Option<PullFailure> {
     let text = format!(
         "metadata: {{name: s}}\nspec: {{containers: [{{name: sandbox, image: '{image}'}}]}}\nstatus:\n  containerStatuses:\n  \
              - {{name: sandbox, image: i, imageID: '', ready: false, restartCount: 0, state: {{waiting: {waiting}}}}}"
     );
-    pull_failure(&serde_yaml_ng::from_str(&text).unwrap(), SANDBOXD)
+    let sandboxd = Culprit::Sandboxd {
+        image: SANDBOXD.to_owned(),
+    };
+    let agent = Culprit::Agent {
+        image: AGENT.to_owned(),
+    };
+    pull_failure(&serde_yaml_ng::from_str(&text).unwrap(), [sandboxd, agent])
 }
 
 #[test]
@@ -33,6 +40,9 @@ fn the_image_that_the_message_names_is_the_one_to_blame() {
     let sandboxd = Culprit::Sandboxd {
         image: SANDBOXD.to_owned(),
     };
+    let agent = Culprit::Agent {
+        image: AGENT.to_owned(),
+    };
     for (task, named, culprit) in [
         ("task:1", "task:1", Culprit::Task),
         ("task:1", SANDBOXD, sandboxd.clone()),
@@ -46,6 +56,9 @@ fn the_image_that_the_message_names_is_the_one_to_blame() {
             Culprit::Task,
         ),
         ("grpo.dev/sandboxd:dev-1", "grpo.dev/sandboxd:dev-1", Culprit::Task),
+        ("task:1", AGENT, agent.clone()),
+        ("agent:1", AGENT, agent),
+        ("task:1", "grpo.dev/cli/another:1", Culprit::Task),
     ] {
         let failure = told(task, &backoff(named)).unwrap();
         assert_eq!(failure.culprit, culprit, "{task}: {named}");

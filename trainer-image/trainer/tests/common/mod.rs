@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod bucket;
 pub mod graph;
 pub mod process;
 

@@ -19,6 +19,8 @@ use grpo_records::weights::WeightsManifest;
 use grpo_records::{RunStore, fixture, paths};
 use grpo_trainer::state::{TrainerStore, sha256};
 
+use super::bucket::Bucket;
+
 pub const STEPS: u32 = 9;
 /// Long enough for them to notice, where they can.
 const OTHERS_GO_AFTER: Duration = Duration::from_millis(200);
@@ -27,7 +29,11 @@ const OTHERS_GO_AFTER: Duration = Duration::from_millis(200);
 pub struct Run {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
+    /// Where the files of its store are.
+    stored: PathBuf,
     pub store: TrainerStore,
+    /// Of its ranks, besides what all have.
+    environment: Vec<(String, String)>,
     /// Signs tokens that the trainer believes.
     pub issuer: LocalIssuer,
 }
@@ -51,6 +57,16 @@ impl Run {
 
     /// `more`: fields that take the place of the spec's.
     pub fn with(checkpoint_every: u32, more: serde_json::Value) -> Self {
+        Self::stored(checkpoint_every, more, None)
+    }
+
+    /// With its store in a bucket, in this folder. Its ranks know of it what a bucket's client does.
+    pub fn in_bucket(checkpoint_every: u32, bucket: &Bucket, folder: &str, mut more: serde_json::Value) -> Self {
+        more["store"] = bucket.store();
+        Self::stored(checkpoint_every, more, Some((bucket, folder)))
+    }
+
+    fn stored(checkpoint_every: u32, more: serde_json::Value, in_bucket: Option<(&Bucket, &str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
         let model = root.join("model");
@@ -84,27 +100,33 @@ impl Run {
         }
         let run: GrpoRun = serde_json::from_value(run).unwrap();
         let mut config = RunConfig::of(&run);
-        config.store_path = root.join("store").display().to_string();
+        let (path, stored) = match in_bucket {
+            Some((bucket, path)) => (path.to_owned(), bucket.folder_of(path)),
+            None => (root.join("store").display().to_string(), root.join("store")),
+        };
+        config.store_path = path;
         config.model_path = model.display().to_string();
         std::fs::write(root.join("run.json"), serde_json::to_vec(&config).unwrap()).unwrap();
 
-        let store = TrainerStore::new(RunStore::make(&root.join("store")).unwrap());
+        let store = TrainerStore::new(RunStore::make(&stored).unwrap());
         for step in 1..=STEPS {
-            fixture::write_batch(&root.join("store"), &mut super::batch(step));
+            fixture::write_batch(&stored, &mut super::batch(step));
         }
         let issuer = LocalIssuer::new().unwrap();
         std::fs::write(root.join("issuer.json"), issuer.file()).unwrap();
         Self {
             _folder: folder,
             root,
+            stored,
             store,
+            environment: in_bucket.map_or_else(Vec::new, |_| Bucket::environment()),
             issuer,
         }
     }
 
     /// Where a file of the store lies.
     pub fn at(&self, path: &str) -> PathBuf {
-        self.root.join("store").join(path)
+        self.stored.join(path)
     }
 
     /// From now on a rank, the first of its pod, sees another store: a copy of this one, which `change` then changes.
@@ -212,6 +234,7 @@ impl Attempt {
                 .env("GRPO_THREADS", "1")
                 .env("GRPO_PEAK_FLOPS", "1e12")
                 .env("RUST_LOG", "info")
+                .envs(run.environment.iter().cloned())
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap()

@@ -1,12 +1,16 @@
 //! `resumeFrom`: a run that begins with a checkpoint of another one.
 
+use crate::common::bucket::Bucket;
 use crate::common::process::{Attempt, Run, until};
 use grpo_records::paths;
 use serde_json::{Value, json};
 
 /// A run whose checkpoints of steps 2 and 4 are there.
 fn other() -> Run {
-    let run = Run::new(2);
+    trained(Run::new(2))
+}
+
+fn trained(run: Run) -> Run {
     let mut attempt = Attempt::start(&run, 1, 2);
     for step in 1..=4 {
         attempt.step(&run, step);
@@ -27,7 +31,28 @@ fn resumed(other: &Run, more: Value) -> Run {
 fn a_run_begins_with_another_runs_checkpoint_and_never_needs_that_run_again() {
     let other = other();
     let run = resumed(&other, json!({"step": 2}));
-    let first = Attempt::start(&run, 1, 2);
+    begins_with_step_2_and_never_needs_the_other_again(&run, other);
+}
+
+#[test]
+#[ignore = "needs a server of S3: make test-api"]
+fn a_run_in_a_bucket_begins_with_another_runs_checkpoint_of_the_same_bucket() {
+    let bucket = Bucket::start();
+    let other = trained(Run::in_bucket(2, &bucket, "team/other", json!({})));
+    let from = |path: &str| json!({"resumeFrom": {"path": path, "step": 2}});
+    let nothing = Run::in_bucket(50, &bucket, "team/empty", from("team/elsewhere"));
+    let mut attempt = Attempt::begin(&nothing, 1, 1, 0..1);
+    let said = attempt.takes_orders().unwrap_err();
+    let words = "spec.resumeFrom: team/elsewhere has no whole checkpoint of step 2; it has none";
+    assert!(said.contains(words), "{said}");
+    assert!(nothing.store.versions().unwrap().is_empty());
+
+    let run = Run::in_bucket(50, &bucket, "team/run", from("team/other"));
+    begins_with_step_2_and_never_needs_the_other_again(&run, other);
+}
+
+fn begins_with_step_2_and_never_needs_the_other_again(run: &Run, other: Run) {
+    let first = Attempt::start(run, 1, 2);
     // Weights and optimizer are the other's, bit for bit, and already the run's own.
     let theirs = other.store.checkpoints().unwrap();
     let theirs = theirs.iter().find(|checkpoint| checkpoint.step == 2).unwrap();
@@ -35,21 +60,21 @@ fn a_run_begins_with_another_runs_checkpoint_and_never_needs_that_run_again() {
     assert_eq!((own.len(), own[0].step, own[0].lineage.as_str()), (1, 0, "l1"));
     assert_eq!((&own[0].files, own[0].updates), (&theirs.files, theirs.updates));
     let published = |run: &Run, version| run.manifest(version).tensors_sha256;
-    assert_eq!(published(&run, "l1-v0"), published(&other, "l1-v2"));
+    assert_eq!(published(run, "l1-v0"), published(&other, "l1-v2"));
     let recorded: Value = serde_json::from_slice(&run.store.read(paths::RESUMED).unwrap()).unwrap();
     assert_eq!(recorded["step"], 2);
     for step in 1..=2 {
-        first.step(&run, step);
+        first.step(run, step);
     }
-    let reached = published(&run, "l1-v2");
+    let reached = published(run, "l1-v2");
     assert_ne!(reached, published(&other, "l1-v4"));
 
     drop(first);
-    std::fs::remove_dir_all(other.root.join("store")).unwrap();
-    let second = Attempt::start(&run, 2, 2);
+    std::fs::remove_dir_all(other.at("")).unwrap();
+    let second = Attempt::start(run, 2, 2);
     let state = second.state();
     assert_eq!((state.step, state.weights.as_str()), (2, "l1-v2"));
-    assert_eq!(published(&run, "l1-v2"), reached);
+    assert_eq!(published(run, "l1-v2"), reached);
 }
 
 #[test]

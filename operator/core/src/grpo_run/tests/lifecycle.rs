@@ -24,7 +24,7 @@ use crate::{
     settings::Settings,
 };
 
-fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRun)) -> RunObservation {
+pub(super) fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRun)) -> RunObservation {
     change(&mut run.run);
     run
 }

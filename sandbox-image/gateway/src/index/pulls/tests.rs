@@ -51,3 +51,22 @@ fn sandboxds_image_is_named_and_no_task_is_blamed_for_it() {
     pulls.succeeded("y");
     assert_eq!(pulls.refusal("x", 1), None);
 }
+
+#[test]
+fn the_agents_image_is_named_and_the_remedy_is_the_runs_or_the_pools() {
+    let mut pulls = Pulls::default();
+    let sandboxd = "grpo.dev/sandboxd:1".to_owned();
+    pulls.failed("x", &failure(Culprit::Sandboxd { image: sandboxd }), 0);
+    let agent = "grpo.dev/cli/agent:1".to_owned();
+    pulls.failed("x", &failure(Culprit::Agent { image: agent }), 1);
+    let shown = pulls.troubles(2);
+    assert_eq!(shown.len(), 1, "of two volumes the one that failed last is told");
+    assert_eq!(
+        (shown[0].image.as_str(), shown[0].code),
+        ("grpo.dev/cli/agent:1", ErrorCode::Unavailable)
+    );
+    let error = pulls.refusal("y", 2).unwrap();
+    for words in ["the agent, grpo.dev/cli/agent:1,", "agent.cli.image", "agentImage"] {
+        assert!(error.message.contains(words), "{error}");
+    }
+}

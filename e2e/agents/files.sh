@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The files of the agents' images, as the recipes in docs/images make them, in $GRPO_CACHE/agents/NAME/agent. What has not changed
+# is not made again. files.sh [NAME...]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
+RECIPES="$REPO/docs/images"
+
+make_files() {
+  local name=$1 hash
+  hash=$(hash_of "$RECIPES/agent-runtime.sh" "$RECIPES/$name")
+  if fresh "agent-$name" "$hash" && [ -d "$CACHE/agents/$name/agent" ]; then note "as it was"; return; fi
+  "$RECIPES/$name/tree.sh" "$CACHE/agents/$name"
+  note "$(du -sh "$CACHE/agents/$name/agent" | cut -f1)"
+  stamp "agent-$name" "$hash"
+}
+
+[ "$#" -gt 0 ] || set -- qwen-code mini-swe-agent
+for name in "$@"; do stage "agent $name" make_files "$name"; done

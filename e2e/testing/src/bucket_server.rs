@@ -1,0 +1,107 @@
+//! Servers of buckets, for tests of stores: one of S3 ([`crate::s3`]), and emulators of two clouds.
+//!
+//! [`BucketServer`] starts a program at a free port and waits until it listens. It ends with the value.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::cluster::cache;
+use crate::control_plane::{Part, PartError};
+
+/// Azurite has to load a thousand files first.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// No connection begins at one of these, so that none takes a server's port while it is away.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+/// Another server may have the port.
+const TRIES: u32 = 5;
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BucketServerError {
+    #[error("{path} is not there; `{installer}` makes it")]
+    Program { path: PathBuf, installer: &'static str },
+    #[error("preparing the folder of a server of buckets: {0}")]
+    Folder(#[from] std::io::Error),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error("signing a request to the server of buckets: {0}")]
+    Signing(#[from] object_store::Error),
+    #[error("making a bucket at {at}: the server answers {answer:?}")]
+    Bucket { at: String, answer: String },
+}
+
+/// What is started, and how.
+pub(crate) struct Program<'a> {
+    pub name: &'a str,
+    /// Below the cache.
+    pub path: &'a str,
+    /// What puts it there.
+    pub installer: &'static str,
+    /// For its log.
+    pub folder: &'a Path,
+    pub environment: Vec<(String, String)>,
+}
+
+/// A server at a port of its own.
+pub(crate) struct BucketServer {
+    part: Part,
+    /// Address and port.
+    pub at: String,
+}
+
+impl BucketServer {
+    /// `arguments` makes them of a port.
+    pub async fn start(
+        program: &Program<'_>,
+        address: &str,
+        arguments: impl Fn(u16) -> Vec<String>,
+    ) -> Result<Self, BucketServerError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let port = rand::random_range(PORTS);
+            if tries < TRIES && std::net::TcpListener::bind((address, port)).is_err() {
+                continue;
+            }
+            match Self::start_at(program, format!("{address}:{port}"), arguments(port)).await {
+                Err(BucketServerError::Part(PartError::Ended { .. })) if tries < TRIES => {}
+                started => return started,
+            }
+        }
+    }
+
+    async fn start_at(program: &Program<'_>, at: String, arguments: Vec<String>) -> Result<Self, BucketServerError> {
+        let path = cache().join(program.path);
+        if !path.exists() {
+            let installer = program.installer;
+            return Err(BucketServerError::Program { path, installer });
+        }
+        let environment = program.environment.clone();
+        let mut part = Part::start_with(program.name, &path, arguments, environment, program.folder)?;
+        let started = tokio::time::Instant::now();
+        loop {
+            // What answers at a port that ours did not get is another's; ours has ended then.
+            let listens = TcpStream::connect(&at).await.is_ok();
+            part.runs()?;
+            if listens {
+                return Ok(Self { part, at });
+            }
+            if started.elapsed() > STARTS_WITHIN {
+                return Err(part.useless(format!("it does not listen on {at}")).into());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Ends it without a word.
+    pub async fn kill(&mut self) -> Result<(), BucketServerError> {
+        Ok(self.part.kill().await?)
+    }
+
+    /// Starts it again at the same address.
+    pub fn again(&mut self) -> Result<(), BucketServerError> {
+        Ok(self.part.again()?)
+    }
+}

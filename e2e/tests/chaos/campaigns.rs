@@ -1,0 +1,178 @@
+//! What campaigns of random kills came to: `bench/results/campaigns.jsonl`, one line for each campaign.
+//!
+//! The file is committed, so ten long campaigns may be run one at a time, on several machines. One that succeeded is
+//! not run again while [`BEHAVIOUR`] is the same; `GRPO_CHAOS_AGAIN=1` runs it all the same.
+
+use crate::support::{Result, repository};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, process::Command};
+
+/// Raised when the parts that recover are changed so much that earlier campaigns say nothing about them: the journal,
+/// leases, checkpoints, how pods are made anew.
+const BEHAVIOUR: u32 = 1;
+const FILE: &str = "bench/results/campaigns.jsonl";
+pub const SUCCEEDED: &str = "Succeeded";
+
+/// What is asked of a campaign. The same plan kills the same processes in the same order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    pub seed: u64,
+    pub kills: u64,
+    /// The run's store is in a bucket.
+    #[serde(default)]
+    pub bucket: bool,
+    /// How long the API server is away, and then images.
+    #[serde(default)]
+    pub outage_seconds: u64,
+}
+
+/// What was counted in a campaign that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Kills by process; absent where it was not noted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed: Option<BTreeMap<String, u32>>,
+    /// Kills that met no process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u32>,
+    pub iterations: u32,
+    /// Episodes with a verdict, each with one.
+    pub verdicts: usize,
+    /// Tries that ended by a fault of the infrastructure, each tried again.
+    pub voids: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeated_tries: Option<u32>,
+    /// Claims that were recomputed from the run's records and hold.
+    pub checks: usize,
+}
+
+/// One line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Campaign {
+    #[serde(flatten)]
+    pub plan: Plan,
+    pub behaviour: u32,
+    /// With `+` behind it when files were changed.
+    pub commit: String,
+    /// [`SUCCEEDED`], or what failed.
+    pub outcome: String,
+    #[serde(flatten)]
+    pub counts: Option<Counts>,
+    pub seconds: u64,
+    /// Where a line comes from that no campaign wrote itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_from: Option<String>,
+}
+
+impl Campaign {
+    /// A campaign of this checkout.
+    pub fn ended(plan: Plan, came_to: &Result<Counts>, seconds: u64) -> Result<Self> {
+        Ok(Self {
+            plan,
+            behaviour: BEHAVIOUR,
+            commit: commit()?,
+            outcome: match came_to {
+                Ok(_) => SUCCEEDED.to_owned(),
+                Err(failed) => failed.to_string(),
+            },
+            counts: came_to.as_ref().ok().cloned(),
+            seconds,
+            recorded_from: None,
+        })
+    }
+}
+
+/// The campaign of this plan that succeeded with the behaviour of today, if one did.
+pub fn done(plan: &Plan) -> Result<Option<Campaign>> {
+    let text = std::fs::read_to_string(file())?;
+    Ok(succeeded(&text, plan)?)
+}
+
+pub fn append(campaign: &Campaign) -> Result<()> {
+    let mut file = std::fs::OpenOptions::new().append(true).open(file())?;
+    Ok(writeln!(file, "{}", serde_json::to_string(campaign)?)?)
+}
+
+fn file() -> PathBuf {
+    repository().join(FILE)
+}
+
+fn read(text: &str) -> serde_json::Result<Vec<Campaign>> {
+    text.lines().map(serde_json::from_str).collect()
+}
+
+fn succeeded(text: &str, plan: &Plan) -> serde_json::Result<Option<Campaign>> {
+    let is_done = |one: &Campaign| one.plan == *plan && one.behaviour == BEHAVIOUR && one.outcome == SUCCEEDED;
+    Ok(read(text)?.into_iter().find(is_done))
+}
+
+/// The file itself changes with each campaign.
+fn commit() -> Result<String> {
+    let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(repository()).output();
+    let head = git(&["rev-parse", "--short", "HEAD"])?;
+    let changes = git(&[
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ".",
+        &format!(":!{FILE}"),
+    ])?;
+    let changed = if changes.stdout.is_empty() { "" } else { "+" };
+    Ok(format!("{}{changed}", String::from_utf8(head.stdout)?.trim()))
+}
+
+#[test]
+fn every_recorded_campaign_can_be_read_and_says_what_it_counted() -> Result<()> {
+    for campaign in read(&std::fs::read_to_string(file())?)? {
+        let counted = campaign.counts.as_ref().is_some_and(|counts| counts.iterations > 0);
+        assert_eq!(campaign.outcome == SUCCEEDED, counted, "{campaign:?}");
+        assert!(
+            !campaign.commit.is_empty() && campaign.behaviour <= BEHAVIOUR,
+            "{campaign:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_campaign_is_run_until_it_succeeded_with_the_behaviour_of_today() -> Result<()> {
+    let plan = Plan {
+        seed: 3,
+        kills: 100,
+        bucket: false,
+        outage_seconds: 600,
+    };
+    let failed = Campaign::ended(plan.clone(), &Err("a verdict is lost".into()), 9)?;
+    let passed = Campaign::ended(
+        plan.clone(),
+        &Ok(Counts {
+            iterations: 7,
+            ..Counts::default()
+        }),
+        9,
+    )?;
+    let earlier = Campaign {
+        behaviour: BEHAVIOUR - 1,
+        ..passed.clone()
+    };
+    let other = Campaign {
+        plan: Plan {
+            outage_seconds: 0,
+            ..plan.clone()
+        },
+        ..passed.clone()
+    };
+    let lines = |campaigns: &[&Campaign]| -> Result<String> {
+        let lines: serde_json::Result<Vec<String>> = campaigns.iter().map(|one| serde_json::to_string(one)).collect();
+        Ok(lines?.join("\n"))
+    };
+    assert_eq!(succeeded(&lines(&[&failed, &earlier, &other])?, &plan)?, None);
+    let all = lines(&[&failed, &earlier, &other, &passed])?;
+    assert_eq!(succeeded(&all, &plan)?, Some(passed));
+    assert!(succeeded("no campaign", &plan).is_err());
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! The image of a command-line agent, in pools of a run's own and in shared ones.
+
+use serde_json::json;
+
+use super::{condition, lifecycle::with_spec, new_demo, running_demo};
+use crate::{
+    fixtures::find,
+    grpo_run::{decide::decide, decision::Decision, observation::RunObservation},
+    settings::Settings,
+};
+
+fn decided(seen: &RunObservation) -> Decision {
+    decide(seen, &Settings::admitting_unsupported())
+}
+
+#[test]
+fn a_pool_of_the_runs_own_gets_the_agents_image_and_a_shared_pool_needs_it() {
+    let with_cli = |sandboxes: serde_json::Value| {
+        with_spec(new_demo(), |run| {
+            run.spec.agent =
+                serde_json::from_value(json!({"cli": {"preset": "QwenCode", "image": "agent:1"}})).unwrap();
+            run.spec.sandboxes = serde_json::from_value(sandboxes).unwrap();
+        })
+    };
+    let own = with_cli(json!({"pool": {"max": 4}}));
+    let decision = decided(&own);
+    let pool = find(&decision.objects, "SandboxPool", "demo");
+    assert_eq!(pool["spec"]["agentImage"], "agent:1");
+    let shared = |image: Option<&str>| {
+        let mut pool = running_demo().sandboxes.unwrap();
+        pool.spec.agent_image = image.map(str::to_owned);
+        let sandboxes = Some(pool);
+        decided(&RunObservation {
+            sandboxes,
+            ..with_cli(json!({"poolRef": {"name": "demo"}}))
+        })
+    };
+    for (image, has) in [
+        (None, "has no agent image"),
+        (Some("agent:2"), "has the agent image agent:2"),
+    ] {
+        let refused = shared(image);
+        let (_, reason, message) = condition(&refused, "Admitted");
+        assert_eq!(reason, "AgentImageMissing");
+        for words in [has, "agent.cli.image of this run is agent:1", "set spec.agentImage"] {
+            assert!(message.contains(words), "{message}");
+        }
+    }
+    assert_ne!(condition(&shared(Some("agent:1")), "Admitted").1, "AgentImageMissing");
+}

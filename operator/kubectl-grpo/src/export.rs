@@ -1,0 +1,118 @@
+//! Episodes in the files of other projects, one sample of each task: `kubectl grpo export`.
+//!
+//! [`mini_swe_agent`] makes them; here episodes are read one after another, and files written as they are known.
+
+use crate::arguments::Export;
+use crate::episodes;
+use crate::error::Error;
+use crate::output;
+use crate::records::Source;
+use grpo_records::look::Episode;
+use grpo_records::{EpisodeMeta, paths};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub mod mini_swe_agent;
+
+/// What was written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// The iteration or evaluation, in words.
+    pub scope: String,
+    pub episodes: usize,
+    /// Episodes of this sample without a verdict: they have no prediction.
+    pub without_verdict: usize,
+}
+
+impl Exported {
+    pub fn in_words(&self, wanted: &Export, dest: &Path) -> String {
+        let mut words = format!(
+            "{}: sample {} of {} tasks is in {}\n",
+            self.scope,
+            wanted.sample,
+            self.episodes,
+            dest.display()
+        );
+        if self.without_verdict > 0 {
+            words += &format!(
+                "{} episodes of this sample have no verdict and were left out\n",
+                self.without_verdict
+            );
+        }
+        words
+    }
+}
+
+/// Writes `preds.json`, `exit_statuses.yaml` and `<id>/<id>.traj.json` for each task.
+pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result<Exported, Error> {
+    let listing = episodes::list(source, &wanted.part, &[], usize::MAX).await?;
+    // A set has a scope for each version that was evaluated; the newest is first.
+    let scope = listing.scopes.first();
+    let mut done = Exported {
+        scope: scope.map(ToString::to_string).unwrap_or_default(),
+        ..Exported::default()
+    };
+    let root = scope
+        .map(|scope| format!("{}/", paths::scope(scope)))
+        .unwrap_or_default();
+    let mut predictions = Map::new();
+    let mut statuses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    std::fs::create_dir_all(dest)?;
+    for episode in listing
+        .episodes
+        .iter()
+        .filter(|episode| episode.path.starts_with(&root))
+    {
+        match judged(episode, wanted.sample) {
+            Some(meta) if !predictions.contains_key(&meta.key.instance) => {
+                let id = &meta.key.instance;
+                let view = source.episode(&episode.path).await?;
+                let turns = source.turns(&episode.path).await?;
+                let patch = match (view.patch, view.patch_omitted) {
+                    (Some(patch), 0) => patch,
+                    (Some(_), _) => whole_patch(source, &episode.path).await?,
+                    (None, _) => String::new(),
+                };
+                let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
+                let folder = dest.join(id);
+                std::fs::create_dir_all(&folder)?;
+                output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
+                let status = mini_swe_agent::exit_status(meta.end);
+                statuses.entry(status).or_default().push(id.clone());
+                predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
+            }
+            _ if is_sample(episode, wanted.sample) => done.without_verdict += 1,
+            _ => {}
+        }
+    }
+    done.episodes = predictions.len();
+    output::write(&dest.join("preds.json"), &pretty(&Value::Object(predictions)))?;
+    // JSON is YAML, and the names need no other quotes.
+    let statuses = pretty(&json!({ "instances_by_exit_status": statuses }));
+    output::write(&dest.join("exit_statuses.yaml"), &statuses)?;
+    Ok(done)
+}
+
+fn judged(episode: &Episode, sample: u32) -> Option<&EpisodeMeta> {
+    let meta = episode.meta.as_ref()?;
+    (meta.key.sample == sample && meta.outcome.is_verdict()).then_some(meta)
+}
+
+/// True for an episode of that sample that came to nothing; another attempt of it may have.
+fn is_sample(episode: &Episode, sample: u32) -> bool {
+    let meta = episode.meta.as_ref();
+    meta.is_some_and(|meta| meta.key.sample == sample && !meta.outcome.is_verdict())
+}
+
+async fn whole_patch(source: &mut Source, episode: &str) -> Result<String, Error> {
+    let bytes = source.whole_file(&paths::patch(episode)).await?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+use super::*;
+use crate::arguments::Part;
+use grpo_records::{fixture, look};
+
+fn read(file: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+fn wanted(sample: u32) -> Export {
+    Export {
+        names: Vec::new(),
+        part: Part {
+            iteration: Some(1),
+            ..Part::default()
+        },
+        sample,
+        records: Default::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_sample_of_each_task_is_exported() {
+    let store = tempfile::tempdir().unwrap();
+    let dest = tempfile::tempdir().unwrap();
+    fixture::write_store(store.path());
+    let mut source = Source::Folder(look::Records::open(store.path()).unwrap());
+    let done = export(&mut source, &wanted(1), dest.path()).await.unwrap();
+    assert_eq!((done.episodes, done.without_verdict), (1, 0));
+    let predictions = read(&dest.path().join("preds.json"));
+    assert_eq!(
+        predictions,
+        json!({ "psf__requests-1": {
+            "model_name_or_path": "a-v0",
+            "instance_id": "psf__requests-1",
+            "model_patch": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
+        }})
+    );
+    let trajectory = read(&dest.path().join("psf__requests-1/psf__requests-1.traj.json"));
+    assert_eq!(trajectory["info"]["index"], 1);
+    assert_eq!(trajectory["messages"][1]["content"], "The loop is off by one.");
+    assert_eq!(
+        read(&dest.path().join("exit_statuses.yaml")),
+        json!({ "instances_by_exit_status": { "Submitted": ["psf__requests-1"] } })
+    );
+}
+
+#[tokio::test]
+async fn a_void_episode_has_no_prediction() {
+    let store = tempfile::tempdir().unwrap();
+    let dest = tempfile::tempdir().unwrap();
+    fixture::write_store(store.path());
+    let mut source = Source::Folder(look::Records::open(store.path()).unwrap());
+    let done = export(&mut source, &wanted(2), dest.path()).await.unwrap();
+    assert_eq!((done.episodes, done.without_verdict), (0, 1));
+    assert_eq!(read(&dest.path().join("preds.json")), json!({}));
+    let words = done.in_words(&wanted(2), Path::new("out"));
+    assert!(
+        words.ends_with("1 episodes of this sample have no verdict and were left out\n"),
+        "{words}"
+    );
+}

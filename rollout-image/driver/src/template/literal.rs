@@ -1,0 +1,141 @@
+//! Text that is not the template's must not become a special token, or it could open a turn of its own.
+//!
+//! Before rendering, [`Literals::mark`] puts a mark in the place of each special token that a message or a tool spells.
+//! The template sees all the rest as it is. After rendering, [`Literals::encode`] takes special tokens where the
+//! template itself wrote them; between them it puts the marked spellings back and encodes them as ordinary text.
+
+use super::error::TemplateError;
+use aho_corasick::{AhoCorasick, MatchKind};
+use minijinja::Value;
+use minijinja::value::ValueKind;
+use std::borrow::Cow;
+use tokenizers::Tokenizer;
+
+/// Opens and closes a mark; a code point for private use that no template contains. Text that contains it is marked
+/// too, so that it cannot spell a mark.
+const FENCE: char = '\u{F8FF}';
+/// Stands where an answer would stand. [`Literals::mark`] never writes it.
+pub const ANSWER: &str = "\u{F8FF}answer\u{F8FF}";
+
+pub struct Literals {
+    tokenizer: Tokenizer,
+    /// Takes the text of special tokens for ordinary text.
+    literal: Tokenizer,
+    /// What is marked: special tokens, longest match first, and the fence.
+    marked: Vec<String>,
+    finds_marked: AhoCorasick,
+    finds_specials: AhoCorasick,
+}
+
+impl Literals {
+    pub fn new(tokenizer: Tokenizer) -> Result<Self, aho_corasick::BuildError> {
+        let mut literal = tokenizer.clone();
+        literal.set_encode_special_tokens(true);
+        let added = tokenizer.get_added_tokens_decoder().into_values();
+        let mut marked: Vec<String> = added.filter(|token| token.special).map(|token| token.content).collect();
+        marked.retain(|special| !special.is_empty());
+        marked.sort();
+        let finds_specials = finder(&marked)?;
+        marked.push(FENCE.to_string());
+        Ok(Self {
+            finds_specials,
+            finds_marked: finder(&marked)?,
+            marked,
+            tokenizer,
+            literal,
+        })
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The text with marks for special tokens.
+    pub fn mark<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if !self.finds_marked.is_match(text) {
+            return Cow::Borrowed(text);
+        }
+        let mut out = String::with_capacity(text.len());
+        self.finds_marked.replace_all_with(text, &mut out, |found, _, out| {
+            out.extend([
+                FENCE.to_string(),
+                found.pattern().as_usize().to_string(),
+                FENCE.to_string(),
+            ]);
+            true
+        });
+        Cow::Owned(out)
+    }
+
+    /// JSON as a template sees it: in its own order, with marks in every text and key.
+    pub fn mark_json(&self, value: &Value) -> Value {
+        let items = || value.try_iter().into_iter().flatten();
+        match value.kind() {
+            ValueKind::String => Value::from(self.mark(value.as_str().unwrap_or_default())),
+            ValueKind::Seq => items().map(|item| self.mark_json(&item)).collect(),
+            ValueKind::Map => {
+                let pairs = items().map(|key| {
+                    let inner = value.get_item(&key).unwrap_or_default();
+                    (self.mark_json(&key), self.mark_json(&inner))
+                });
+                pairs.collect()
+            }
+            _ => value.clone(),
+        }
+    }
+
+    /// The ids of a rendered text.
+    pub fn encode(&self, rendered: &str) -> Result<Vec<u32>, TemplateError> {
+        if !rendered.contains(FENCE) {
+            return ids_of(&self.tokenizer, rendered);
+        }
+        let mut ids = Vec::new();
+        let mut at = 0;
+        for special in self.finds_specials.find_iter(rendered) {
+            ids.extend(ids_of(&self.literal, &self.unmark(&rendered[at..special.start()]))?);
+            ids.extend(ids_of(&self.tokenizer, &rendered[special.range()])?);
+            at = special.end();
+        }
+        ids.extend(ids_of(&self.literal, &self.unmark(&rendered[at..]))?);
+        Ok(ids)
+    }
+
+    /// Puts back what marks stand for. A mark that the template has cut is ordinary text.
+    pub fn unmark(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once(FENCE) {
+            out.push_str(before);
+            let spelt = after.split_once(FENCE).and_then(|(number, after)| {
+                let number: usize = number.parse().ok()?;
+                Some((self.marked.get(number)?, after))
+            });
+            match spelt {
+                Some((spelling, after)) => {
+                    out.push_str(spelling);
+                    rest = after;
+                }
+                None => {
+                    out.push(FENCE);
+                    rest = after;
+                }
+            }
+        }
+        out.push_str(rest);
+        out
+    }
+}
+
+fn finder(patterns: &[String]) -> Result<AhoCorasick, aho_corasick::BuildError> {
+    AhoCorasick::builder()
+        .match_kind(MatchKind::LeftmostLongest)
+        .build(patterns)
+}
+
+fn ids_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, TemplateError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let encoding = tokenizer.encode_fast(text, false).map_err(TemplateError::Tokenise)?;
+    Ok(encoding.get_ids().to_vec())
+}
