@@ -32,7 +32,7 @@ build: ## compile the six processes
 	cargo build $(TORCH) --bins
 	# It is mounted into every sandbox: small is worth a slower build. By environment, because other builds share the profile's name.
 	CARGO_PROFILE_DEV_OPT_LEVEL=s CARGO_PROFILE_DEV_LTO=fat CARGO_PROFILE_DEV_CODEGEN_UNITS=1 CARGO_PROFILE_DEV_INCREMENTAL=false \
-	  RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd --target $(STATIC_TARGET)
+	  RUSTFLAGS='-C target-feature=+crt-static' cargo build -p sandboxd -p grpo-edit-tool --target $(STATIC_TARGET)
 
 images: build cluster ## build the images and bring them into the cluster
 	@e2e/cluster/images.sh build

@@ -27,82 +27,65 @@ pub struct Agent {
     /// Where an episode ends at the latest.
     #[serde(default)]
     pub limits: Limits,
+    /// Variables of the policy's commands. A task's own stand above them. They stand above those that every run has:
+    /// `PAGER=cat`, `MANPAGER=cat`, `LESS=-R`, `PIP_PROGRESS_BAR=off`, `TQDM_DISABLE=1`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub env: Vec<EnvVariable>,
     /// What of its history the policy sees.
     #[serde(default)]
     pub context: Context,
 }
 
-/// Texts of the bash loop. Templates are minijinja (Jinja2 syntax).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Texts of the bash loop. Templates are minijinja (Jinja2 syntax). A text that is left out is that of the preset.
+/// Every template has the variables `submitSentinel`, `limits`, and `editTool`: what the policy is told of the edit
+/// tool, empty without it.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BashAgent {
-    /// Template of the system message. Variables: `task` (the task's row), `submitSentinel`, `limits`. Empty: no system
-    /// message.
-    #[serde(default = "default_system")]
-    #[schemars(length(max = 16384))]
-    pub system: String,
-    /// Template of the first user message. Variables: `task` (the task's row, for example `task.problem_statement`),
-    /// `submitSentinel`, `limits`.
-    #[serde(default = "default_task")]
-    #[schemars(length(min = 1, max = 16384))]
-    pub task: String,
-    /// Template of what the policy sees of a command. Variables: `output`, `exitCode` (none when it was killed),
-    /// `timedOut`, `omittedBytes`, `seconds`, `turnsLeft`.
-    #[serde(default = "default_observation")]
-    #[schemars(length(min = 1, max = 16384))]
-    pub observation: String,
-    /// Template of the answer to a turn without exactly one bash block. Variables: `blocks` (how many there were),
-    /// `turnsLeft`.
-    #[serde(default = "default_format_error")]
-    #[schemars(length(min = 1, max = 16384))]
-    pub format_error: String,
-    /// First line of a command's output that ends the episode and submits the repository as it is then.
-    #[serde(default = "default_submit_sentinel")]
-    #[schemars(length(min = 1, max = 256))]
-    pub submit_sentinel: String,
-    /// Gives the policy an exact-match edit command besides bash.
+    /// Whose texts the policy reads. Plain: short ones of our own, submitted with `COMPLETE_TASK_AND_SUBMIT`.
+    /// MiniSweAgent1: those of mini-swe-agent 1.12.0 for SWE-bench. MiniSweAgentPlus: those of mini-swe-agent-plus,
+    /// with its edit tool.
     #[serde(default)]
-    pub edit_tool: bool,
+    pub preset: BashPreset,
+    /// Template of the system message. Variables: `task` (the task's row, and the folder of its repository as
+    /// `task.working_dir`). Empty: no system message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub system: Option<String>,
+    /// Template of the first user message. Variables: `task` (the task's row, for example `task.problem_statement`, and
+    /// the folder of its repository as `task.working_dir`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub task: Option<String>,
+    /// Template of what the policy sees of a command. Variables: `command`, `output` (without line ends behind it),
+    /// `rawOutput`, `exitCode` (none when it was killed), `signal`, `timedOut`, `killed`, `omittedBytes` (left out in
+    /// the middle of more than 16 kB, with the presets of mini-swe-agent of 64 kB), `seconds`, `turnsLeft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub observation: Option<String>,
+    /// Template of the answer to a turn without exactly one bash block. Variables: `blocks` (how many there were),
+    /// `truncated`, `turnsLeft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub format_error: Option<String>,
+    /// The episode ends, and the repository as it is then is submitted, when a command succeeds whose output begins
+    /// with this line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub submit_sentinel: Option<String>,
+    /// Gives the policy the command `edit_via_str_replace`, which replaces a text that a file has exactly once; also as
+    /// `python edit_via_str_replace`. It lies outside the repository. Default: true with MiniSweAgentPlus, else false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edit_tool: Option<bool>,
 }
 
-impl Default for BashAgent {
-    fn default() -> Self {
-        Self {
-            system: default_system(),
-            task: default_task(),
-            observation: default_observation(),
-            format_error: default_format_error(),
-            submit_sentinel: default_submit_sentinel(),
-            edit_tool: false,
-        }
-    }
-}
-
-fn default_system() -> String {
-    "You are a software engineer working in a shell. Every reply contains exactly one bash block:\n\n\
-     ```bash\n<command>\n```\n\n\
-     The command is run in the repository; you then see its output."
-        .into()
-}
-
-fn default_task() -> String {
-    "{{ task.problem_statement }}\n\n\
-     Change the repository so that this is solved; do not change its tests. When you are done, run `echo {{ submitSentinel }}`."
-        .into()
-}
-
-fn default_observation() -> String {
-    "{% if timedOut %}The command was stopped: it ran for more than {{ seconds }} seconds.\n{% elif exitCode != 0 %}Exit code: {{ exitCode }}\n\
-     {% endif %}{{ output }}"
-        .into()
-}
-
-fn default_format_error() -> String {
-    "Your reply has {{ blocks }} bash blocks. Reply with exactly one:\n\n```bash\n<command>\n```".into()
-}
-
-fn default_submit_sentinel() -> String {
-    "COMPLETE_TASK_AND_SUBMIT".into()
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum BashPreset {
+    #[default]
+    Plain,
+    MiniSweAgent1,
+    MiniSweAgentPlus,
 }
 
 /// The tool-calling loop.
@@ -200,7 +183,8 @@ pub enum CliPreset {
 )]
 pub struct Context {
     /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat
-    /// template is told to switch reasoning off.
+    /// template is told to switch reasoning off (`enable_thinking=false`); a run whose model's template has no such
+    /// switch ends when it begins.
     #[serde(default)]
     pub thinking: Thinking,
     /// Leaves out turns in the middle where the history does not fit; the newest turn always stays. Left out: the
@@ -272,13 +256,13 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub context_tokens: Option<u32>,
-    /// Tokens of the first prompt. A task whose prompt is longer is left out and counted. Default: no limit but the
-    /// context's.
+    /// Tokens of the first prompt. A selected task whose prompt is longer is left out of its set, and the run's message
+    /// counts it. Default: no limit but the context's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000000))]
     pub prompt_tokens: Option<u32>,
-    /// Tokens of one episode after its first prompt, answers and observations together. Default: no limit but the
-    /// context's.
+    /// Tokens of one episode after its first prompt, answers and observations together. The episode ends there with
+    /// `TokenLimit`, and its patch is graded. Default: no limit but the context's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000000))]
     pub episode_tokens: Option<u32>,

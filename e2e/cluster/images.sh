@@ -33,9 +33,13 @@ dockerfile_of() {
   esac
 }
 
+# Where programs are that are mounted into images of any libc.
+STATIC="$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/debug"
+EDIT_TOOL="$STATIC/edit_via_str_replace"
+
 binary_of() {
   case "$1" in
-    sandboxd) echo "$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/debug/sandboxd" ;;
+    sandboxd) echo "$STATIC/sandboxd" ;;
     *) echo "$CARGO_TARGET_DIR/debug/grpo-$1" ;;
   esac
 }
@@ -201,6 +205,7 @@ context_of() {
   mkdir -p "$context/bin"
   cp -l "$binary" "$context/bin/" 2> /dev/null || cp "$binary" "$context/bin/"
   [ "$name" != operator ] || loaded_by "$binary" "$context"
+  [ "$name" != sandboxd ] || cp -l "$EDIT_TOOL" "$context/bin/" 2> /dev/null || cp "$EDIT_TOOL" "$context/bin/"
   if [ "$name" = driver ]; then
     grader_site
     cp -al "$CACHE/grader-site" "$context/grader" 2> /dev/null || cp -a "$CACHE/grader-site" "$context/grader"
@@ -214,7 +219,7 @@ inputs_of() {
   local name=$1 base=image-base
   case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd | operator) base=none ;; esac
   hash_of "$REPO/$(dockerfile_of "$name")" "$(binary_of "$name")" "$(cat "$CACHE/stamps/$base" 2> /dev/null)" \
-    "$([ "$name" != driver ] || hash_of "$REPO/rollout-image/grader")"
+    "$([ "$name" != driver ] || hash_of "$REPO/rollout-image/grader")" "$([ "$name" != sandboxd ] || hash_of "$EDIT_TOOL")"
 }
 
 build_one() {

@@ -75,25 +75,12 @@ fn agent(found: &mut Found, agent: &Agent) {
     let remedy = "use agent.bash";
     found.given("agent.tools", &agent.tools, remedy);
     found.given("agent.cli", &agent.cli, remedy);
-    if let Some(bash) = &agent.bash {
-        found.unless(!bash.edit_tool, "agent.bash.editTool", &bash.edit_tool, "leave it out");
-    }
-    found.given(
-        "agent.limits.promptTokens",
-        &agent.limits.prompt_tokens,
-        "use contextTokens",
-    );
-    found.given(
-        "agent.limits.episodeTokens",
-        &agent.limits.episode_tokens,
-        "use contextTokens",
-    );
     let context = &agent.context;
     found.unless(
-        context.thinking == Thinking::Keep,
+        context.thinking != Thinking::Strip,
         "agent.context.thinking",
         &context.thinking,
-        "use Keep",
+        "use Keep or Off",
     );
     found.given(
         "agent.context.trim",

@@ -101,7 +101,7 @@ impl InstallingRows {
     }
 }
 
-/// A row that cannot be graded.
+/// A row that cannot be graded, or whose prompt is too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SkippedRow {

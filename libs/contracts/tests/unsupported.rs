@@ -24,8 +24,10 @@ fn what_is_executed_is_not_named() {
     let dataset = "{spec: {model: {image: null, hub: {repo: a/b, revision: main}}, tasks: {train: {dataset: {image: null, hub: {repo: a/b}}, format: SweBench, select: {instanceIds: {configMapRef: {name: a, key: b}}}}}}}";
     let bucket = "{spec: {store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 's3://a/b', credentialsSecretRef: {name: s}}}}}";
     let files = "{spec: {model: {image: null, objectStore: {url: 's3://a'}}, tasks: {train: {dataset: {image: null, objectStore: {url: 's3://a/b'}}}}}}";
+    let agent = "{spec: {agent: {bash: {preset: MiniSweAgentPlus, editTool: true}, env: [{name: A, value: b}], context: {thinking: Off, rows: PerEpisode}, \
+                 limits: {promptTokens: 9, episodeTokens: 8}}}}";
     let kod_code = "{spec: {tasks: {train: {format: KodCode, image: i}}}}";
-    for patch in [steered, dataset, bucket, files, kod_code] {
+    for patch in [steered, dataset, bucket, files, agent, kod_code] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
@@ -44,11 +46,6 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
             "agent.cli",
             r#"{"image":"i","callFormat":"Hermes","bare":false,"command":["a"]}"#,
         )],
-    ),
-    ("{agent: {bash: {editTool: true}}}", &[("agent.bash.editTool", "true")]),
-    (
-        "{agent: {limits: {promptTokens: 9, episodeTokens: 8}}}",
-        &[("agent.limits.promptTokens", "9"), ("agent.limits.episodeTokens", "8")],
     ),
     (
         "{agent: {context: {thinking: Strip, trim: {}, rows: PerTurn}}}",

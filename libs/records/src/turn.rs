@@ -198,6 +198,8 @@ pub enum EpisodeEnd {
     TurnLimit,
     /// There was no room left for an answer or for the observation.
     ContextFull,
+    /// The episode had as many tokens after its first prompt as it may have.
+    TokenLimit,
     /// The policy's own time was up.
     EpisodeTimeout,
     /// The policy used its sandbox up: memory, disk or processes.
@@ -209,7 +211,10 @@ pub enum EpisodeEnd {
 impl EpisodeEnd {
     /// True where a limit ended the episode, not the policy.
     pub fn is_truncation(self) -> bool {
-        matches!(self, Self::TurnLimit | Self::ContextFull | Self::EpisodeTimeout)
+        matches!(
+            self,
+            Self::TurnLimit | Self::ContextFull | Self::TokenLimit | Self::EpisodeTimeout
+        )
     }
 }
 

@@ -30,6 +30,10 @@ pub use session::{CloseRequest, SessionInput, SessionReply, SessionRequest, Unti
 pub use signature::{SignatureError, Signed, Signer, Verifier};
 pub use trouble::ImageTrouble;
 
+/// Where sandboxd's image is mounted in every sandbox.
+pub const MOUNT: &str = "/grpo";
+/// The folder there with programs for what runs in the sandbox: the edit tool. It is on no path by itself.
+pub const TOOLS: &str = "/grpo/bin";
 /// Port sandboxd listens on.
 pub const SANDBOXD_PORT: u16 = 7070;
 /// sandboxd closes a connection on which no whole request head has arrived for so long. The gateway forgets idle ones

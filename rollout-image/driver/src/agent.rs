@@ -5,6 +5,7 @@
 
 pub mod bash;
 pub mod cli;
+pub mod commands;
 pub mod limits;
 pub mod turns;
 
@@ -21,6 +22,9 @@ use grpo_records::EpisodeEnd;
 
 /// Works on episodes.
 pub trait Agent: Send + Sync {
+    /// How many tokens the first prompt of a task has, where that is known before the episode.
+    fn first_prompt(&self, template: &ChatTemplate, task: &Task) -> Result<Option<usize>, TerminalFault>;
+
     /// Refuses, before anything is sampled, what would fail in some episodes only: the prompt of one task, a template
     /// that one kind of observation breaks.
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault>;
@@ -48,12 +52,26 @@ impl AgentKind {
         ))
     }
 
-    /// The agent, with its templates compiled.
-    pub fn agent(&self, limits: &AgentLimits) -> Result<Box<dyn Agent>, TerminalFault> {
+    /// Whether its policy has the edit tool.
+    pub fn has_edit_tool(&self) -> bool {
+        match self {
+            Self::Bash(prompts) => prompts.edit_tool,
+        }
+    }
+
+    /// The longest output of a command that is kept for it, head and tail together, in bytes.
+    pub fn output_bytes(&self) -> u64 {
+        match self {
+            Self::Bash(prompts) => prompts.output_bytes,
+        }
+    }
+
+    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`].
+    pub fn agent(&self, limits: &AgentLimits, thinking: bool) -> Result<Box<dyn Agent>, TerminalFault> {
         match self {
             Self::Bash(prompts) => {
                 let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
-                Ok(Box::new(TurnLoop(bash)))
+                Ok(Box::new(TurnLoop(bash, thinking)))
             }
         }
     }

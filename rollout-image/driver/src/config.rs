@@ -2,6 +2,7 @@
 //! types.
 
 use crate::agent::AgentKind;
+use crate::agent::commands::CommandSurroundings;
 use crate::agent::limits::AgentLimits;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
@@ -12,6 +13,7 @@ use crate::tasks::source::Source;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
+use grpo_crds::agent::Thinking;
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
@@ -97,6 +99,9 @@ pub struct Evaluation {
 pub struct AgentSettings {
     pub kind: AgentKind,
     pub limits: AgentLimits,
+    pub commands: CommandSurroundings,
+    /// False: the model's chat template is told to switch reasoning off.
+    pub thinking: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -377,8 +382,10 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
 
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
+    let kind = AgentKind::of(agent)?;
     Ok(AgentSettings {
-        kind: AgentKind::of(agent)?,
+        commands: CommandSurroundings::of(agent, kind.has_edit_tool()),
+        thinking: agent.context.thinking != Thinking::Off,
         limits: AgentLimits {
             turns: agent.limits.turns,
             command_timeout: duration(agent.limits.command_timeout),
@@ -387,8 +394,11 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
                 Some(tokens) => tokens as usize,
                 None => longest_context(&PathBuf::from(&config.model_path))?,
             },
-            output_bytes: 16 << 10,
+            prompt_tokens: agent.limits.prompt_tokens.map(|tokens| tokens as usize),
+            episode_tokens: agent.limits.episode_tokens.map(|tokens| tokens as usize),
+            output_bytes: kind.output_bytes(),
         },
+        kind,
     })
 }
 

@@ -187,6 +187,7 @@ impl Episodes {
             plan,
             dir,
             limits: &self.settings.agent.limits,
+            commands: &self.settings.agent.commands,
             template: &self.template,
             trajectory,
             sandbox,
@@ -261,7 +262,7 @@ impl Episodes {
             };
             // In the agent's environment, so that an image without it is found before the policy acts.
             let request = ExecRequest {
-                activate: task.environment.activation.clone(),
+                activate: self.settings.agent.commands.activation(&task.environment),
                 ..self.own_command("base", argv, 60)
             };
             let result = sandbox.exec(&request).await?;

@@ -20,7 +20,7 @@ use crate::retry::Budget;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
-use crate::tasks::{self, Task, TaskSet, report};
+use crate::tasks::{self, Task, TaskSet, overlong, report};
 use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
 use grpo_auth::TokenFile;
@@ -96,6 +96,21 @@ pub async fn run(
         let statements = downloads.statements(selection.overrides.as_ref()).await?;
         sets.push(tasks::load(&name, selection, &files, &statements, &worker, &probe).await?);
     }
+    let template = ChatTemplate::load(&settings.model)
+        .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
+    if !settings.agent.thinking {
+        template.check_thinking_switch().map_err(|error| {
+            let message = format!("agent.context.thinking is Off, but {error}");
+            TerminalFault::new("TemplateUnusable", message)
+        })?;
+    }
+    let limits = &settings.agent.limits;
+    let agent = settings.agent.kind.agent(limits, settings.agent.thinking)?;
+    if let Some(limit) = limits.prompt_tokens {
+        for set in &mut sets {
+            overlong::leave_out(set, limit, |task| agent.first_prompt(&template, task))?;
+        }
+    }
     say_rows(&board, &sets, &gateway).await;
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
@@ -120,10 +135,6 @@ pub async fn run(
     )?;
     remember_verdicts(&store, &journal, &grader).await?;
 
-    let template = ChatTemplate::load(&settings.model)
-        .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
-    let limits = &settings.agent.limits;
-    let agent = settings.agent.kind.agent(limits)?;
     agent.rehearse(&template, limits, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));

@@ -3,13 +3,15 @@
 //! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
 //! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
 //! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. One
-//! whose script [`installs`] packages is taken, and counted. The whole row goes to the official grader; the policy sees
-//! only [`Task::variables`], never the gold patch or the names of the tests.
+//! whose script [`installs`] packages is taken, and counted; one whose prompt is [`overlong`] is left out. The whole
+//! row goes to the official grader; the policy sees only [`Task::variables`], never the gold patch or the names of the
+//! tests.
 
 pub mod format;
 pub mod imports;
 pub mod installs;
 pub mod listing;
+pub mod overlong;
 pub mod reader;
 pub mod report;
 pub mod selection;
@@ -66,7 +68,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// What a prompt template may use: the row without what gives the answer away, unless the set reveals it.
+    /// What a prompt template may use: the row without what gives the answer away, unless the set reveals it; and
+    /// `working_dir`, the folder of the repository.
     pub fn variables(&self) -> Map<String, Value> {
         let row = self.row.as_object().into_iter().flatten();
         let is_hidden = |name: &str| {
@@ -77,6 +80,10 @@ impl Task {
         };
         row.filter(|(name, _)| !is_hidden(name))
             .map(|(name, value)| (name.clone(), value.clone()))
+            .chain([(
+                "working_dir".to_owned(),
+                Value::from(self.environment.directory.as_str()),
+            )])
             .collect()
     }
 }

@@ -180,6 +180,22 @@ impl ChatTemplate {
         Ok(())
     }
 
+    /// Refuses a template that is not told by `enable_thinking` to switch reasoning off: it would go on as before.
+    pub fn check_thinking_switch(&self) -> Result<(), TemplateError> {
+        let prompt = |thinking| {
+            let messages = vec![context! { role => "user", content => "-" }];
+            self.render(&Value::from(()), thinking, messages)
+        };
+        match prompt(true)? == prompt(false)? {
+            false => Ok(()),
+            true => Err(TemplateError::Shape(
+                "renders the same prompt with enable_thinking=false: set agent.context.thinking: Keep, or take a model \
+                 whose template has the switch"
+                    .into(),
+            )),
+        }
+    }
+
     /// Refuses at start what would go wrong in every episode.
     fn check(&self) -> Result<(), TemplateError> {
         if self.stops.is_empty() {

@@ -124,6 +124,12 @@ impl Trajectory {
         self.rows.iter().map(|row| row.tokens.len()).sum()
     }
 
+    /// How many ids came after the first prompt: what turns sampled and observed.
+    pub fn grown(&self) -> usize {
+        let turns = self.turns.iter();
+        turns.map(|turn| turn.sampled_length + turn.observation_length).sum()
+    }
+
     /// How many ids were sampled.
     pub fn sampled(&self) -> usize {
         self.rows.iter().map(TokenRow::sampled).sum()

@@ -5,6 +5,7 @@
 mod agents;
 mod apis;
 mod attempts;
+mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;

@@ -74,3 +74,40 @@ async fn skipped_rows_are_shown_and_kept_in_the_store_and_the_store_goes_on_with
     write(&rows);
     world.start(world.settings(), 2).await.unwrap();
 }
+
+#[tokio::test]
+async fn tasks_with_long_prompts_are_left_out_of_every_set_and_named_in_its_report() {
+    let world = World::new(3).await;
+    let mut rows: Vec<Value> = ["task-0", "task-1", "task-2"]
+        .map(|name| world.rows[name].clone())
+        .into();
+    rows[1]["problem_statement"] = json!("Fix everything. ".repeat(200));
+    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+    std::fs::write(&world.tasks, lines.join("\n")).unwrap();
+    let mut settings = world.settings();
+    settings.agent.limits.prompt_tokens = Some(200);
+    let run = world.start(settings.clone(), 1).await.unwrap();
+    for tasks in [&run.train_tasks, &run.evaluation_tasks[0]] {
+        let named: Vec<_> = tasks.iter().map(|task| (task.index, task.instance.as_str())).collect();
+        assert_eq!(named, [(0, "task-0"), (1, "task-2")]);
+    }
+    let message = run.board.now().message.unwrap();
+    let wanted = "1 skipped: task-1 (its prompt has ";
+    assert_eq!(message.matches(wanted).count(), 2, "{message}");
+    assert!(
+        message.contains("tokens, agent.limits.promptTokens is 200)"),
+        "{message}"
+    );
+    let report: Value = world.store().read_json(&paths::task_report("train")).await.unwrap();
+    assert_eq!(report["tasks"], 2);
+    assert_eq!(report["skipped"][0]["place"], "task 2 of the selection");
+    run.go().await.unwrap();
+    world.verified().await;
+
+    settings.agent.limits.prompt_tokens = Some(5);
+    let fault = world.start(settings, 2).await.err().unwrap().to_string();
+    assert!(
+        fault.contains("tasks.train: no task is left, every prompt is too long: 3 skipped"),
+        "{fault}"
+    );
+}

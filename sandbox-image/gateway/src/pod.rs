@@ -6,7 +6,7 @@ use grpo_contracts::image_name::rewritten;
 use grpo_contracts::names::{AGENT_FOLDER, GRADER};
 use grpo_crds::SandboxPoolSpec;
 use grpo_crds::sandbox_pool::Reset;
-use grpo_sandbox_protocol::{KEY_ENV, RESET_EXIT, SANDBOXD_PORT};
+use grpo_sandbox_protocol::{KEY_ENV, MOUNT, RESET_EXIT, SANDBOXD_PORT};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, HostAlias, NodeAffinity, Pod,
 };
@@ -36,8 +36,6 @@ pub const TEMPLATE_ANNOTATION: &str = "grpo.dev/sandbox-template";
 pub const INDEX_ANNOTATION: &str = "grpo.dev/package-index";
 /// The one container of a sandbox, as the kubelet names it.
 pub const CONTAINER: &str = "sandbox";
-/// Where the sandboxd image is mounted.
-const MOUNT: &str = "/grpo";
 
 /// What all sandboxes of a pool share.
 #[derive(Clone, Debug)]

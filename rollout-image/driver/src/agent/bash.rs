@@ -3,6 +3,9 @@
 //! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
 //! that merely mentions the sentinel does not submit.
 
+mod presets;
+
+use self::presets::{EDIT_TOOL, Preset};
 use super::turns::{LoopAgent, Observation};
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran};
@@ -13,9 +16,12 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 use serde_json::{Map, Value};
 
 /// What the template of an observation may use besides globals.
-const OBSERVATION_NAMES: [&str; 7] = [
+const OBSERVATION_NAMES: [&str; 10] = [
+    "command",
     "output",
+    "rawOutput",
     "exitCode",
+    "signal",
     "timedOut",
     "killed",
     "omittedBytes",
@@ -33,17 +39,25 @@ pub struct Prompts {
     pub observation: String,
     pub format_error: String,
     pub sentinel: String,
+    /// The policy is told of the edit tool.
+    pub edit_tool: bool,
+    /// The longest output of a command that an observation needs, head and tail together, in bytes.
+    pub output_bytes: u64,
 }
 
 impl Prompts {
-    /// As `spec.agent.bash` has them.
+    /// As `spec.agent.bash` has them: its fields, and the preset's texts for the others.
     pub fn of(spec: &grpo_crds::agent::BashAgent) -> Self {
+        let preset = Preset::of(spec.preset);
+        let given = |field: &Option<String>, preset: &str| field.clone().unwrap_or_else(|| preset.to_owned());
         Self {
-            system: spec.system.clone(),
-            task: spec.task.clone(),
-            observation: spec.observation.clone(),
-            format_error: spec.format_error.clone(),
-            sentinel: spec.submit_sentinel.clone(),
+            system: given(&spec.system, preset.system),
+            task: given(&spec.task, preset.task),
+            observation: given(&spec.observation, preset.observation),
+            format_error: given(&spec.format_error, preset.format_error),
+            sentinel: given(&spec.submit_sentinel, preset.sentinel),
+            edit_tool: spec.edit_tool.unwrap_or(preset.edit_tool),
+            output_bytes: preset.output_bytes,
         }
     }
 }
@@ -56,6 +70,8 @@ impl Default for Prompts {
             observation: "{{ output }}".into(),
             format_error: "One bash block per turn.".into(),
             sentinel: "SUBMIT".into(),
+            edit_tool: false,
+            output_bytes: 4096,
         }
     }
 }
@@ -76,6 +92,8 @@ impl BashAgent {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.add_global("submitSentinel", prompts.sentinel.clone());
         environment.add_global("limits", minijinja::Value::from_serialize(&limits));
+        let edit_tool = if prompts.edit_tool { EDIT_TOOL.trim_end() } else { "" };
+        environment.add_global("editTool", edit_tool);
         for (name, template) in [
             ("system", &prompts.system),
             ("task", &prompts.task),
@@ -92,10 +110,19 @@ impl BashAgent {
     }
 
     /// What is said after a command ran.
-    fn observation(&self, output: &str, exec: &ExecSummary, turns_left: u32) -> Result<String, minijinja::Error> {
+    fn observation(
+        &self,
+        command: &str,
+        output: &str,
+        exec: &ExecSummary,
+        turns_left: u32,
+    ) -> Result<String, minijinja::Error> {
         self.environment.get_template("observation")?.render(context! {
+            command,
             output => output.trim_end_matches('\n'),
+            rawOutput => output,
             exitCode => exec.exit_code,
+            signal => exec.signal,
             timedOut => exec.timed_out,
             killed => exec.killed,
             omittedBytes => exec.omitted_bytes,
@@ -170,7 +197,7 @@ impl LoopAgent for BashAgent {
                     omitted_bytes,
                     duration_millis: 1500,
                 };
-                self.observation(output, &exec, turns_left)?;
+                self.observation("true", output, &exec, turns_left)?;
             }
         }
         for turns_left in [0, 1] {
@@ -216,7 +243,7 @@ impl LoopAgent for BashAgent {
     ) -> Result<Observation, minijinja::Error> {
         Ok(match ran {
             Some(Ran { output, exec }) => Observation {
-                text: self.observation(output, exec, turns_left)?,
+                text: self.observation(action.as_command().unwrap_or_default(), output, exec, turns_left)?,
                 submitted: self.is_submission(output, exec),
             },
             None => Observation {

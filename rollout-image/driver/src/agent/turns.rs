@@ -50,10 +50,17 @@ pub fn unusable(error: minijinja::Error) -> TerminalFault {
     TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}"))
 }
 
-/// The loop around an agent.
-pub struct TurnLoop<A>(pub A);
+/// The loop around an agent, and whether its prompts leave the model's reasoning on.
+pub struct TurnLoop<A>(pub A, pub bool);
 
 impl<A: LoopAgent> Agent for TurnLoop<A> {
+    fn first_prompt(&self, template: &ChatTemplate, task: &Task) -> Result<Option<usize>, TerminalFault> {
+        let ids = template.prompt(&self.shape(), &self.opening(task)?).map_err(|error| {
+            TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+        })?;
+        Ok(Some(ids.len()))
+    }
+
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault> {
         self.0.rehearse().map_err(|error| {
             let message =
@@ -61,15 +68,12 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
             TerminalFault::new("PromptUnusable", message)
         })?;
         for task in tasks {
-            let ids = template
-                .prompt(&PromptShape::default(), &self.opening(task)?)
-                .map_err(|error| {
-                    TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
-                })?;
-            if ids.len() >= limits.context_tokens {
+            if let Some(tokens) = self.first_prompt(template, task)?
+                && tokens >= limits.context_tokens
+            {
                 return Err(TerminalFault::new(
                     "PromptTooLong",
-                    format!("the prompt of {} {}", task.instance, too_long(ids.len(), limits)),
+                    format!("the prompt of {} {}", task.instance, too_long(tokens, limits)),
                 ));
             }
         }
@@ -89,6 +93,14 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
 }
 
 impl<A: LoopAgent> TurnLoop<A> {
+    /// What every prompt has besides messages.
+    fn shape(&self) -> PromptShape {
+        PromptShape {
+            thinking: self.1,
+            ..PromptShape::default()
+        }
+    }
+
     fn opening(&self, task: &Task) -> Result<Vec<ChatMessage>, TerminalFault> {
         self.0.opening(&task.variables()).map_err(|error| {
             TerminalFault::new(
@@ -104,7 +116,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let (opening, prompt) = match number {
             0 => {
                 let opening = self.opening(&episode.plan.task)?;
-                let prompt = episode.template.prompt(&PromptShape::default(), &opening)?;
+                let prompt = episode.template.prompt(&self.shape(), &opening)?;
                 (messages(&opening, prompt.len()), prompt)
             }
             _ => (Vec::new(), Vec::new()),
@@ -163,8 +175,10 @@ impl<A: LoopAgent> TurnLoop<A> {
         let limits = episode.limits;
         let turns_left = limits.turns.saturating_sub(turn.turn + 1);
         let used = turn.prompt_length + turn.sampled.len();
-        if turn.finish == "length" && used >= limits.context_tokens {
-            turn.end = Some(EpisodeEnd::ContextFull);
+        let grown = episode.trajectory.grown() + turn.sampled.len();
+        let full = limits.full(used, grown);
+        if turn.finish == "length" && full.is_some() {
+            turn.end = full;
             return Ok(());
         }
         let ran = match self.0.act(episode, turn).await? {
@@ -186,15 +200,13 @@ impl<A: LoopAgent> TurnLoop<A> {
         let stops = episode.template.stop_ids();
         let stop = turn.sampled.last().copied().filter(|id| stops.contains(id));
         let said = [ChatMessage::new(Role::User, text.as_str())];
-        let observation = episode.template.glue(&PromptShape::default(), stop, &said)?;
+        let observation = episode.template.glue(&self.shape(), stop, &said)?;
         turn.end = if turns_left == 0 {
             Some(EpisodeEnd::TurnLimit)
         } else if episode.spent(turn) >= limits.episode_timeout {
             Some(EpisodeEnd::EpisodeTimeout)
-        } else if used + observation.len() >= limits.context_tokens {
-            Some(EpisodeEnd::ContextFull)
         } else {
-            None
+            limits.full(used + observation.len(), grown + observation.len())
         };
         if turn.end.is_none() {
             turn.observation = observation;
@@ -206,7 +218,8 @@ impl<A: LoopAgent> TurnLoop<A> {
 
 fn too_long(tokens: usize, limits: &AgentLimits) -> String {
     format!(
-        "has {tokens} tokens, the context {}; raise agent.limits.contextTokens or leave the task out",
+        "has {tokens} tokens, the context {}; raise agent.limits.contextTokens, or leave such tasks out with \
+         agent.limits.promptTokens",
         limits.context_tokens
     )
 }

@@ -4,6 +4,7 @@
 
 use super::abort::Abort;
 use super::once;
+use crate::agent::commands::CommandSurroundings;
 use crate::agent::limits::AgentLimits;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
@@ -40,6 +41,7 @@ pub struct LiveEpisode<'a> {
     /// The folder of the attempt.
     pub dir: &'a str,
     pub limits: &'a AgentLimits,
+    pub commands: &'a CommandSurroundings,
     pub template: &'a ChatTemplate,
     /// The turns so far.
     pub trajectory: &'a mut Trajectory,
@@ -69,13 +71,13 @@ pub enum Acted {
 }
 
 impl LiveEpisode<'_> {
-    /// An answer to the prompt, which is all of a row so far. Never longer than the context has room.
+    /// An answer to the prompt, which is all of a row so far. Never longer than context and episode have room.
     pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.replay.filter(|_| trained_on);
-        let room = self.limits.context_tokens.saturating_sub(prompt.len());
+        let room = self.limits.room(prompt.len(), self.trajectory.grown());
         let spent = Duration::from_millis(self.trajectory.sample_millis + self.trajectory.exec_millis);
         let ask = Ask {
             max_tokens: sampling
@@ -162,9 +164,9 @@ impl LiveEpisode<'_> {
             id: format!("t{}-{}", turn.turn, &sha256_hex(command.as_bytes())[..12]),
             argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
             cwd: Some(environment.directory.clone()),
-            env: environment.variables.clone().into_iter().collect(),
+            env: self.commands.environment(environment),
             user: None,
-            activate: environment.activation.clone(),
+            activate: self.commands.activation(environment),
             stdin: None,
             timeout_seconds: timeout.as_secs().max(1),
             max_output_bytes: Some(self.limits.output_bytes as _),

@@ -94,6 +94,7 @@ fn the_policy_cannot_bring_a_void_about() {
         EpisodeEnd::Submitted,
         EpisodeEnd::TurnLimit,
         EpisodeEnd::ContextFull,
+        EpisodeEnd::TokenLimit,
         EpisodeEnd::EpisodeTimeout,
         EpisodeEnd::SandboxExhausted,
     ];
@@ -118,6 +119,7 @@ fn a_limit_does_not_lose_the_patch() {
     for end in [
         EpisodeEnd::TurnLimit,
         EpisodeEnd::ContextFull,
+        EpisodeEnd::TokenLimit,
         EpisodeEnd::EpisodeTimeout,
     ] {
         assert_eq!(without_grader(end, Some(b"diff")), None);

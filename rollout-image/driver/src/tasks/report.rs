@@ -18,7 +18,13 @@ pub(super) fn count(report: &mut SetReport, kinds: &BTreeMap<RowKind, usize>, ta
         .iter()
         .map(|(kind, count)| (kind.name().to_owned(), *count))
         .collect();
+    choose(report, tasks);
+}
+
+/// Notes which tasks the run has.
+pub(super) fn choose(report: &mut SetReport, tasks: &[Task]) {
     report.tasks = tasks.len();
+    report.installing = Default::default();
     for task in tasks {
         if let Some(command) = &task.installs {
             report.installing.add(&task.instance, command);
@@ -81,7 +87,7 @@ pub fn log(report: &SetReport) {
         "the rows are read"
     );
     for SkippedRow { instance, place, cause } in skipped.iter().take(LOGGED) {
-        tracing::warn!(set, instance, place, cause, "a row is skipped: it cannot be graded");
+        tracing::warn!(set, instance, place, cause, "a row is skipped");
     }
 }
 

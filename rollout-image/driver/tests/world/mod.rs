@@ -21,6 +21,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::agent::bash::Prompts;
+use grpo_driver::agent::commands::CommandSurroundings;
 use grpo_driver::agent::limits::AgentLimits;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
@@ -313,8 +314,12 @@ impl World {
                     command_timeout: Duration::from_secs(10),
                     episode_timeout: Duration::from_secs(60),
                     context_tokens: 1024,
+                    prompt_tokens: None,
+                    episode_tokens: None,
                     output_bytes: 4096,
                 },
+                commands: CommandSurroundings::default(),
+                thinking: true,
             },
             sampling: Sampling {
                 temperature: 1.0,

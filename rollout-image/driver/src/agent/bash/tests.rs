@@ -51,7 +51,7 @@ fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
     let opening = agent().opening(&task).unwrap();
     assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
     assert_eq!(opening[1].content, "Bug in f.");
-    assert_eq!(agent().observation("1 failed\n", &ran(0), 3).unwrap(), "1 failed");
+    assert_eq!(agent().observation("t", "1 failed\n", &ran(0), 3).unwrap(), "1 failed");
 }
 
 #[test]
@@ -85,7 +85,12 @@ fn a_name_that_only_one_exit_code_reaches_is_found_before_the_run() {
         ..Prompts::default()
     };
     let error = BashAgent::new(&prompts, Value::Null).unwrap().rehearse().unwrap_err();
-    assert!(error.to_string().contains("uses unknown; it may use output"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("uses unknown; it may use command, output, rawOutput"),
+        "{error}"
+    );
 }
 
 #[test]
