@@ -18,7 +18,8 @@ pub struct Agent {
     /// Built-in loop: every turn the policy writes text with one bash block, which is run in the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bash: Option<BashAgent>,
-    /// Built-in loop: every turn the policy calls one tool of a set.
+    /// Built-in loop: every turn the policy calls tools of a set. Its tasks need a test command (`test_command` in their
+    /// rows; rows of KodCode have one).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolsAgent>,
     /// A command-line agent, run unchanged in the sandbox against an endpoint that records what it samples.
@@ -96,6 +97,24 @@ pub struct ToolsAgent {
     #[serde(default)]
     pub toolset: Toolset,
     /// How a call is written. Hermes: JSON between `<tool_call>` tags. Qwen3Coder: XML, one tag per argument.
+    /// Offers grep.
+    #[serde(default = "yes")]
+    pub grep: bool,
+    /// Offers a bash tool too.
+    #[serde(default)]
+    pub bash: bool,
+    /// Ends the system message with the files of the repository's folder.
+    #[serde(default = "yes")]
+    pub directory_tree: bool,
+    /// A debugging session begins with the breakpoints of the last one. Rewritten code moves them.
+    #[serde(default = "yes")]
+    pub keep_breakpoints: bool,
+    /// Runs eval after each rewrite, and shows its output behind the diff.
+    #[serde(default)]
+    pub eval_after_rewrite: bool,
+    /// Lists the code around the place where pdb's `c` has stopped.
+    #[serde(default)]
+    pub list_after_continue: bool,
     #[serde(default)]
     pub call_format: CallFormat,
     /// Template of the system message (minijinja). Variables: `task`, `limits`. Default: the toolset's own.
@@ -103,13 +122,17 @@ pub struct ToolsAgent {
     #[schemars(length(max = 16384))]
     pub system: Option<String>,
     /// Template of the first user message (minijinja). Variables: `task`, `limits`. Default: the task's problem
-    /// statement.
+    /// statement; for rows of KodCode an instruction to find and mend the bug.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384))]
     pub task: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+fn yes() -> bool {
+    true
+}
+
 pub enum Toolset {
     #[default]
     Pdb,

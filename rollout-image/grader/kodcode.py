@@ -90,6 +90,7 @@ def complete(row: dict) -> dict:
         "log_parser": "parse_log_kodcode",
         "eval_type": "pass_and_fail",
         "setup": _setup(files),
+        "test_command": f"python -m pytest --tb=short -sq {' '.join(shlex.quote(path) for path in tests)}",
         "activate": "",
         "imports": _imports(files),
     }

@@ -73,7 +73,6 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
 
 fn agent(found: &mut Found, agent: &Agent) {
     let remedy = "use agent.bash";
-    found.given("agent.tools", &agent.tools, remedy);
     found.given("agent.cli", &agent.cli, remedy);
     let context = &agent.context;
     found.unless(

@@ -27,7 +27,8 @@ fn what_is_executed_is_not_named() {
     let agent = "{spec: {agent: {bash: {preset: MiniSweAgentPlus, editTool: true}, env: [{name: A, value: b}], context: {thinking: Off, rows: PerEpisode}, \
                  limits: {promptTokens: 9, episodeTokens: 8}}}}";
     let kod_code = "{spec: {tasks: {train: {format: KodCode, image: i}}}}";
-    for patch in [steered, dataset, bucket, files, agent, kod_code] {
+    let tools = "{spec: {agent: {bash: null, tools: {toolset: Rewrite, callFormat: Qwen3Coder, bash: true}}}}";
+    for patch in [steered, dataset, bucket, files, agent, kod_code, tools] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
@@ -36,10 +37,6 @@ fn what_is_executed_is_not_named() {
 /// A patch over the base `train`, and every field it makes the driver refuse, with its value.
 const CASES: &[(&str, &[(&str, &str)])] = &[
     ("{mode: Validate}", &[("mode", r#""Validate""#)]),
-    (
-        "{agent: {bash: null, tools: {}}}",
-        &[("agent.tools", r#"{"toolset":"Pdb","callFormat":"Hermes"}"#)],
-    ),
     (
         "{agent: {bash: null, cli: {command: [a], image: i}}}",
         &[(

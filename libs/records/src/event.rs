@@ -20,6 +20,20 @@ pub struct JournalEntry {
 
 impl Record for JournalEntry {}
 
+/// The agent of a run, as far as it decides what an answer of the policy means. `format`: how a call of a tool is
+/// written, by the name that the API gives it: `Hermes` or `Qwen3Coder`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunAgent {
+    #[default]
+    Bash,
+    Tools {
+        format: String,
+    },
+    Cli {
+        format: String,
+    },
+}
+
 /// What was decided or came to an end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase", tag = "event")]
@@ -33,6 +47,9 @@ pub enum Event {
         /// Checksum of the tasks' rows in order: another dataset under the same path is noticed.
         tasks_sha256: String,
         tasks: u32,
+        /// How the answers of its episodes are read. Stores from before this field are of the bash loop.
+        #[serde(default)]
+        agent: RunAgent,
     },
     /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
     /// taken, and stops.

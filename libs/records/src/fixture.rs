@@ -89,6 +89,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         }),
         observation: vec![20 + number],
         observation_text: output.into(),
+        memory: Default::default(),
         end: None,
         sample_millis: 1,
         exec_millis: 1,

@@ -4,7 +4,7 @@
 //! that the driver and the trainer wrote. Nothing here judges what it reads. Answers are waited for: call it from
 //! threads that may wait.
 
-use crate::event::{Event, JournalEntry};
+use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
 use crate::store::{LocalCopy, RunStore, StoreError, wait};
 use crate::{Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
@@ -116,6 +116,15 @@ impl RunFolder {
             }
         }
         facts
+    }
+
+    /// The agent of a run of this store: a store that a second run took up may have episodes of two.
+    pub fn agent(&self, uid: &str) -> RunAgent {
+        let mut started = self.journal.iter().rev().filter_map(|entry| match &entry.event {
+            Event::RunStarted { run, agent, .. } if run == uid => Some(agent.clone()),
+            _ => None,
+        });
+        started.next().unwrap_or_default()
     }
 
     /// Evaluations in the order in which they were finished, as (set, weights).

@@ -39,7 +39,7 @@ pub mod weights;
 pub use batch::{Batch, GroupRecord, Row, StoredRow, StoredRows};
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
-pub use event::{Event, JournalEntry};
+pub use event::{Event, JournalEntry, RunAgent};
 pub use journal::{Journal, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};

@@ -57,6 +57,9 @@ pub struct TurnRecord {
     pub observation: Vec<u32>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub observation_text: String,
+    /// What the agent has to know in its next turns, such as breakpoints; only the agent reads it.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub memory: Value,
     /// Set on the last turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EpisodeEnd>,
@@ -193,7 +196,7 @@ pub struct CalledTool {
 /// Why an agent's loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EpisodeEnd {
-    /// The command's output began with the sentinel.
+    /// The command's output began with the sentinel, or the tool that runs the task's tests saw all of them pass.
     Submitted,
     TurnLimit,
     /// There was no room left for an answer or for the observation.

@@ -3,10 +3,10 @@
 //! The ids are stored once. So turns must cover their rows without gap or overlap, and mask, logprobs, versions and
 //! experts must be where the turns say.
 
-use super::{Check, VerifyError};
+use super::{Check, VerifyError, calls};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
 use grpo_records::store::sha256_hex;
-use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, TokenRow, TurnAction, TurnRecord};
+use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, RunAgent, TokenRow, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
 /// What the turns of a row add up to.
@@ -135,6 +135,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 format!("{}: {} is not what was recorded", episode.path, span.file)
             });
         }
+        let agent = folder.agent(&ended.record.run);
         for turn in &turns {
             let place = || format!("{}, turn {}", episode.path, turn.turn);
             if let Some(tokenizer) = &tokenizer {
@@ -146,10 +147,21 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 texts.passed_over += 1;
             }
             if turn.action != TurnAction::truncated() {
-                let found = action_of(&turn.text);
-                actions.expect(found == turn.action, || {
-                    format!("{}: {found:?} is recorded as {:?}", place(), turn.action)
-                });
+                let wrong = match &agent {
+                    RunAgent::Bash => {
+                        let found = action_of(&turn.text);
+                        let is_so = found == turn.action;
+                        Some((!is_so).then(|| format!("{found:?} is recorded as {:?}", turn.action)))
+                    }
+                    RunAgent::Tools { format } if format == "Hermes" => Some(calls::hermes(&turn.text, &turn.action)),
+                    RunAgent::Tools { .. } | RunAgent::Cli { .. } => None,
+                };
+                match wrong {
+                    Some(wrong) => actions.expect(wrong.is_none(), || {
+                        format!("{}: {}", place(), wrong.unwrap_or_default())
+                    }),
+                    None => actions.passed_over += 1,
+                }
             }
         }
     }

@@ -25,6 +25,7 @@ fn store() -> tempfile::TempDir {
             seed: 0,
             tasks_sha256: "00".into(),
             tasks: 1,
+            agent: Default::default(),
         },
         Event::Promoted {
             weights: "a-v0".into(),

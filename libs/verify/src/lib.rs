@@ -5,6 +5,7 @@
 //! the official package ([`verdicts`]); do batches, rewards and advantages follow from the episodes ([`groups`]); does
 //! the journal say of rates, voids and iterations what the episodes say ([`claims`]).
 
+pub mod calls;
 pub mod claims;
 pub mod episodes;
 pub mod grader;

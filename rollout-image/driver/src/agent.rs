@@ -7,10 +7,13 @@ pub mod bash;
 pub mod cli;
 pub mod commands;
 pub mod limits;
+pub mod observation;
+pub mod tools;
 pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
 use self::limits::AgentLimits;
+use self::tools::{ToolsAgent, ToolsSpec};
 use self::turns::TurnLoop;
 use crate::episode::abort::Abort;
 use crate::episode::live::LiveEpisode;
@@ -18,7 +21,7 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
-use grpo_records::EpisodeEnd;
+use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
 pub trait Agent: Send + Sync {
@@ -38,6 +41,7 @@ pub trait Agent: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentKind {
     Bash(Prompts),
+    Tools(ToolsSpec),
 }
 
 impl AgentKind {
@@ -45,6 +49,9 @@ impl AgentKind {
     pub fn of(spec: &grpo_crds::agent::Agent) -> Result<Self, TerminalFault> {
         if let Some(bash) = &spec.bash {
             return Ok(Self::Bash(Prompts::of(bash)));
+        }
+        if let Some(tools) = &spec.tools {
+            return Ok(Self::Tools(ToolsSpec::of(tools)));
         }
         Err(TerminalFault::new(
             "AgentUnknown",
@@ -56,6 +63,7 @@ impl AgentKind {
     pub fn has_edit_tool(&self) -> bool {
         match self {
             Self::Bash(prompts) => prompts.edit_tool,
+            Self::Tools(_) => false,
         }
     }
 
@@ -63,6 +71,17 @@ impl AgentKind {
     pub fn output_bytes(&self) -> u64 {
         match self {
             Self::Bash(prompts) => prompts.output_bytes,
+            Self::Tools(_) => tools::LONGEST_ANSWER,
+        }
+    }
+
+    /// How its answers are read, for the run's journal.
+    pub fn recorded(&self) -> RunAgent {
+        match self {
+            Self::Bash(_) => RunAgent::Bash,
+            Self::Tools(spec) => RunAgent::Tools {
+                format: format!("{:?}", spec.format),
+            },
         }
     }
 
@@ -71,7 +90,11 @@ impl AgentKind {
         match self {
             Self::Bash(prompts) => {
                 let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
-                Ok(Box::new(TurnLoop(bash, thinking)))
+                Ok(Box::new(TurnLoop { agent: bash, thinking }))
+            }
+            Self::Tools(spec) => {
+                let tools = ToolsAgent::new(spec, limits.shown()).map_err(turns::unusable)?;
+                Ok(Box::new(TurnLoop { agent: tools, thinking }))
             }
         }
     }

@@ -8,6 +8,7 @@ pub mod abort;
 pub mod live;
 mod once;
 mod records;
+pub mod work;
 
 use self::abort::Abort;
 pub use self::live::EpisodePlan;

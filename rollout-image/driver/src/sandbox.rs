@@ -7,6 +7,7 @@
 
 mod error;
 mod images;
+mod sessions;
 
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;

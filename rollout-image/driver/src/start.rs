@@ -234,6 +234,7 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
                 seed: settings.seed,
                 tasks_sha256: checksum,
                 tasks: tasks.len() as u32,
+                agent: settings.agent.kind.recorded(),
             })
             .await?;
     }

@@ -21,4 +21,5 @@ mod restarts;
 mod rows;
 mod runs;
 mod task_sets;
+mod tools;
 mod world;

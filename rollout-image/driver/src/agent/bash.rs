@@ -6,7 +6,8 @@
 mod presets;
 
 use self::presets::{EDIT_TOOL, Preset};
-use super::turns::{LoopAgent, Observation};
+use super::observation::Observation;
+use super::turns::LoopAgent;
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran};
 use crate::template::{ChatMessage, Role};
@@ -208,7 +209,7 @@ impl LoopAgent for BashAgent {
         Ok(())
     }
 
-    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error> {
+    fn opening(&self, task: &Map<String, Value>, _seen: &str) -> Result<Vec<ChatMessage>, minijinja::Error> {
         let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
         let mut messages = Vec::new();
         if self.has_system {
@@ -218,7 +219,7 @@ impl LoopAgent for BashAgent {
         Ok(messages)
     }
 
-    fn parse(&self, answer: &str) -> TurnAction {
+    fn parse(&self, _turn: u32, answer: &str) -> TurnAction {
         action_of(answer)
     }
 
@@ -242,14 +243,11 @@ impl LoopAgent for BashAgent {
         turns_left: u32,
     ) -> Result<Observation, minijinja::Error> {
         Ok(match ran {
-            Some(Ran { output, exec }) => Observation {
-                text: self.observation(action.as_command().unwrap_or_default(), output, exec, turns_left)?,
-                submitted: self.is_submission(output, exec),
-            },
-            None => Observation {
-                text: self.format_error(action, turns_left)?,
-                submitted: false,
-            },
+            Some(Ran { output, exec }) => Observation::said(
+                self.observation(action.as_command().unwrap_or_default(), output, exec, turns_left)?,
+                self.is_submission(output, exec),
+            ),
+            None => Observation::said(self.format_error(action, turns_left)?, false),
         })
     }
 }

@@ -5,38 +5,46 @@
 
 use super::Agent;
 use super::limits::AgentLimits;
+use super::observation::Observation;
 use crate::engine::Answered;
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
 use crate::seeds;
 use crate::tasks::Task;
-use crate::template::{ChatMessage, ChatTemplate, PromptShape, Role};
+use crate::template::{ChatMessage, ChatTemplate, PromptShape};
 use futures::future::BoxFuture;
 use grpo_engine_protocol::FinishReason;
 use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
-
-/// What the policy is told after an action.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
-    pub text: String,
-    /// The policy has submitted its work.
-    pub submitted: bool,
-}
 
 /// An agent that takes turns: the policy answers, its action is carried out, it observes what came of that.
 pub trait LoopAgent: Send + Sync {
     /// Renders every kind of observation. The policy decides which of them happen, so none may be an error later.
     fn rehearse(&self) -> Result<(), minijinja::Error>;
 
-    /// The messages before the first answer.
-    fn opening(&self, task: &Map<String, Value>) -> Result<Vec<ChatMessage>, minijinja::Error>;
+    /// Refuses a task that this agent cannot work on.
+    fn check(&self, _task: &Task) -> Result<(), TerminalFault> {
+        Ok(())
+    }
 
-    /// What an answer means. The loop never asks about one that was cut off.
-    fn parse(&self, answer: &str) -> TurnAction;
+    /// The tools of its prompts, as JSON text; empty for none.
+    fn tools(&self) -> &str {
+        ""
+    }
 
-    /// Carries out the action of a turn.
+    /// What the opening shows of a sandbox. Before an episode it is not known, and the opening does without.
+    fn look<'a>(&'a self, _episode: &'a LiveEpisode<'_>) -> BoxFuture<'a, Result<String, Abort>> {
+        Box::pin(async { Ok(String::new()) })
+    }
+
+    /// The messages before the first answer. `seen`: what [`LoopAgent::look`] has found.
+    fn opening(&self, task: &Map<String, Value>, seen: &str) -> Result<Vec<ChatMessage>, minijinja::Error>;
+
+    /// What the answer of a turn means. The loop never asks about one that was cut off.
+    fn parse(&self, turn: u32, answer: &str) -> TurnAction;
+
+    /// Carries out the action of a turn. An agent that knows what the policy is told answers that itself.
     fn act<'a>(&'a self, episode: &'a LiveEpisode<'_>, turn: &'a mut TurnRecord)
     -> BoxFuture<'a, Result<Acted, Abort>>;
 
@@ -50,24 +58,39 @@ pub fn unusable(error: minijinja::Error) -> TerminalFault {
     TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}"))
 }
 
-/// The loop around an agent, and whether its prompts leave the model's reasoning on.
-pub struct TurnLoop<A>(pub A, pub bool);
+/// The loop around an agent.
+pub struct TurnLoop<A> {
+    pub agent: A,
+    /// Whether prompts leave the model's reasoning on, as in [`PromptShape`].
+    pub thinking: bool,
+}
 
 impl<A: LoopAgent> Agent for TurnLoop<A> {
     fn first_prompt(&self, template: &ChatTemplate, task: &Task) -> Result<Option<usize>, TerminalFault> {
-        let ids = template.prompt(&self.shape(), &self.opening(task)?).map_err(|error| {
-            TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
-        })?;
+        let ids = template
+            .prompt(&self.shape(), &self.opening(task, "")?)
+            .map_err(|error| {
+                TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+            })?;
         Ok(Some(ids.len()))
     }
 
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault> {
-        self.0.rehearse().map_err(|error| {
+        self.agent.rehearse().map_err(|error| {
             let message =
                 format!("a template of spec.agent fails for an observation that the policy may cause: {error:#}");
             TerminalFault::new("PromptUnusable", message)
         })?;
+        let shape = self.shape();
+        if !shape.tools.is_empty() {
+            let results = ["1", "2"].map(|id| ChatMessage::tool(id, "-"));
+            template.glue(&shape, None, &results).map_err(|error| {
+                let message = format!("the model's chat template takes no result of a tool: {error}");
+                TerminalFault::new("TemplateUnusable", message)
+            })?;
+        }
         for task in tasks {
+            self.agent.check(task)?;
             if let Some(tokens) = self.first_prompt(template, task)?
                 && tokens >= limits.context_tokens
             {
@@ -96,13 +119,13 @@ impl<A: LoopAgent> TurnLoop<A> {
     /// What every prompt has besides messages.
     fn shape(&self) -> PromptShape {
         PromptShape {
-            thinking: self.1,
-            ..PromptShape::default()
+            tools: self.agent.tools().to_owned(),
+            thinking: self.thinking,
         }
     }
 
-    fn opening(&self, task: &Task) -> Result<Vec<ChatMessage>, TerminalFault> {
-        self.0.opening(&task.variables()).map_err(|error| {
+    fn opening(&self, task: &Task, seen: &str) -> Result<Vec<ChatMessage>, TerminalFault> {
+        self.agent.opening(&task.variables(), seen).map_err(|error| {
             TerminalFault::new(
                 "PromptUnusable",
                 format!("rendering the prompt of {}: {error:#}", task.instance),
@@ -115,7 +138,8 @@ impl<A: LoopAgent> TurnLoop<A> {
         let number = episode.trajectory.next_turn();
         let (opening, prompt) = match number {
             0 => {
-                let opening = self.opening(&episode.plan.task)?;
+                let seen = self.agent.look(episode).await?;
+                let opening = self.opening(&episode.plan.task, &seen)?;
                 let prompt = episode.template.prompt(&self.shape(), &opening)?;
                 (messages(&opening, prompt.len()), prompt)
             }
@@ -164,7 +188,7 @@ impl<A: LoopAgent> TurnLoop<A> {
             ..episode.blank_turn(number)
         };
         if answer.finish == FinishReason::Stop {
-            turn.action = self.0.parse(&turn.text);
+            turn.action = self.agent.parse(number, &turn.text);
         }
         self.respond(episode, &mut turn).await?;
         episode.record(turn).await
@@ -181,26 +205,35 @@ impl<A: LoopAgent> TurnLoop<A> {
             turn.end = full;
             return Ok(());
         }
-        let ran = match self.0.act(episode, turn).await? {
+        let ran = match self.agent.act(episode, turn).await? {
             Acted::Nothing => None,
             Acted::Ran(ran) => Some(ran),
+            Acted::Told(observed) => return self.tell(episode, turn, observed),
             Acted::Exhausted => {
                 turn.end = Some(EpisodeEnd::SandboxExhausted);
                 return Ok(());
             }
         };
-        let observed = self.0.observe(&turn.action, ran.as_ref(), turns_left);
-        let Observation { text, submitted } = observed.map_err(unusable)?;
+        let observed = self.agent.observe(&turn.action, ran.as_ref(), turns_left);
         turn.exec = ran.map(|ran| ran.exec);
-        if submitted {
+        self.tell(episode, turn, observed.map_err(unusable)?)
+    }
+
+    /// Fills in what the policy is told, or why there is no turn after this one.
+    fn tell(&self, episode: &LiveEpisode<'_>, turn: &mut TurnRecord, observed: Observation) -> Result<(), Abort> {
+        let limits = episode.limits;
+        let turns_left = limits.turns.saturating_sub(turn.turn + 1);
+        let used = turn.prompt_length + turn.sampled.len();
+        let grown = episode.trajectory.grown() + turn.sampled.len();
+        let text = observed.text();
+        if observed.submitted {
             turn.end = Some(EpisodeEnd::Submitted);
             turn.observation_text = text;
             return Ok(());
         }
         let stops = episode.template.stop_ids();
         let stop = turn.sampled.last().copied().filter(|id| stops.contains(id));
-        let said = [ChatMessage::new(Role::User, text.as_str())];
-        let observation = episode.template.glue(&self.shape(), stop, &said)?;
+        let observation = episode.template.glue(&self.shape(), stop, &observed.messages)?;
         turn.end = if turns_left == 0 {
             Some(EpisodeEnd::TurnLimit)
         } else if episode.spent(turn) >= limits.episode_timeout {

@@ -6,9 +6,10 @@ use super::abort::Abort;
 use super::once;
 use crate::agent::commands::CommandSurroundings;
 use crate::agent::limits::AgentLimits;
+use crate::agent::observation::Observation;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
-use crate::sandbox::{Sandbox, SandboxError};
+use crate::sandbox::Sandbox;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use crate::trajectory::{Trajectory, experts_to};
@@ -17,9 +18,9 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{
     EpisodeKey, EpisodeScope, ExecSummary, ExpertsSpan, RunStore, SCHEMA, TurnAction, TurnRecord, Writer, paths,
 };
-use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose};
+use serde_json::Value;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// What an episode is to be.
@@ -66,6 +67,8 @@ pub enum Acted {
     /// There was nothing to run.
     Nothing,
     Ran(Ran),
+    /// The agent has done its work, and says what the policy is told.
+    Told(Observation),
     /// The sandbox did not survive it, by the policy's own fault.
     Exhausted,
 }
@@ -120,6 +123,7 @@ impl LiveEpisode<'_> {
             exec: None,
             observation: Vec::new(),
             observation_text: String::new(),
+            memory: Value::Null,
             end: None,
             sample_millis: 0,
             exec_millis: 0,
@@ -151,68 +155,6 @@ impl LiveEpisode<'_> {
     pub fn spent(&self, turn: &TurnRecord) -> Duration {
         let before = self.trajectory.sample_millis + self.trajectory.exec_millis;
         Duration::from_millis(before + turn.sample_millis + turn.exec_millis)
-    }
-
-    /// Runs a command of the policy in the task's repository, and books its time on the turn.
-    pub async fn run_command(&self, turn: &mut TurnRecord, command: &str) -> Result<Acted, Abort> {
-        let left = self.limits.episode_timeout.saturating_sub(self.spent(turn));
-        let timeout = self.limits.command_timeout.min(left + Duration::from_secs(1));
-        let environment = &self.plan.task.environment;
-        let request = ExecRequest {
-            // Another command of the same turn is another command: what an earlier driver left unrecorded is not
-            // mistaken for it.
-            id: format!("t{}-{}", turn.turn, &sha256_hex(command.as_bytes())[..12]),
-            argv: vec!["/bin/bash".into(), "-c".into(), command.to_owned()],
-            cwd: Some(environment.directory.clone()),
-            env: self.commands.environment(environment),
-            user: None,
-            activate: self.commands.activation(environment),
-            stdin: None,
-            timeout_seconds: timeout.as_secs().max(1),
-            max_output_bytes: Some(self.limits.output_bytes as _),
-        };
-        let began = Instant::now();
-        let ran = self.sandbox.exec(&request).await;
-        let took = millis(began.elapsed());
-        let result = match ran {
-            Ok(result) => result,
-            // A command that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
-            Err(SandboxError::Refused { message, fault, .. }) if fault != Whose::Infrastructure => not_run(message),
-            Err(error) if error.is_workloads_fault() => {
-                turn.exec_millis = took;
-                return Ok(Acted::Exhausted);
-            }
-            Err(error) => return Err(error.into()),
-        };
-        turn.exec_millis = result.duration_millis;
-        turn.waited_millis += took.saturating_sub(result.duration_millis);
-        let exec = ExecSummary {
-            exec: request.id,
-            exit_code: result.exit_code,
-            signal: result.signal,
-            timed_out: result.timed_out,
-            killed: result.killed.map(|killed| format!("{killed:?}")),
-            output_bytes: result.output.len() as u64,
-            omitted_bytes: result.omitted_bytes,
-            duration_millis: result.duration_millis,
-        };
-        Ok(Acted::Ran(Ran {
-            output: result.output,
-            exec,
-        }))
-    }
-}
-
-fn not_run(message: String) -> ExecResult {
-    ExecResult {
-        id: String::new(),
-        exit_code: Some(126),
-        signal: None,
-        timed_out: false,
-        output: format!("the command cannot be run: {message}"),
-        omitted_bytes: 0,
-        duration_millis: 0,
-        killed: None,
     }
 }
 

@@ -253,6 +253,7 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
         activation: activation(&fields, &image)?,
         setup: read::<String>(&fields, "setup", "a shell script")?,
         hidden: read::<Vec<String>>(&fields, "hide", "a list of paths")?,
+        test_command: read::<Option<String>>(&fields, "test_command", "a shell command")?.filter(|it| !it.is_empty()),
     };
     fields.insert("image".to_owned(), Value::String(image.clone()));
     Ok(Task {

@@ -25,6 +25,7 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
         exec: None,
         observation: vec![20],
         observation_text: "o".into(),
+        memory: Default::default(),
         end: None,
         sample_millis: 1,
         exec_millis: 0,

@@ -1,6 +1,7 @@
 //! The gateway: leases, commands and files.
 
 use super::*;
+use tokio::io::AsyncWriteExt as _;
 
 pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
@@ -20,6 +21,7 @@ pub(super) fn router(gateway: Arc<Gateway>) -> Router {
             }),
         )
         .route("/v1/pool/package-index", get(package_index))
+        .merge(fake_sessions::router())
         .with_state(gateway)
 }
 
@@ -39,7 +41,7 @@ pub fn lost(cause: sandbox::SandboxCause) -> InjectedFault {
     (StatusCode::GONE, sandbox::ErrorBody::lost("l", cause))
 }
 
-fn refused(code: sandbox::ErrorCode, fault: sandbox::FaultOrigin) -> Response {
+pub(super) fn refused(code: sandbox::ErrorCode, fault: sandbox::FaultOrigin) -> Response {
     let body = sandbox::ErrorBody::new(code, fault, format!("{code:?}"));
     (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
 }
@@ -52,7 +54,7 @@ impl Gateway {
         away
     }
 
-    fn translate(&self, lease: &str, text: &str) -> String {
+    pub(super) fn translate(&self, lease: &str, text: &str) -> String {
         let state = self.state.lock().unwrap();
         let dir = state.leases[lease].2.display().to_string();
         text.replace("/testbed", &format!("{dir}/testbed"))
@@ -177,9 +179,20 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         .args(&argv)
         .current_dir(cwd)
         .envs(&request.env)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
         .kill_on_drop(true);
+    let typed = request.stdin.clone().unwrap_or_default();
+    let ran = async move {
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let fed = async move { stdin.write_all(typed.as_bytes()).await };
+        let (_, out) = tokio::join!(fed, child.wait_with_output());
+        out
+    };
     let began = std::time::Instant::now();
-    let ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), command.output()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), ran).await;
     let millis = began.elapsed().as_millis() as u64;
     let (exit_code, output, timed_out) = match ended {
         Ok(out) => {

@@ -7,6 +7,7 @@
 pub mod experts;
 mod fake_engine;
 mod fake_gateway;
+mod fake_sessions;
 mod fake_trainer;
 mod python;
 
@@ -86,6 +87,7 @@ pub struct GatewayState {
     pub no_packages_for: u32,
     /// How often it was asked whether it does.
     pub packages_asked: u32,
+    pub sessions: fake_sessions::Sessions,
 }
 
 pub struct Gateway {

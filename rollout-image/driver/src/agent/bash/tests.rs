@@ -48,7 +48,7 @@ fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {
 #[test]
 fn the_demo_prompts_say_what_the_policy_was_warmed_up_with() {
     let task = Map::from_iter([("problem_statement".to_owned(), Value::String("Bug in f.".into()))]);
-    let opening = agent().opening(&task).unwrap();
+    let opening = agent().opening(&task, "").unwrap();
     assert_eq!(opening[0].content, "Fix the bug. One bash block per turn.");
     assert_eq!(opening[1].content, "Bug in f.");
     assert_eq!(agent().observation("t", "1 failed\n", &ran(0), 3).unwrap(), "1 failed");
@@ -73,7 +73,7 @@ fn a_prompt_that_names_something_unknown_is_an_error_not_an_empty_text() {
     assert!(
         BashAgent::new(&prompts, Value::Null)
             .unwrap()
-            .opening(&Map::new())
+            .opening(&Map::new(), "")
             .is_err()
     );
 }

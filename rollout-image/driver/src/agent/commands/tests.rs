@@ -12,6 +12,7 @@ fn task(variables: &[(&str, &str)], activation: Option<&str>) -> TaskEnvironment
         activation: activation.map(str::to_owned),
         setup: String::new(),
         hidden: Vec::new(),
+        test_command: None,
     }
 }
 

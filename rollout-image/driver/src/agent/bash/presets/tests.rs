@@ -50,7 +50,7 @@ fn every_preset_can_be_rehearsed_with_and_without_the_edit_tool() {
         for edit_tool in [true, false] {
             let agent = agent(json!({"preset": preset, "editTool": edit_tool}));
             agent.rehearse().unwrap();
-            let opening = agent.opening(&task("Bug.")).unwrap();
+            let opening = agent.opening(&task("Bug."), "").unwrap();
             let said: String = opening.into_iter().map(|message| message.content).collect();
             let lines = said.matches(EDIT_TOOL.trim_end()).count();
             assert_eq!(lines, usize::from(edit_tool), "{preset}: {said}");
@@ -64,12 +64,14 @@ fn prompts_and_format_errors_are_the_originals_character_by_character() {
     for (preset, name) in PRESETS {
         let wanted = &originals["presets"][name];
         let agent = agent(json!({"preset": preset}));
-        let opening = agent.opening(&task(originals["statement"].as_str().unwrap())).unwrap();
+        let opening = agent
+            .opening(&task(originals["statement"].as_str().unwrap()), "")
+            .unwrap();
         assert_eq!(opening[0].content, wanted["system"], "{name}");
         assert_eq!(opening[1].content, wanted["task"], "{name}");
         for (at, blocks) in [0, 2].into_iter().enumerate() {
             let said = agent.observe(&TurnAction::format_error(blocks), None, 1).unwrap();
-            assert_eq!(said.text, wanted["formatErrors"][at], "{name}");
+            assert_eq!(said.text(), wanted["formatErrors"][at], "{name}");
         }
     }
 }
@@ -130,7 +132,7 @@ fn fields_of_the_manifest_stand_above_those_of_the_preset() {
     assert_eq!(given.task, preset.task);
     assert_eq!(given.output_bytes, preset.output_bytes);
     let agent = agent(json!({"preset": "MiniSweAgentPlus", "submitSentinel": "DONE"}));
-    let opening = agent.opening(&task("Bug.")).unwrap();
+    let opening = agent.opening(&task("Bug."), "").unwrap();
     assert!(
         opening[1]
             .content

@@ -1,0 +1,52 @@
+//! Programs in a sandbox that are talked to, such as a debugger.
+
+use super::{Call, EXEC_MARGIN, Sandbox, SandboxError};
+use crate::retry::Budget;
+use grpo_sandbox_protocol::{CloseRequest, SessionInput, SessionReply, SessionRequest};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Beginning one may have to set an environment up first.
+const BEGIN_WITHIN: Duration = Duration::from_secs(90);
+
+impl Sandbox {
+    /// Begins a session. The same id is the same session.
+    pub async fn begin_session(&self, request: &SessionRequest) -> Result<(), SandboxError> {
+        let call = self.session_call(format!("beginning session {}", request.id), BEGIN_WITHIN);
+        self.post("/sessions", &call, request).await.map(|_| ())
+    }
+
+    /// Types, and waits for the reply. The same id answers the first reply.
+    pub async fn session_input(&self, input: &SessionInput) -> Result<SessionReply, SandboxError> {
+        let time = Duration::from_millis(input.timeout_millis) + EXEC_MARGIN;
+        let call = self.session_call(format!("typing into session {}", input.session), time);
+        let answer = self.post("/sessions/input", &call, input).await?;
+        super::parsed(&call, &answer)
+    }
+
+    /// Ends a session and what it has started.
+    pub async fn close_session(&self, id: &str) -> Result<(), SandboxError> {
+        let call = self.session_call(format!("ending session {id}"), EXEC_MARGIN);
+        let request = CloseRequest { id: id.to_owned() };
+        self.post("/sessions/close", &call, &request).await.map(|_| ())
+    }
+
+    async fn post(&self, below: &str, call: &Call<'_>, body: &impl Serialize) -> Result<bytes::Bytes, SandboxError> {
+        let url = self.url(below);
+        self.gateway
+            .send(call, || self.gateway.http.post(&url).json(body))
+            .await
+    }
+
+    fn session_call(&self, doing: String, time: Duration) -> Call<'_> {
+        Call {
+            doing: format!("{doing} under lease {}", self.lease.id),
+            lease: &self.lease.id,
+            object: "",
+            budget: Budget {
+                request: time,
+                total: self.gateway.patience + time,
+            },
+        }
+    }
+}
