@@ -72,8 +72,10 @@ pub fn in_words(unsupported: &[Unsupported]) -> String {
 }
 
 fn agent(found: &mut Found, agent: &Agent) {
-    let remedy = "use agent.bash";
-    found.given("agent.cli", &agent.cli, remedy);
+    if agent.cli.is_some() {
+        let remedy = "use contextTokens: what a command-line agent asks first is known when it asks";
+        found.given("agent.limits.promptTokens", &agent.limits.prompt_tokens, remedy);
+    }
     let context = &agent.context;
     found.unless(
         context.thinking != Thinking::Strip,

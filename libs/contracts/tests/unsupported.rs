@@ -28,7 +28,8 @@ fn what_is_executed_is_not_named() {
                  limits: {promptTokens: 9, episodeTokens: 8}}}}";
     let kod_code = "{spec: {tasks: {train: {format: KodCode, image: i}}}}";
     let tools = "{spec: {agent: {bash: null, tools: {toolset: Rewrite, callFormat: Qwen3Coder, bash: true}}}}";
-    for patch in [steered, dataset, bucket, files, agent, kod_code, tools] {
+    let cli = "{spec: {agent: {bash: null, cli: {command: [a], image: i, env: [{name: A, value: b}]}, limits: {episodeTokens: 8}}}}";
+    for patch in [steered, dataset, bucket, files, agent, kod_code, tools, cli] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
@@ -38,11 +39,8 @@ fn what_is_executed_is_not_named() {
 const CASES: &[(&str, &[(&str, &str)])] = &[
     ("{mode: Validate}", &[("mode", r#""Validate""#)]),
     (
-        "{agent: {bash: null, cli: {command: [a], image: i}}}",
-        &[(
-            "agent.cli",
-            r#"{"image":"i","callFormat":"Hermes","bare":false,"command":["a"]}"#,
-        )],
+        "{agent: {bash: null, cli: {command: [a], image: i}, limits: {promptTokens: 9}}}",
+        &[("agent.limits.promptTokens", "9")],
     ),
     (
         "{agent: {context: {thinking: Strip, trim: {}, rows: PerTurn}}}",

@@ -50,17 +50,21 @@ impl EndedEpisode {
 
     /// The turns with their ids, as they were recorded while the episode went on.
     pub fn turns(&self) -> Result<Vec<TurnRecord>, EndedError> {
-        let mut opened = 0;
+        // Up to where the turns before have their row's ids.
+        let mut known = vec![0; self.rows.len()];
         let turns = self.record.turns.iter().map(|turn| {
-            let opens = turn.row == opened;
-            opened += u32::from(opens);
-            with_ids(turn, self.rows.get(turn.row as usize), opens)
+            let at = turn.row as usize;
+            let whole = with_ids(turn, self.rows.get(at), known.get(at).copied().unwrap_or_default())?;
+            if let Some(known) = known.get_mut(at) {
+                *known = turn.prompt_length + turn.sampled_length + turn.observation_length;
+            }
+            Ok(whole)
         });
         turns.collect()
     }
 }
 
-fn with_ids(turn: &TurnRecord, row: Option<&TokenRow>, opens: bool) -> Result<TurnRecord, EndedError> {
+fn with_ids(turn: &TurnRecord, row: Option<&TokenRow>, known: usize) -> Result<TurnRecord, EndedError> {
     let sampled = turn.prompt_length..turn.prompt_length + turn.sampled_length;
     let observed = sampled.end..sampled.end + turn.observation_length;
     let tokens = row.map_or(0, |row| row.tokens.len().min(row.logprobs.len()));
@@ -70,7 +74,8 @@ fn with_ids(turn: &TurnRecord, row: Option<&TokenRow>, opens: bool) -> Result<Tu
         to: observed.end,
         tokens,
     })?;
-    let prompt = if opens { 0..turn.prompt_length } else { 0..0 };
+    // A prompt that is shorter than what is known belongs to a forged record.
+    let prompt = known.min(turn.prompt_length)..turn.prompt_length;
     Ok(TurnRecord {
         prompt: row.tokens[prompt].to_vec(),
         sampled: row.tokens[sampled.clone()].to_vec(),

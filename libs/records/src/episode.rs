@@ -49,6 +49,9 @@ pub struct EpisodeRecord {
     pub aborted: Option<AbortCause>,
     /// In order, without ids.
     pub turns: Vec<TurnRecord>,
+    /// The command-line agent, where there was one and it ended or was ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<AgentProcess>,
     /// The file of its ids; absent where nothing was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<RowsFile>,
@@ -62,6 +65,27 @@ pub struct EpisodeRecord {
 }
 
 impl Record for EpisodeRecord {}
+
+/// How the process of a command-line agent ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentProcess {
+    /// Absent where a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Which limit killed it, `Request` where the driver ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub killed: Option<String>,
+    /// What it printed: the end of it, and the beginning where there is room.
+    pub log: String,
+    /// Bytes left out of it.
+    pub omitted_bytes: u64,
+    pub duration_millis: u64,
+    /// How often it was given a recorded answer again.
+    pub replays: u32,
+}
 
 /// The void that an aborted attempt ends with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

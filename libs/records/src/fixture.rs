@@ -75,6 +75,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         weights: "a-v0".into(),
         finish: "stop".into(),
         experts: None,
+        request: None,
         text: format!("```bash\n{command}\n```"),
         action: TurnAction::command(command),
         exec: Some(ExecSummary {
@@ -190,6 +191,7 @@ pub fn ended(meta: &EpisodeMeta, turns: &[TurnRecord]) -> EndedEpisode {
         end: meta.end,
         aborted: None,
         turns: turns.iter().map(TurnRecord::without_ids).collect(),
+        process: None,
         rows: (!rows.is_empty()).then(|| RowsFile {
             sha256: sha256_hex(&file),
             rows: rows.len(),

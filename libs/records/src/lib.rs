@@ -4,7 +4,8 @@
 //! that is created once and never changed; it carries its schema number and who wrote it. What flows through:
 //!
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
-//!   by turn, token by token, and its verdict ([`ended`] puts the parts together);
+//!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
+//!   agent asked for);
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
@@ -26,6 +27,7 @@ pub mod look;
 pub mod outcome;
 pub mod paths;
 pub mod record;
+pub mod request;
 pub mod rows;
 pub mod scope;
 pub mod settings;
@@ -38,11 +40,12 @@ pub mod weights;
 
 pub use batch::{Batch, GroupRecord, Row, StoredRow, StoredRows};
 pub use ended::{EndedEpisode, EndedError};
-pub use episode::{AbortCause, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
+pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{Event, JournalEntry, RunAgent};
 pub use journal::{Journal, JournalError};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
+pub use request::{Branch, Overruled, RequestRecord};
 pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};

@@ -5,6 +5,7 @@
 //! turns' files are removed.
 
 use crate::record::{Record, Writer};
+use crate::request::RequestRecord;
 use crate::rows::ExpertsSpan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,7 +13,9 @@ use serde_json::{Value, json};
 /// `…/turns/<t>.json`: what was sampled, what was done, what came back; as ids, with the text beside it for people.
 ///
 /// A turn that opens a row carries the ids of its whole prompt. From then on the prompt of a turn in that row is
-/// everything before it: prompt, sampled and observation ids of the row's earlier turns, in order.
+/// everything before it: prompt, sampled and observation ids of the row's earlier turns, in order, and then its own
+/// prompt ids, if it has some. Built-in loops write what follows an answer as that turn's observation; behind a
+/// command-line agent it is known when the next request comes, and is that one's prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
@@ -22,7 +25,7 @@ pub struct TurnRecord {
     pub turn: u32,
     /// The lease the turn ran under: an episode may go on after a restart only in the same sandbox.
     pub lease: String,
-    /// The messages that the prompt was rendered from; only turn 0 has them.
+    /// The messages that the prompt's ids were rendered from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub opening: Vec<Message>,
     /// Which row of the episode has the answer. The first turn of a row opens it.
@@ -33,7 +36,7 @@ pub struct TurnRecord {
     /// How many ids were sampled, and how many are glue and observation.
     pub sampled_length: usize,
     pub observation_length: usize,
-    /// The prompt's ids; only a turn that opens a row has them.
+    /// The prompt's ids beyond what the row has already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompt: Vec<u32>,
     pub seed: u64,
@@ -49,6 +52,9 @@ pub struct TurnRecord {
     pub experts: Option<ExpertsSpan>,
     /// What was sampled, as text.
     pub text: String,
+    /// What a command-line agent asked for; no other agent has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestRecord>,
     pub action: TurnAction,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecSummary>,
@@ -196,7 +202,8 @@ pub struct CalledTool {
 /// Why an agent's loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EpisodeEnd {
-    /// The command's output began with the sentinel, or the tool that runs the task's tests saw all of them pass.
+    /// The command's output began with the sentinel, the tool that runs the task's tests saw all of them pass, or the
+    /// command-line agent ended by itself.
     Submitted,
     TurnLimit,
     /// There was no room left for an answer or for the observation.
@@ -207,6 +214,12 @@ pub enum EpisodeEnd {
     EpisodeTimeout,
     /// The policy used its sandbox up: memory, disk or processes.
     SandboxExhausted,
+    /// A call that cannot be read: a command-line agent would repair it and carry it out.
+    MalformedCall,
+    /// An answer was cut at the tokens of one call: a command-line agent would carry out what is left of it.
+    AnswerCut,
+    /// A command-line agent changed its history so often that the episode has as many rows as it may have.
+    RowLimit,
     /// The infrastructure gave way; the outcome says how.
     Aborted,
 }
@@ -216,7 +229,12 @@ impl EpisodeEnd {
     pub fn is_truncation(self) -> bool {
         matches!(
             self,
-            Self::TurnLimit | Self::ContextFull | Self::TokenLimit | Self::EpisodeTimeout
+            Self::TurnLimit
+                | Self::ContextFull
+                | Self::TokenLimit
+                | Self::EpisodeTimeout
+                | Self::AnswerCut
+                | Self::RowLimit
         )
     }
 }

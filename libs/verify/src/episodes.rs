@@ -123,9 +123,10 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 continue;
             }
         };
+        let agent = folder.agent(&ended.record.run);
         let differs = differs(&ended, &turns)
             .or_else(|| misplaced(episode))
-            .or_else(|| ended_otherwise(episode, &turns));
+            .or_else(|| ended_otherwise(episode, &turns, &agent));
         tokens.expect(differs.is_none(), || {
             format!("{}: {}", episode.path, differs.unwrap_or_default())
         });
@@ -148,20 +149,15 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             }
             if turn.action != TurnAction::truncated() {
                 let wrong = match &agent {
-                    RunAgent::Bash => {
-                        let found = action_of(&turn.text);
-                        let is_so = found == turn.action;
-                        Some((!is_so).then(|| format!("{found:?} is recorded as {:?}", turn.action)))
-                    }
-                    RunAgent::Tools { format } if format == "Hermes" => Some(calls::hermes(&turn.text, &turn.action)),
-                    RunAgent::Tools { .. } | RunAgent::Cli { .. } => None,
+                    RunAgent::Bash => Some(action_of(&turn.text))
+                        .filter(|found| *found != turn.action)
+                        .map(|found| format!("{found:?} is recorded as {:?}", turn.action)),
+                    RunAgent::Tools { format } => calls::wrong(format, false, &turn.text, &turn.action),
+                    RunAgent::Cli { format } => calls::wrong(format, true, &turn.text, &turn.action),
                 };
-                match wrong {
-                    Some(wrong) => actions.expect(wrong.is_none(), || {
-                        format!("{}: {}", place(), wrong.unwrap_or_default())
-                    }),
-                    None => actions.passed_over += 1,
-                }
+                actions.expect(wrong.is_none(), || {
+                    format!("{}: {}", place(), wrong.unwrap_or_default())
+                });
             }
         }
     }
@@ -186,11 +182,15 @@ fn misplaced(episode: &EpisodeFolder) -> Option<String> {
     (named != episode.path).then(|| format!("its meta.json is that of {named}"))
 }
 
-/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn.
-fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord]) -> Option<String> {
+/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn. A command-line
+/// agent ends by itself, or at a request that is not answered: only an answer that ends it is in a turn.
+fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord], agent: &RunAgent) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
     let in_an_answer = last.is_none() && recorded == EpisodeEnd::EpisodeTimeout;
-    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded) && !in_an_answer;
+    let in_no_answer = matches!(agent, RunAgent::Cli { .. })
+        && last.is_none()
+        && ![EpisodeEnd::MalformedCall, EpisodeEnd::AnswerCut, EpisodeEnd::Aborted].contains(&recorded);
+    let differs = episode.meta.outcome.is_verdict() && last != Some(recorded) && !in_an_answer && !in_no_answer;
     differs.then(|| format!("ended with {last:?} by its turns, {recorded:?} by meta.json"))
 }
 

@@ -12,6 +12,7 @@ pub mod tools;
 pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
+use self::cli::CliLoop;
 use self::limits::AgentLimits;
 use self::tools::{ToolsAgent, ToolsSpec};
 use self::turns::TurnLoop;
@@ -21,6 +22,7 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
+use grpo_crds::agent::CliAgent;
 use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
@@ -42,6 +44,7 @@ pub trait Agent: Send + Sync {
 pub enum AgentKind {
     Bash(Prompts),
     Tools(ToolsSpec),
+    Cli(Box<CliAgent>),
 }
 
 impl AgentKind {
@@ -53,6 +56,9 @@ impl AgentKind {
         if let Some(tools) = &spec.tools {
             return Ok(Self::Tools(ToolsSpec::of(tools)));
         }
+        if let Some(cli) = &spec.cli {
+            return Ok(Self::Cli(Box::new(cli.clone())));
+        }
         Err(TerminalFault::new(
             "AgentUnknown",
             "spec.agent names no agent that this driver has; give agent: {bash: {}}",
@@ -63,7 +69,7 @@ impl AgentKind {
     pub fn has_edit_tool(&self) -> bool {
         match self {
             Self::Bash(prompts) => prompts.edit_tool,
-            Self::Tools(_) => false,
+            Self::Tools(_) | Self::Cli(_) => false,
         }
     }
 
@@ -72,6 +78,7 @@ impl AgentKind {
         match self {
             Self::Bash(prompts) => prompts.output_bytes,
             Self::Tools(_) => tools::LONGEST_ANSWER,
+            Self::Cli(_) => cli::LOG_BYTES,
         }
     }
 
@@ -81,6 +88,9 @@ impl AgentKind {
             Self::Bash(_) => RunAgent::Bash,
             Self::Tools(spec) => RunAgent::Tools {
                 format: format!("{:?}", spec.format),
+            },
+            Self::Cli(cli) => RunAgent::Cli {
+                format: format!("{:?}", cli.call_format),
             },
         }
     }
@@ -96,6 +106,7 @@ impl AgentKind {
                 let tools = ToolsAgent::new(spec, limits.shown()).map_err(turns::unusable)?;
                 Ok(Box::new(TurnLoop { agent: tools, thinking }))
             }
+            Self::Cli(cli) => Ok(Box::new(CliLoop::new(cli, limits, thinking).map_err(turns::unusable)?)),
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::engine::Engines;
 use crate::fault::DriverError;
 use crate::grade::{Graded, Grader};
 use crate::patch;
+use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
@@ -46,7 +47,8 @@ pub struct Episodes {
     pub writer: Writer,
     pub gateway: Gateway,
     pub engines: Engines,
-    pub template: ChatTemplate,
+    pub template: Arc<ChatTemplate>,
+    pub sessions: Sessions,
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
     /// Closed while engines are given other weights.
@@ -192,6 +194,8 @@ impl Episodes {
             template: &self.template,
             trajectory,
             sandbox,
+            sessions: &self.sessions,
+            driver: &self.settings.driver,
             store: &self.store,
             writer: &self.writer,
             engines: &self.engines,

@@ -409,5 +409,14 @@ fn example_of_void(metas: &[EpisodeMeta]) -> String {
         Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
         _ => None,
     });
-    example.unwrap_or_else(|| "their tokens are too stale".into())
+    let silent = || {
+        let silent = metas.iter().find(|meta| meta.turns == 0)?;
+        let folder = silent.key.dir(silent.attempt);
+        Some(format!(
+            "the agent of {folder} asked its model nothing; traj.json there has what it printed"
+        ))
+    };
+    example
+        .or_else(silent)
+        .unwrap_or_else(|| "their tokens are too stale".into())
 }

@@ -14,6 +14,8 @@ use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
+use grpo_driver::recording::server;
+use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::tasks::listing::{self, Lister};
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
@@ -248,7 +250,11 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
     records_server::open_beside(&store, arguments.listen_records).await;
     let (model_told, model) = watch::channel(None);
-    let router = guard.before(serve::router(&store, board.clone(), metrics.clone(), model));
+    let sessions = Sessions::default();
+    // Agents in sandboxes have no token: the path of a session and the lease that the gateway names let them in.
+    let router = guard
+        .before(serve::router(&store, board.clone(), metrics.clone(), model))
+        .merge(server::router(sessions.clone()));
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let hub = HubSettings::from_env();
     let downloads = Downloads {
@@ -266,6 +272,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         grader_site: arguments.grader_site.clone(),
         tokens: arguments.tokens.clone(),
         hub,
+        sessions,
         changes: live::Source::File {
             path: arguments.config.clone(),
             started_with: Box::new(config.clone()),

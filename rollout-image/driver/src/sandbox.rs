@@ -5,6 +5,7 @@
 //! pauses until their budget is used up. A held lease is renewed in the background; dropping it without a release
 //! leaves it to its time to live, which is what a restarted driver relies on.
 
+mod agents;
 mod error;
 mod images;
 mod sessions;

@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::probe::Probe;
 use crate::progress::{Board, Topic};
+use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
 use crate::replicas::switch::{self, View};
 use crate::retry::Budget;
@@ -45,6 +46,8 @@ pub struct Process {
     pub tokens: PathBuf,
     /// The hub that datasets are downloaded from.
     pub hub: HubSettings,
+    /// Where agents that speak a model's API are answered; [`crate::recording::server`] serves them.
+    pub sessions: Sessions,
     /// Where changes of the run are found while it runs.
     pub changes: live::Source,
 }
@@ -148,7 +151,8 @@ pub async fn run(
         writer: writer.clone(),
         gateway,
         engines,
-        template,
+        template: Arc::new(template),
+        sessions: process.sessions.clone(),
         agent,
         grader,
         gate: Gate::default(),

@@ -3,7 +3,7 @@
 //! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in
 //! here.
 
-use grpo_records::{EpisodeEnd, ExpertsSpan, TokenRow, TurnRecord, WeightsSpan};
+use grpo_records::{AgentProcess, EpisodeEnd, ExpertsSpan, TokenRow, TurnRecord, WeightsSpan};
 
 /// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability; row
 /// by row, and the turns they are from.
@@ -12,6 +12,8 @@ pub struct Trajectory {
     pub rows: Vec<TokenRow>,
     /// In order, without ids.
     pub turns: Vec<TurnRecord>,
+    /// How the process of a command-line agent ended.
+    pub process: Option<AgentProcess>,
     pub end: Option<EpisodeEnd>,
     pub sample_millis: u64,
     pub exec_millis: u64,
@@ -83,7 +85,7 @@ impl Trajectory {
         let rows = self.rows.len();
         let mut row = match turn.row as usize {
             known if known < rows => self.rows[known].clone(),
-            next if next == rows => opened(turn),
+            next if next == rows => TokenRow::default(),
             _ => {
                 return Err(TrajectoryError::Row {
                     episode: episode(),
@@ -93,6 +95,7 @@ impl Trajectory {
                 });
             }
         };
+        append(&mut row, &turn.prompt, 0);
         if row.tokens.len() != turn.prompt_length {
             return Err(TrajectoryError::PromptLength {
                 episode: episode(),
@@ -124,10 +127,10 @@ impl Trajectory {
         self.rows.iter().map(|row| row.tokens.len()).sum()
     }
 
-    /// How many ids came after the first prompt: what turns sampled and observed.
+    /// How many ids came after the first prompt, in all rows: what turns sampled, observed and were given.
     pub fn grown(&self) -> usize {
-        let turns = self.turns.iter();
-        turns.map(|turn| turn.sampled_length + turn.observation_length).sum()
+        let first = self.turns.first().map_or(0, |turn| turn.prompt_length);
+        self.tokens() - first
     }
 
     /// How many ids were sampled.
@@ -155,13 +158,6 @@ impl Trajectory {
 /// Up to where it is recorded which experts a row's tokens went through.
 pub fn experts_to(row: &TokenRow) -> usize {
     row.experts.last().map_or(0, |span| span.to)
-}
-
-/// The row that a turn opens: its prompt.
-fn opened(turn: &TurnRecord) -> TokenRow {
-    let mut row = TokenRow::default();
-    append(&mut row, &turn.prompt, 0);
-    row
 }
 
 fn append_sampled(row: &mut TokenRow, turn: &TurnRecord) {

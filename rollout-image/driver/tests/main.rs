@@ -9,6 +9,7 @@ mod bash_loop;
 mod buckets;
 mod capacity;
 mod changes;
+mod cli_agent;
 mod datasets;
 mod faults;
 mod graded;

@@ -111,7 +111,8 @@ fn trainer_account(owner: &Owner) -> DesiredObject {
 }
 
 /// The driver is reached by the engines of its run, which pull weights, and by the run's trainer where the driver says
-/// which files of a model it takes. Behind a proxy pool the engines are of another pool.
+/// which files of a model it takes. Behind a proxy pool the engines are of another pool. The gateway passes on what
+/// command-line agents ask their model.
 fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     let inference = &run.spec.inference;
     let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
@@ -124,6 +125,16 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     if run.spec.model.source().is_downloaded() {
         let trainer = json!({names::RUN: owner.name, names::ROLE: role::TRAINER});
         from.push(json!({"podSelector": {"matchLabels": trainer}}));
+    }
+    if run.spec.agent.cli.is_some() {
+        let pool = run
+            .spec
+            .sandboxes
+            .pool_ref
+            .as_ref()
+            .map_or(&owner.name, |pool| &pool.name);
+        let gateway = json!({names::SANDBOX_POOL: pool, names::ROLE: role::GATEWAY});
+        from.push(json!({"podSelector": {"matchLabels": gateway}}));
     }
     from.push(from_metrics());
     owner.object::<NetworkPolicy>(

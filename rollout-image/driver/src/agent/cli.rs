@@ -1,3 +1,321 @@
 //! Command-line agents: run unchanged in the sandbox, from the image at `/opt/agent`.
+//!
+//! The agent is one command of a fixed id, so a driver that was started again finds it where it is. What it takes for
+//! its model is a port of the sandbox that leads to the recording endpoint ([`crate::recording`]), and nothing in its
+//! environment grants anything. The episode ends when the process ends, when a limit ends it at the endpoint, or when
+//! its time is up; then the process and what it has started are killed, and the patch is graded as always. An agent
+//! that fails is a result, not a fault of the infrastructure.
 
 pub mod presets;
+
+use self::presets::{CommandLine, Words};
+use super::Agent;
+use super::limits::AgentLimits;
+use super::turns::unusable;
+use crate::episode::abort::Abort;
+use crate::episode::live::LiveEpisode;
+use crate::fault::TerminalFault;
+use crate::recording::recorder::Recorder;
+use crate::recording::sessions::Session;
+use crate::sandbox::SandboxError;
+use crate::tasks::Task;
+use crate::template::ChatTemplate;
+use futures::future::BoxFuture;
+use grpo_crds::agent::CliAgent;
+use grpo_records::{AgentProcess, EpisodeEnd, VoidReason};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose, Killed, RelayRequest};
+use minijinja::{Environment, UndefinedBehavior, context};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The port that the agent takes for its model's server.
+const PORT: u16 = 48271;
+/// The name that the model is said to have, and the key that agents insist on.
+const MODEL: &str = "policy";
+const KEY: &str = "none";
+/// The id of the agent's command.
+const COMMAND: &str = "agent";
+/// Time on top of the episode's own, for waiting; the driver ends the agent before.
+const ALLOWANCE: Duration = Duration::from_secs(1800);
+/// The longest time of a command, seconds.
+const LONGEST: u64 = 86400;
+/// What is kept of what the agent prints.
+pub const LOG_BYTES: u64 = 64 << 10;
+/// How long a killed agent may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// What is rendered where no task template is given.
+const TASK: &str = "{{ task.problem_statement }}";
+
+/// The agent's command as the agent of episodes.
+pub struct CliLoop {
+    cli: CliAgent,
+    environment: Environment<'static>,
+    limits: AgentLimits,
+    /// As in [`crate::template::PromptShape`].
+    thinking: bool,
+}
+
+impl CliLoop {
+    /// Compiles the templates; an error names the one that is wrong.
+    pub fn new(cli: &CliAgent, limits: &AgentLimits, thinking: bool) -> Result<Self, minijinja::Error> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.add_global("limits", minijinja::Value::from_serialize(limits.shown()));
+        environment.add_global("model", MODEL);
+        environment.add_global("baseUrl", base_url());
+        environment.add_template_owned("task", cli.task.clone().unwrap_or_else(|| TASK.to_owned()))?;
+        if let Some(system) = &cli.system {
+            environment.add_template_owned("system", system.clone())?;
+        }
+        for (at, word) in cli.command.iter().flatten().enumerate() {
+            environment.add_template_owned(format!("command[{at}]"), word.clone())?;
+        }
+        Ok(Self {
+            cli: cli.clone(),
+            environment,
+            limits: limits.clone(),
+            thinking,
+        })
+    }
+
+    /// The command for one task. `answer_tokens`: the run's limit of one answer.
+    fn command_line(&self, task: &Task, answer_tokens: u32) -> Result<CommandLine, minijinja::Error> {
+        let task = task.variables();
+        let render = |name: &str| self.environment.get_template(name)?.render(context! { task });
+        let prompt = render("task")?;
+        let system = self.cli.system.as_ref().map(|_| render("system")).transpose()?;
+        if let Some(preset) = self.cli.preset {
+            let words = Words {
+                system: system.as_deref(),
+                prompt: &prompt,
+            };
+            return Ok(presets::command_line(
+                preset,
+                &self.cli,
+                words,
+                &self.limits,
+                answer_tokens,
+            ));
+        }
+        let words = context! { task, prompt, system => system.unwrap_or_default() };
+        let command = self.cli.command.iter().flatten().enumerate();
+        let argv = command.map(|(at, _)| self.environment.get_template(&format!("command[{at}]"))?.render(&words));
+        Ok(CommandLine {
+            argv: argv.collect::<Result<_, _>>()?,
+            env: Vec::new(),
+            stdin: prompt.into_bytes(),
+        })
+    }
+
+    /// The same for every driver of an attempt: asked again, the sandbox answers what became of the first.
+    fn request(&self, episode: &LiveEpisode<'_>) -> Result<ExecRequest, TerminalFault> {
+        let task = &episode.plan.task;
+        let line = self
+            .command_line(task, episode.plan.sampling.max_tokens_per_call)
+            .map_err(unusable)?;
+        let mut env = episode.commands.environment(&task.environment);
+        env.extend(line.env);
+        env.extend([
+            ("OPENAI_BASE_URL".to_owned(), base_url()),
+            ("OPENAI_API_BASE".to_owned(), base_url()),
+            ("ANTHROPIC_BASE_URL".to_owned(), format!("http://127.0.0.1:{PORT}")),
+            ("OPENAI_API_KEY".to_owned(), KEY.to_owned()),
+            ("ANTHROPIC_API_KEY".to_owned(), KEY.to_owned()),
+            ("OPENAI_MODEL".to_owned(), MODEL.to_owned()),
+        ]);
+        let given = self.cli.env.iter();
+        env.extend(given.map(|variable| (variable.name.clone(), variable.value.clone())));
+        let timeout = (self.limits.episode_timeout + ALLOWANCE).as_secs();
+        Ok(ExecRequest {
+            id: COMMAND.to_owned(),
+            argv: line.argv,
+            cwd: Some(task.environment.directory.clone()),
+            env,
+            user: None,
+            activate: task.environment.activation.clone(),
+            stdin: Some(String::from_utf8_lossy(&line.stdin).into_owned()),
+            timeout_seconds: timeout.clamp(1, LONGEST),
+            max_output_bytes: Some(LOG_BYTES),
+        })
+    }
+
+    async fn work(&self, episode: &mut LiveEpisode<'_>) -> Result<EpisodeEnd, Abort> {
+        let sandbox = episode.sandbox;
+        let recorder = Recorder::of(self.cli.call_format, self.thinking, &episode.trajectory.turns)?;
+        let session = episode.sessions.open(sandbox.id(), MODEL);
+        let relay = RelayRequest {
+            port: PORT,
+            to: format!("{}{}", episode.driver.trim_end_matches('/'), session.path()),
+        };
+        let request = self.request(episode)?;
+        if let Err(error) = sandbox.relay(&relay).await {
+            return exhausted(error);
+        }
+        let mut agent = Running {
+            process: Box::pin(sandbox.exec(&request)),
+            ended: None,
+        };
+        let served = tokio::select! {
+            served = agent.serve(recorder, session, episode) => served,
+            never = sandbox.keep_relay(&relay) => match never {},
+        };
+        let (end, replays) = served?;
+        if agent.ended.is_none() {
+            if let Err(error) = sandbox.kill(COMMAND).await {
+                tracing::warn!(lease = %sandbox.id(), %error, "ending an agent");
+            }
+            agent.ended = tokio::time::timeout(GONE_WITHIN, agent.process.as_mut()).await.ok();
+        }
+        let result = match agent.ended {
+            Some(Ok(result)) => result,
+            Some(Err(error)) => return not_run(error, episode, end),
+            // Whether it is gone is not known; taking the patch will show whether the sandbox is there.
+            None => return Ok(end.unwrap_or(EpisodeEnd::EpisodeTimeout)),
+        };
+        let timed_out = result.killed == Some(Killed::Timeout);
+        if episode.trajectory.turns.is_empty() && end.is_none() {
+            tracing::warn!(lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output, "an agent ended without asking anything");
+        }
+        episode.trajectory.process = Some(recorded(result, replays));
+        Ok(end.unwrap_or(match timed_out {
+            true => EpisodeEnd::EpisodeTimeout,
+            false => EpisodeEnd::Submitted,
+        }))
+    }
+}
+
+impl Agent for CliLoop {
+    fn first_prompt(&self, _: &ChatTemplate, _: &Task) -> Result<Option<usize>, TerminalFault> {
+        Ok(None)
+    }
+
+    fn rehearse(&self, _: &ChatTemplate, _: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault> {
+        for task in tasks {
+            self.command_line(task, 1).map_err(|error| {
+                let message = format!("rendering the command of {}: {error:#}", task.instance);
+                TerminalFault::new("PromptUnusable", message)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn run<'a>(&'a self, episode: &'a mut LiveEpisode<'_>) -> BoxFuture<'a, Result<EpisodeEnd, Abort>> {
+        Box::pin(async move {
+            match episode.trajectory.end {
+                Some(end) => {
+                    // A driver before this one recorded the last answer; the agent may still be there.
+                    episode.sandbox.kill(COMMAND).await.or_else(tolerated)?;
+                    Ok(end)
+                }
+                None => self.work(episode).await,
+            }
+        })
+    }
+}
+
+/// An agent that runs.
+struct Running<P> {
+    process: Pin<Box<P>>,
+    /// How it ended, once it has.
+    ended: Option<Result<ExecResult, SandboxError>>,
+}
+
+impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
+    /// Answers requests until the episode ends, or without an end until the process does. With how often answers were
+    /// given again. An answer that is being sampled is sampled to its end.
+    async fn serve(
+        &mut self,
+        mut recorder: Recorder,
+        mut session: Session,
+        episode: &mut LiveEpisode<'_>,
+    ) -> Result<(Option<EpisodeEnd>, u32), Abort> {
+        let mut since = Instant::now();
+        loop {
+            let turns = episode.trajectory.next_turn();
+            let spent = Duration::from_millis(episode.trajectory.sample_millis + episode.trajectory.exec_millis);
+            let until = since + episode.limits.episode_timeout.saturating_sub(spent);
+            let asked = tokio::select! {
+                biased;
+                ended = self.process.as_mut() => {
+                    self.ended = Some(ended);
+                    return Ok((None, recorder.replays()));
+                }
+                () = tokio::time::sleep_until(until) => {
+                    return Ok((Some(EpisodeEnd::EpisodeTimeout), recorder.replays()));
+                }
+                asked = session.next() => asked,
+            };
+            let end = {
+                let work = recorder.answer(episode, asked, since.elapsed());
+                tokio::pin!(work);
+                loop {
+                    tokio::select! {
+                        end = &mut work => break end?,
+                        ended = self.process.as_mut(), if self.ended.is_none() => self.ended = Some(ended),
+                    }
+                }
+            };
+            if end.is_some() || self.ended.is_some() {
+                return Ok((end, recorder.replays()));
+            }
+            // A recorded answer that was given again has no turn: the agent's time runs on.
+            if episode.trajectory.next_turn() > turns {
+                since = Instant::now();
+            }
+        }
+    }
+}
+
+fn base_url() -> String {
+    format!("http://127.0.0.1:{PORT}/v1")
+}
+
+/// What the sandbox could not be asked for, because the policy used it up or because it is gone.
+fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
+    match error.is_workloads_fault() {
+        true => Ok(EpisodeEnd::SandboxExhausted),
+        false => Err(error.into()),
+    }
+}
+
+/// A command whose result cannot be had.
+fn not_run(error: SandboxError, episode: &LiveEpisode<'_>, end: Option<EpisodeEnd>) -> Result<EpisodeEnd, Abort> {
+    match error {
+        SandboxError::Refused { message, fault, .. } if fault != Whose::Infrastructure => {
+            match episode.trajectory.turns.is_empty() {
+                true => Err(Abort::Void {
+                    reason: VoidReason::TaskBroken,
+                    message: format!("the agent's command cannot be run: {message}"),
+                }),
+                false => Ok(end.unwrap_or(EpisodeEnd::Submitted)),
+            }
+        }
+        error => exhausted(error),
+    }
+}
+
+/// A command that is not there any more needs no end.
+fn tolerated(error: SandboxError) -> Result<(), Abort> {
+    match error {
+        SandboxError::Refused { fault, .. } if fault != Whose::Infrastructure => Ok(()),
+        error if error.is_workloads_fault() => Ok(()),
+        error => Err(error.into()),
+    }
+}
+
+fn recorded(result: ExecResult, replays: u32) -> AgentProcess {
+    AgentProcess {
+        exit_code: result.exit_code,
+        signal: result.signal,
+        killed: result.killed.map(|killed| format!("{killed:?}")),
+        log: result.output,
+        omitted_bytes: result.omitted_bytes,
+        duration_millis: result.duration_millis,
+        replays,
+    }
+}
+
+#[cfg(test)]
+mod tests;

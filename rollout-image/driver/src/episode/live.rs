@@ -9,6 +9,7 @@ use crate::agent::limits::AgentLimits;
 use crate::agent::observation::Observation;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
+use crate::recording::sessions::Sessions;
 use crate::sandbox::Sandbox;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
@@ -43,10 +44,13 @@ pub struct LiveEpisode<'a> {
     pub dir: &'a str,
     pub limits: &'a AgentLimits,
     pub commands: &'a CommandSurroundings,
-    pub template: &'a ChatTemplate,
+    pub template: &'a Arc<ChatTemplate>,
     /// The turns so far.
     pub trajectory: &'a mut Trajectory,
-    pub(super) sandbox: &'a Sandbox,
+    pub sandbox: &'a Sandbox,
+    /// Where agents that speak a model's API are answered, and the driver's URL for them.
+    pub sessions: &'a Sessions,
+    pub driver: &'a str,
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
@@ -76,6 +80,11 @@ pub enum Acted {
 impl LiveEpisode<'_> {
     /// An answer to the prompt, which is all of a row so far. Never longer than context and episode have room.
     pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
+        self.sample_at_most(u32::MAX, row, prompt, seed).await
+    }
+
+    /// The same, of at most so many tokens.
+    pub async fn sample_at_most(&self, most: u32, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
@@ -85,6 +94,7 @@ impl LiveEpisode<'_> {
         let ask = Ask {
             max_tokens: sampling
                 .max_tokens_per_call
+                .min(most)
                 .min(u32::try_from(room).unwrap_or(u32::MAX)),
             prompt,
             temperature: sampling.temperature,
@@ -119,6 +129,7 @@ impl LiveEpisode<'_> {
             finish: String::new(),
             experts: None,
             text: String::new(),
+            request: None,
             action: TurnAction::truncated(),
             exec: None,
             observation: Vec::new(),

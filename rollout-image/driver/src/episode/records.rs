@@ -82,6 +82,7 @@ impl Episodes {
             end,
             aborted,
             turns: trajectory.turns.clone(),
+            process: trajectory.process.clone(),
             rows: self.write_rows(dir, trajectory).await?,
             temperature: sampling.temperature as f32,
             top_p: sampling.top_p as f32,

@@ -21,6 +21,7 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
         finish: "stop".into(),
         experts: None,
         text: "x".into(),
+        request: None,
         action: TurnAction::format_error(0),
         exec: None,
         observation: vec![20],

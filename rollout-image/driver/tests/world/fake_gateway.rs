@@ -178,7 +178,12 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         .args(["-c", &format!("{activation} || exit 126; exec \"$@\""), "activated"])
         .args(&argv)
         .current_dir(cwd)
-        .envs(&request.env)
+        .envs(
+            request
+                .env
+                .iter()
+                .map(|(name, value)| (name, gateway.relays.port_of(lease, value))),
+        )
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -192,15 +197,25 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         out
     };
     let began = std::time::Instant::now();
-    let ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), ran).await;
+    let killed = gateway.relays.killed(lease, &request.id);
+    let ended = tokio::select! {
+        ended = tokio::time::timeout(Duration::from_secs(request.timeout_seconds), ran) => Some(ended),
+        () = killed.notified() => None,
+    };
     let millis = began.elapsed().as_millis() as u64;
+    let by_request = ended.is_none();
     let (exit_code, output, timed_out) = match ended {
-        Ok(out) => {
+        None => (None, String::new(), false),
+        Some(Ok(out)) => {
             let out = out.unwrap();
             let text = [out.stderr, out.stdout].concat();
             (out.status.code(), String::from_utf8_lossy(&text).into_owned(), false)
         }
-        Err(_) => (None, String::new(), true),
+        Some(Err(_)) => (None, String::new(), true),
+    };
+    let killed = match by_request {
+        true => Some(sandbox::Killed::Request),
+        false => timed_out.then_some(sandbox::Killed::Timeout),
     };
     sandbox::ExecResult {
         id: request.id.clone(),
@@ -210,7 +225,7 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         output,
         omitted_bytes: 0,
         duration_millis: millis,
-        killed: timed_out.then_some(sandbox::Killed::Timeout),
+        killed,
     }
 }
 

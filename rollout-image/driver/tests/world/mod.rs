@@ -10,9 +10,10 @@ mod fake_gateway;
 mod fake_sessions;
 mod fake_trainer;
 mod python;
+mod relays;
 
 pub use fake_gateway::lost;
-pub use python::{Images, pytest};
+pub use python::{Images, grader_site, grader_worker, pytest};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -30,6 +31,8 @@ use grpo_driver::iterate::Run;
 use grpo_driver::live;
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
+use grpo_driver::recording::server;
+use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::{Budget, Pauses};
 use grpo_driver::start::{self, Process};
@@ -93,6 +96,7 @@ pub struct GatewayState {
 pub struct Gateway {
     pub state: Mutex<GatewayState>,
     pub hook: Mutex<Option<ExecHook>>,
+    pub relays: relays::Relays,
     dir: tempfile::TempDir,
 }
 
@@ -161,28 +165,15 @@ pub struct World {
     pub trainer_url: String,
     pub tasks: PathBuf,
     pub rows: HashMap<String, Value>,
+    /// Where command-line agents are answered, by every driver of this world.
+    pub sessions: Sessions,
+    pub driver_url: String,
     /// Where datasets of the hub are downloaded from.
     pub hub: HubSettings,
 }
 
 pub fn model() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../demo/model")
-}
-
-pub fn grader_worker() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../grader/worker.py")
-}
-
-/// Where the official grader's packages are; `make setup` puts them there.
-pub fn grader_site() -> PathBuf {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));
-    let site = std::env::var("GRPO_GRADER_SITE").unwrap_or_else(|_| format!("{cache}/grader-site"));
-    assert!(
-        std::path::Path::new(&site).join("swebench").is_dir(),
-        "the official grader is not installed in {site}: run make setup, or pip install --no-deps --target {site} -r rollout-image/grader/requirements.txt"
-    );
-    PathBuf::from(site)
 }
 
 fn sh(dir: &std::path::Path, script: &str) -> String {
@@ -247,6 +238,7 @@ impl World {
         let gateway = Arc::new(Gateway {
             state: Mutex::default(),
             hook: Mutex::new(None),
+            relays: Default::default(),
             dir: gateway_dir,
         });
         let store = RunStore::open(mount.path(), "ns/run").unwrap();
@@ -263,7 +255,11 @@ impl World {
             life: Default::default(),
         });
         trainer.publish(0).await;
-        let gateway_address = serve(fake_gateway::router(gateway.clone())).await;
+        let router = fake_gateway::router(gateway.clone()).merge(relays::router(gateway.clone()));
+        let gateway_address = serve(router).await;
+        gateway.relays.address.set(gateway_address).unwrap();
+        let sessions = Sessions::default();
+        let driver_address = serve(server::router(sessions.clone())).await;
         let (engine, engine_address) = Engine::start("one").await;
         let trainer_address = serve(fake_trainer::router(trainer.clone())).await;
         Self {
@@ -276,6 +272,8 @@ impl World {
             trainer_url: format!("http://{trainer_address}"),
             tasks,
             rows,
+            sessions,
+            driver_url: format!("http://{driver_address}"),
             hub: HubSettings::default(),
         }
     }
@@ -343,7 +341,7 @@ impl World {
             gateway: self.gateway_url.clone(),
             engines: Endpoints::Fixed(vec![self.engine_address]),
             trainer: self.trainer_url.clone(),
-            driver: "http://driver".into(),
+            driver: self.driver_url.clone(),
             patience: Patience {
                 gateway: Duration::from_secs(20),
                 images: Duration::from_secs(60),
@@ -377,6 +375,7 @@ impl World {
             grader_site: grader_site(),
             tokens: self.mount.path().join("tokens"),
             hub: self.hub.clone(),
+            sessions: self.sessions.clone(),
             changes,
         };
         let store = start::store(&settings)?;

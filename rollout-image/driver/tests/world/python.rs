@@ -1,4 +1,4 @@
-//! The Python of sandboxes: one with pytest on this machine, and images that say which modules they have.
+//! The Python of sandboxes, one with pytest on this machine, images that say which modules they have, and the grader.
 
 use grpo_driver::fault::DriverError;
 use grpo_driver::tasks::imports::{ImageContents, ImageModules};
@@ -26,4 +26,20 @@ impl ImageModules for Images {
         let modules = self.0.iter().map(|name| (*name).to_owned());
         Ok(Arc::new(ImageContents::Modules(modules.collect())))
     }
+}
+
+pub fn grader_worker() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../grader/worker.py")
+}
+
+/// Where the official grader's packages are; `make setup` puts them there.
+pub fn grader_site() -> PathBuf {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));
+    let site = std::env::var("GRPO_GRADER_SITE").unwrap_or_else(|_| format!("{cache}/grader-site"));
+    assert!(
+        std::path::Path::new(&site).join("swebench").is_dir(),
+        "the official grader is not installed in {site}: run make setup, or pip install --no-deps --target {site} -r rollout-image/grader/requirements.txt"
+    );
+    PathBuf::from(site)
 }

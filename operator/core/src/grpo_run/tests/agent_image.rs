@@ -2,16 +2,8 @@
 
 use serde_json::json;
 
-use super::{condition, lifecycle::with_spec, new_demo, running_demo};
-use crate::{
-    fixtures::find,
-    grpo_run::{decide::decide, decision::Decision, observation::RunObservation},
-    settings::Settings,
-};
-
-fn decided(seen: &RunObservation) -> Decision {
-    decide(seen, &Settings::admitting_unsupported())
-}
+use super::{condition, decided, lifecycle::with_spec, new_demo, running_demo};
+use crate::{fixtures::find, grpo_run::observation::RunObservation, names};
 
 #[test]
 fn a_pool_of_the_runs_own_gets_the_agents_image_and_a_shared_pool_needs_it() {
@@ -26,6 +18,13 @@ fn a_pool_of_the_runs_own_gets_the_agents_image_and_a_shared_pool_needs_it() {
     let decision = decided(&own);
     let pool = find(&decision.objects, "SandboxPool", "demo");
     assert_eq!(pool["spec"]["agentImage"], "agent:1");
+    let policy = find(&decision.objects, "NetworkPolicy", "demo-driver");
+    let from = policy["spec"]["ingress"][0]["from"].as_array().unwrap();
+    let gateway = json!({names::SANDBOX_POOL: "demo", names::ROLE: names::role::GATEWAY});
+    assert!(
+        from.contains(&json!({"podSelector": {"matchLabels": gateway}})),
+        "{from:?}"
+    );
     let shared = |image: Option<&str>| {
         let mut pool = running_demo().sandboxes.unwrap();
         pool.spec.agent_image = image.map(str::to_owned);

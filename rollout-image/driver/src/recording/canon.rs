@@ -1,0 +1,164 @@
+//! When two messages say the same: checksums of a canonical form.
+//!
+//! A harness sends back what it was answered, but not byte for byte: it writes arguments anew (other blanks, another
+//! order of keys, `1` for `1.0`), trims reasoning and leaves fields out. The form here is the same for all of that, and
+//! for nothing that a model would read as something else. Every part goes into its checksum with its length, so that no
+//! text can pass for the boundary between two.
+
+use super::request::{ChatMessage, Request};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// A checksum. Written as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// The digits.
+    pub fn hex(self) -> String {
+        hex::encode(self.0)
+    }
+
+    /// A key from its digits; nothing where they are none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).ok()?;
+        Some(Self(bytes))
+    }
+}
+
+/// A request's checksums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    pub tools: Key,
+    /// `chain[n]` is of the first n messages.
+    pub chain: Vec<Key>,
+    /// Of the whole request: a retry has the same.
+    pub whole: Key,
+}
+
+impl Keys {
+    pub fn of(request: &Request) -> Self {
+        let tools = tools(&request.tools);
+        let mut chain = Vec::with_capacity(request.messages.len() + 1);
+        let mut last = Key::default();
+        chain.push(last);
+        for message in &request.messages {
+            last = behind(last, message);
+            chain.push(last);
+        }
+        let mut whole = Parts::new("request");
+        whole.bytes(&tools.0);
+        whole.bytes(&last.0);
+        let most = request.max_tokens.map_or(u64::MAX, u64::from);
+        whole.bytes(&most.to_le_bytes());
+        Self {
+            tools,
+            chain,
+            whole: whole.key(),
+        }
+    }
+
+    /// Of all messages.
+    pub fn messages(&self) -> Key {
+        self.chain.last().copied().unwrap_or_default()
+    }
+}
+
+/// The checksum of a conversation that has one message more.
+pub fn behind(before: Key, message: &ChatMessage) -> Key {
+    let mut parts = Parts::new("message");
+    parts.bytes(&before.0);
+    parts.text(message.role.word());
+    parts.text(&message.content);
+    let reasoning = message.reasoning.as_deref().map(str::trim);
+    parts.text(reasoning.unwrap_or_default());
+    parts.text(message.tool_call_id.as_deref().unwrap_or_default());
+    for call in &message.tool_calls {
+        parts.text(&call.id);
+        parts.text(&call.name);
+        parts.json(&call.arguments);
+    }
+    parts.key()
+}
+
+fn tools(text: &str) -> Key {
+    let mut parts = Parts::new("tools");
+    if !text.is_empty() {
+        parts.json(text);
+    }
+    parts.key()
+}
+
+/// What a checksum is of.
+struct Parts(Sha256);
+
+impl Parts {
+    fn new(kind: &str) -> Self {
+        let mut parts = Self(Sha256::new());
+        parts.text(kind);
+        parts
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// Text that is no JSON is itself.
+    fn json(&mut self, text: &str) {
+        match serde_json::from_str(text) {
+            Ok(value) => self.value(&value),
+            Err(_) => {
+                self.text("text");
+                self.text(text);
+            }
+        }
+    }
+
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.text("null"),
+            Value::Bool(value) => self.text(if *value { "true" } else { "false" }),
+            Value::Number(number) => {
+                // As JavaScript reads it; -0 is written as 0.
+                let number = number.as_f64().map_or(0.0, |number| number + 0.0);
+                self.text("number");
+                self.bytes(&number.to_bits().to_le_bytes());
+            }
+            Value::String(text) => {
+                self.text("string");
+                self.text(text);
+            }
+            Value::Array(values) => {
+                self.text("array");
+                self.bytes(&(values.len() as u64).to_le_bytes());
+                values.iter().for_each(|value| self.value(value));
+            }
+            Value::Object(fields) => {
+                let mut fields: Vec<_> = fields.iter().collect();
+                fields.sort_by_key(|(name, _)| name.as_str());
+                self.text("object");
+                self.bytes(&(fields.len() as u64).to_le_bytes());
+                for (name, value) in fields {
+                    self.text(name);
+                    self.value(value);
+                }
+            }
+        }
+    }
+
+    fn key(self) -> Key {
+        let digest = self.0.finalize();
+        let mut key = [0; 16];
+        key.copy_from_slice(&digest[..16]);
+        Key(key)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Answers the requests of one episode: finds where each belongs, samples, and records the turn before it replies.
+
+use super::api::Api;
+use super::canon::Keys;
+use super::forest::{self, Behind, Forest, Place};
+use super::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
+use super::sessions::{Asked, Reply, Wanted};
+use crate::calls;
+use crate::engine::{Answered, Sampled};
+use crate::episode::abort::Abort;
+use crate::episode::live::{LiveEpisode, millis};
+use crate::fault::DriverError;
+use crate::seeds;
+use crate::template::{ChatTemplate, PromptShape, TemplateError};
+use grpo_crds::agent::CallFormat;
+use grpo_engine_protocol::FinishReason;
+use grpo_records::{CalledTool, EpisodeEnd, Message, TurnAction, TurnRecord};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rows of one episode. A harness that changes its history at every turn would have a row for each.
+pub const MOST_ROWS: usize = 32;
+/// How often one answer is given again. A client that throws an answer away asks until it is told to end.
+const MOST_REPLAYS: u32 = 16;
+
+/// The forest of one episode, and how its answers are read.
+pub struct Recorder {
+    format: CallFormat,
+    /// As in [`PromptShape`].
+    thinking: bool,
+    forest: Forest,
+    /// How often each turn's answer was given again.
+    replays: Vec<u32>,
+}
+
+/// The ids that a request adds, and the row they are for.
+struct Prompt {
+    row: u32,
+    /// Tokens of a row that stand before the ids, where there are some: row and length.
+    shared: Option<(u32, usize)>,
+    ids: Vec<u32>,
+    /// The first message that the ids are of.
+    new: usize,
+}
+
+impl Recorder {
+    /// The recorder of an episode, with the turns that it has already.
+    pub fn of(format: CallFormat, thinking: bool, turns: &[TurnRecord]) -> Result<Self, Abort> {
+        let mut forest = Forest::default();
+        for turn in turns {
+            forest.push(turn).map_err(unreadable)?;
+        }
+        Ok(Self {
+            format,
+            thinking,
+            forest,
+            replays: vec![0; turns.len()],
+        })
+    }
+
+    /// How often recorded answers were given again.
+    pub fn replays(&self) -> u32 {
+        self.replays.iter().sum()
+    }
+
+    /// Answers a request, unless it ends the episode. `idle`: how long the agent worked since its last answer.
+    pub async fn answer(
+        &mut self,
+        episode: &mut LiveEpisode<'_>,
+        asked: Asked,
+        idle: Duration,
+    ) -> Result<Option<EpisodeEnd>, Abort> {
+        let Asked { wanted, request, reply } = asked;
+        let (api, keys) = match wanted {
+            Wanted::Answer(api, keys) => (api, keys),
+            Wanted::Count => {
+                let counted = self.whole(episode.template, &request).await;
+                let _ = reply.send(counted.map_or_else(Reply::Unusable, |ids| Reply::Count(ids.len())));
+                return Ok(None);
+            }
+        };
+        let mut place = self.forest.place(&request, &keys);
+        while let Place::Behind(behind) = &place {
+            if !behind.bare || self.is_hidden(episode, &request, behind).await {
+                break;
+            }
+            place = self.forest.place_without(&request, &keys, behind);
+        }
+        if let Place::Known(turn) = place {
+            let given = &mut self.replays[turn as usize];
+            *given += 1;
+            if *given > MOST_REPLAYS {
+                return Ok(None);
+            }
+            let turn = &episode.trajectory.turns[turn as usize];
+            let _ = reply.send(Reply::Answer(Box::new(self.answer_of(turn, &request))));
+            return Ok(None);
+        }
+        let number = episode.trajectory.next_turn();
+        if number >= episode.limits.turns {
+            return Ok(Some(EpisodeEnd::TurnLimit));
+        }
+        let prompt = match self.prompt(episode, &request, &place).await {
+            Ok(prompt) => prompt,
+            Err(why) => {
+                let _ = reply.send(Reply::Unusable(why));
+                return Ok(None);
+            }
+        };
+        if prompt.row as usize >= MOST_ROWS {
+            return Ok(Some(EpisodeEnd::RowLimit));
+        }
+        let shared = prompt.shared.map_or(&[][..], |(row, tokens)| {
+            &episode.trajectory.rows[row as usize].tokens[..tokens]
+        });
+        let given = [shared, &prompt.ids].concat();
+        let prompt_length = given.len();
+        // What the episode has beyond its first prompt, this one's ids included.
+        let grown = if number == 0 {
+            0
+        } else {
+            episode.trajectory.grown() + prompt.ids.len()
+        };
+        if let Some(full) = episode.limits.full(prompt_length, grown) {
+            return Ok(Some(full));
+        }
+        let room = u32::try_from(episode.limits.room(prompt_length, grown)).unwrap_or(u32::MAX);
+        let opens = prompt.row as usize == episode.trajectory.rows.len();
+        let added = if opens { given.clone() } else { prompt.ids };
+        let plan = episode.plan;
+        let key = &plan.key;
+        let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
+        let most = request.max_tokens.unwrap_or(u32::MAX).clamp(1, room);
+        let sampled = match episode.sample_at_most(most, prompt.row as usize, given, seed).await? {
+            Answered::Sampled(sampled) => sampled,
+            Answered::OutOfTime { took } => {
+                episode.trajectory.sample_millis += millis(took);
+                return Ok(Some(EpisodeEnd::EpisodeTimeout));
+            }
+        };
+        let blank = TurnRecord {
+            opening: shown(&request.messages[prompt.new..], added.len()),
+            row: prompt.row,
+            prompt_length,
+            prompt: added,
+            seed,
+            exec_millis: millis(idle),
+            ..episode.blank_turn(number)
+        };
+        let asked = (api, &*request, &keys, &place);
+        let turn = self.turn(episode, blank, sampled, asked, grown).await?;
+        let end = turn.end;
+        self.forest.push(&turn).map_err(unreadable)?;
+        self.replays.push(0);
+        episode.record(turn).await?;
+        if end.is_none()
+            && let Some(turn) = episode.trajectory.turns.last()
+        {
+            // The client may be gone; then its answer waits for it.
+            let _ = reply.send(Reply::Answer(Box::new(self.answer_of(turn, &request))));
+        }
+        Ok(end)
+    }
+
+    /// The turn that an answer makes of a request.
+    async fn turn(
+        &self,
+        episode: &LiveEpisode<'_>,
+        blank: TurnRecord,
+        sampled: Sampled,
+        (api, request, keys, place): (Api, &Request, &Keys, &Place),
+        grown: usize,
+    ) -> Result<TurnRecord, Abort> {
+        let answer = sampled.answer;
+        let experts = match answer.experts {
+            Some(experts) => Some(episode.keep_experts(blank.turn, experts).await?),
+            None => None,
+        };
+        let text = episode.template.text(&answer.ids)?;
+        let used = blank.prompt_length + answer.ids.len();
+        let cut = answer.finish != FinishReason::Stop;
+        let parsed = calls::parse(self.format, &text, &request.tools);
+        let (action, end) = match (&parsed.malformed, cut) {
+            (_, true) => {
+                let full = episode.limits.full(used, grown + answer.ids.len());
+                (TurnAction::truncated(), Some(full.unwrap_or(EpisodeEnd::AnswerCut)))
+            }
+            (Some(why), _) => (TurnAction::malformed_call(why), Some(EpisodeEnd::MalformedCall)),
+            (None, _) if parsed.calls.is_empty() => (TurnAction::answer(), None),
+            (None, _) => {
+                let calls = parsed.calls.iter().enumerate().map(|(at, call)| CalledTool {
+                    id: format!("call_{}_{at}", blank.turn),
+                    name: call.name.clone(),
+                    arguments: call.arguments.clone(),
+                });
+                (TurnAction::calls(&calls.collect::<Vec<_>>()), None)
+            }
+        };
+        let said = ChatMessage {
+            reasoning: parsed.reasoning,
+            tool_calls: calls_of(&action),
+            ..ChatMessage::new(Role::Assistant, parsed.content)
+        };
+        Ok(TurnRecord {
+            sampled: answer.ids,
+            logprobs: answer.logprobs,
+            weights: sampled.weights,
+            finish: if cut { "length" } else { "stop" }.to_owned(),
+            experts,
+            text,
+            request: Some(forest::record(word(api), request, keys, place, &said)),
+            action,
+            end,
+            sample_millis: millis(sampled.took),
+            waited_millis: millis(sampled.waited),
+            ..blank
+        })
+    }
+
+    /// What a turn says, as its client gets it, the first time and again.
+    fn answer_of(&self, turn: &TurnRecord, request: &Request) -> Answer {
+        let parsed = calls::parse(self.format, &turn.text, &request.tools);
+        Answer {
+            id: turn.turn.to_string(),
+            created: turn.at,
+            content: parsed.content,
+            reasoning: parsed.reasoning,
+            calls: calls_of(&turn.action),
+            usage: Usage {
+                prompt_tokens: turn.prompt_length,
+                completion_tokens: turn.sampled_length,
+            },
+        }
+    }
+
+    /// Whether the template leaves out the reasoning that the agent left out too.
+    async fn is_hidden(&self, episode: &LiveEpisode<'_>, request: &Arc<Request>, behind: &Behind) -> bool {
+        let Some(turn) = episode.trajectory.turns.get(behind.turn as usize) else {
+            return false;
+        };
+        let mut restored = Request::clone(request);
+        if let Some(answer) = restored.messages.get_mut(behind.new.saturating_sub(1)) {
+            answer.reasoning = calls::parse(self.format, &turn.text, &request.tools).reasoning;
+        }
+        let sent = self.whole(episode.template, request).await;
+        sent.is_ok() && sent == self.whole(episode.template, &Arc::new(restored)).await
+    }
+
+    /// The ids of a whole request.
+    async fn whole(&self, template: &Arc<ChatTemplate>, request: &Arc<Request>) -> Result<Vec<u32>, String> {
+        let (template, request, shape) = (template.clone(), request.clone(), self.shape(request));
+        rendered(move || template.prompt(&shape, &request.messages)).await
+    }
+
+    fn shape(&self, request: &Request) -> PromptShape {
+        PromptShape {
+            tools: request.tools.clone(),
+            thinking: self.thinking,
+        }
+    }
+
+    /// The ids of a request in its place.
+    async fn prompt(&self, episode: &LiveEpisode<'_>, request: &Arc<Request>, place: &Place) -> Result<Prompt, String> {
+        let next = self.forest.rows() as u32;
+        let Place::Behind(behind) = place else {
+            return Ok(Prompt {
+                row: next,
+                shared: None,
+                ids: self.whole(episode.template, request).await?,
+                new: 0,
+            });
+        };
+        let before = &episode.trajectory.rows[behind.row as usize].tokens[..behind.tokens];
+        let stops = episode.template.stop_ids();
+        let stop = before.last().copied().filter(|id| stops.contains(id));
+        let (template, shape, new) = (episode.template.clone(), self.shape(request), behind.new);
+        let request = request.clone();
+        let ids = rendered(move || template.glue(&shape, stop, &request.messages[new..])).await?;
+        Ok(Prompt {
+            row: behind.branch.map_or(behind.row, |_| next),
+            shared: Some((behind.row, behind.tokens)),
+            ids,
+            new,
+        })
+    }
+}
+
+/// Renders on a thread of its own. What a request makes the template fail with is told to the client, a panic too.
+async fn rendered(
+    render: impl FnOnce() -> Result<Vec<u32>, TemplateError> + Send + 'static,
+) -> Result<Vec<u32>, String> {
+    match tokio::task::spawn_blocking(render).await {
+        Ok(ids) => ids.map_err(|error| error.to_string()),
+        Err(_) => Err("the request cannot be rendered".to_owned()),
+    }
+}
+
+/// The name of an API in records.
+fn word(api: Api) -> &'static str {
+    match api {
+        Api::ChatCompletions => "ChatCompletions",
+        Api::Responses => "Responses",
+        Api::Messages => "Messages",
+    }
+}
+
+fn calls_of(action: &TurnAction) -> Vec<ToolCall> {
+    let calls = action.as_calls().unwrap_or_default().into_iter();
+    let calls = calls.map(|call| ToolCall {
+        id: call.id,
+        name: call.name,
+        arguments: call.arguments,
+    });
+    calls.collect()
+}
+
+/// Messages as they are recorded; their ids belong to all of them together.
+fn shown(messages: &[ChatMessage], tokens: usize) -> Vec<Message> {
+    let last = messages.len().saturating_sub(1);
+    let messages = messages.iter().enumerate().map(|(at, message)| Message {
+        role: message.role.word().to_owned(),
+        content: message.content.clone(),
+        tokens: if at == last { tokens } else { 0 },
+        note: None,
+    });
+    messages.collect()
+}
+
+fn unreadable(error: forest::NoRequest) -> Abort {
+    DriverError::Other(error.to_string()).into()
+}

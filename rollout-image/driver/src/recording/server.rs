@@ -1,0 +1,243 @@
+//! The endpoint over HTTP: the routes of each API below a session's path, streams that stay open while an answer takes
+//! long, and each API's own errors.
+//!
+//! Every request that cannot be answered because its episode is over gets 404: command-line agents end at that, and
+//! repeat others for minutes. The message says nothing of limits: it is the policy's to read.
+
+use super::api::{Api, BadRequest};
+use super::canon::Keys;
+use super::request::{Answer, Request};
+use super::sessions::{Asked, Door, Reply, SESSIONS, Sessions, Wanted};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use futures::stream;
+use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Largest body of a request.
+const MOST_BYTES: usize = 16 << 20;
+/// How long a body may take to arrive.
+const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// After so long without an answer a stream is opened, and kept open with as long pauses: clients give up a request
+/// without headers after two minutes, and a silent stream after four.
+const PAUSE: Duration = Duration::from_secs(30);
+const OVER: &str = "this session has ended";
+const JSON: &str = "application/json";
+
+/// The routes of every session.
+pub fn router(sessions: Sessions) -> Router {
+    let at = |path: &str| format!("/{{secret}}/v1{path}");
+    let below = Router::new()
+        .route(&at("/chat/completions"), post(chat))
+        .route(&at("/responses"), post(responses))
+        .route(&at("/responses/input_tokens"), post(count_responses))
+        .route(&at("/messages"), post(messages))
+        .route(&at("/messages/count_tokens"), post(count_messages))
+        .route(&at("/models"), get(models))
+        .fallback(over)
+        .with_state(sessions);
+    Router::new().nest(SESSIONS, below)
+}
+
+type Shared = State<Sessions>;
+
+async fn chat(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap, body: Body) -> Response {
+    ask(&sessions, &secret, &headers, body, Api::ChatCompletions, false).await
+}
+
+async fn responses(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap, body: Body) -> Response {
+    ask(&sessions, &secret, &headers, body, Api::Responses, false).await
+}
+
+async fn count_responses(
+    State(sessions): Shared,
+    Path(secret): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    ask(&sessions, &secret, &headers, body, Api::Responses, true).await
+}
+
+async fn messages(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap, body: Body) -> Response {
+    ask(&sessions, &secret, &headers, body, Api::Messages, false).await
+}
+
+async fn count_messages(
+    State(sessions): Shared,
+    Path(secret): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    ask(&sessions, &secret, &headers, body, Api::Messages, true).await
+}
+
+/// Both vendors list models at the same path; Anthropic's clients say their version.
+async fn models(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap) -> Response {
+    let api = match headers.contains_key("anthropic-version") {
+        true => Api::Messages,
+        false => Api::ChatCompletions,
+    };
+    match door(&sessions, &secret, &headers) {
+        Some(door) => json(StatusCode::OK, api.models(&door.model)),
+        None => ended(api),
+    }
+}
+
+async fn over() -> Response {
+    ended(Api::ChatCompletions)
+}
+
+fn door(sessions: &Sessions, secret: &str, headers: &HeaderMap) -> Option<Door> {
+    let lease = headers.get(RELAY_LEASE_HEADER)?.to_str().ok()?;
+    sessions.door(secret, lease)
+}
+
+async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body, api: Api, counts: bool) -> Response {
+    let Some(door) = door(sessions, secret, headers) else {
+        return ended(api);
+    };
+    let Ok(place) = door.places.clone().try_acquire_owned() else {
+        let message = "too many requests at one time; wait for the answers to earlier ones";
+        return error(api, StatusCode::TOO_MANY_REQUESTS, message);
+    };
+    let body = match read(sessions, headers, body).await {
+        Ok(body) => body,
+        Err((status, message)) => return error(api, status, &message),
+    };
+    let decoded = tokio::task::spawn_blocking(move || {
+        let request = api.decode(&body)?;
+        let wanted = match counts {
+            true => Wanted::Count,
+            false => Wanted::Answer(api, Keys::of(&request)),
+        };
+        Ok::<_, BadRequest>((request, wanted))
+    });
+    let (request, wanted) = match decoded.await {
+        Ok(Ok(decoded)) => decoded,
+        Ok(Err(bad)) => return json(StatusCode::BAD_REQUEST, api.bad_request(&bad)),
+        Err(_) => return error(api, StatusCode::INTERNAL_SERVER_ERROR, "the request cannot be read"),
+    };
+    let request = Arc::new(request);
+    let (reply, mut replied) = oneshot::channel();
+    let asked = Asked {
+        wanted,
+        request: request.clone(),
+        reply,
+    };
+    if door.asked.send(asked).await.is_err() {
+        return ended(api);
+    }
+    if request.stream && !counts {
+        return match tokio::time::timeout(PAUSE, &mut replied).await {
+            Ok(Ok(Reply::Answer(answer))) => {
+                let events = api.events(&request, &answer.id, answer.created).finish(&answer);
+                events_of(Body::from(events.concat()))
+            }
+            Ok(replied) => whole(api, &request, replied.ok()),
+            Err(_) => {
+                let (sender, receiver) = mpsc::channel(4);
+                tokio::spawn(async move {
+                    hold_open(api, &request, replied, sender).await;
+                    drop(place);
+                });
+                let chunks = stream::unfold(receiver, |mut receiver| async move {
+                    let chunk: Bytes = receiver.recv().await?;
+                    Some((Ok::<_, Infallible>(chunk), receiver))
+                });
+                events_of(Body::from_stream(chunks))
+            }
+        };
+    }
+    let replied = replied.await;
+    whole(api, &request, replied.ok())
+}
+
+/// Sends what keeps a client waiting, then the answer. If there is none the stream ends without content: the client
+/// asks again, and gets the recorded answer or the end.
+async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<Reply>, to: mpsc::Sender<Bytes>) {
+    // What a stream is opened with is sent before the answer is known.
+    let id = format!("w{}", hex::encode(rand::random::<[u8; 8]>()));
+    let created = jiff::Timestamp::now().as_second();
+    let mut events = api.events(request, &id, created);
+    let answer = loop {
+        if to.send(events.wait().into()).await.is_err() {
+            return;
+        }
+        match tokio::time::timeout(PAUSE, &mut replied).await {
+            Ok(Ok(Reply::Answer(answer))) => break answer,
+            Ok(_) => return,
+            Err(_) => {}
+        }
+    };
+    let answer = Answer {
+        id: id.clone(),
+        created,
+        ..*answer
+    };
+    for event in events.finish(&answer) {
+        if to.send(event.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A body, if it is not too large and comes in time.
+async fn read(sessions: &Sessions, headers: &HeaderMap, body: Body) -> Result<Bytes, (StatusCode, String)> {
+    let said = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let too_large = || {
+        let message = format!("the body of a request has at most {MOST_BYTES} bytes");
+        (StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let length = said.unwrap_or(MOST_BYTES);
+    if length > MOST_BYTES {
+        return Err(too_large());
+    }
+    let late = || {
+        (
+            StatusCode::REQUEST_TIMEOUT,
+            "the body of the request did not arrive".to_owned(),
+        )
+    };
+    let share = sessions.room().take(length).await;
+    let bytes = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, length)).await;
+    let bytes = bytes.map_err(|_| late())?.map_err(|_| too_large())?;
+    Ok(share.hold(bytes.into()))
+}
+
+/// A reply that is no stream.
+fn whole(api: Api, request: &Request, reply: Option<Reply>) -> Response {
+    match reply {
+        Some(Reply::Answer(answer)) => json(StatusCode::OK, api.answer(request, &answer)),
+        Some(Reply::Count(tokens)) => json(StatusCode::OK, api.token_count(tokens)),
+        Some(Reply::Unusable(why)) => error(api, StatusCode::BAD_REQUEST, &why),
+        None => ended(api),
+    }
+}
+
+fn ended(api: Api) -> Response {
+    error(api, StatusCode::NOT_FOUND, OVER)
+}
+
+fn error(api: Api, status: StatusCode, message: &str) -> Response {
+    json(status, api.error(status.as_u16(), message))
+}
+
+fn json(status: StatusCode, body: Vec<u8>) -> Response {
+    (status, [(CONTENT_TYPE, JSON)], body).into_response()
+}
+
+fn events_of(body: Body) -> Response {
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
+    (headers, body).into_response()
+}

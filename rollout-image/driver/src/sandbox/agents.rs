@@ -1,0 +1,57 @@
+//! What a command-line agent needs of its sandbox: a port that leads to the driver, and an end by force.
+
+use super::{BRIEF, Call, EXEC_MARGIN, Sandbox, SandboxError};
+use crate::retry::Budget;
+use grpo_sandbox_protocol::{KillRequest, RelayRequest};
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// How often it is said again where a port of a sandbox leads.
+const RELAY_PAUSE: Duration = Duration::from_secs(10);
+
+impl Sandbox {
+    /// Ends a command with everything that it started. One that has ended stays as it is.
+    pub async fn kill(&self, id: &str) -> Result<(), SandboxError> {
+        let kill = KillRequest {
+            id: id.to_owned(),
+            signal: None,
+        };
+        let call = self.file_call("ending command", id);
+        let url = self.url("/exec/kill");
+        let post = || self.gateway.http.post(&url).json(&kill);
+        self.gateway.send(&call, post).await.map(|_| ())
+    }
+
+    /// Leads a port of the sandbox to a service. The gateway is waited for.
+    pub async fn relay(&self, relay: &RelayRequest) -> Result<(), SandboxError> {
+        self.relay_within(relay, self.gateway.patience).await
+    }
+
+    /// Says again where a port leads, until this is dropped: a gateway that was started again does not know it.
+    pub async fn keep_relay(&self, relay: &RelayRequest) -> Infallible {
+        loop {
+            tokio::time::sleep(RELAY_PAUSE).await;
+            if let Err(error) = self.relay_within(relay, BRIEF.total).await {
+                tracing::debug!(lease = %self.lease.id, %error, "leading a port");
+            }
+        }
+    }
+
+    async fn relay_within(&self, relay: &RelayRequest, total: Duration) -> Result<(), SandboxError> {
+        let call = Call {
+            doing: format!(
+                "leading port {} under lease {} to the driver",
+                relay.port, self.lease.id
+            ),
+            lease: &self.lease.id,
+            object: "",
+            budget: Budget {
+                request: EXEC_MARGIN,
+                total,
+            },
+        };
+        let url = self.url("/relay");
+        let put = || self.gateway.http.put(&url).json(relay);
+        self.gateway.send(&call, put).await.map(|_| ())
+    }
+}

@@ -1,0 +1,279 @@
+//! Runs with a command-line agent: a real process in a played sandbox, over real sockets to the recording endpoint.
+
+use crate::world::{World, rows_of_steps};
+use grpo_crds::agent::{Agent, CliAgent};
+use grpo_driver::agent::AgentKind;
+use grpo_driver::config::Settings;
+use grpo_records::folder::{RunFolder, counting};
+use grpo_records::{Branch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Outcome, TurnRecord};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// An answer with one call.
+fn call(command: &str) -> String {
+    let arguments = serde_json::json!({"n": 1.0, "command": command});
+    format!("Next.\n<tool_call>\n{{\"name\": \"bash\", \"arguments\": {arguments}}}\n</tool_call>")
+}
+
+/// Looks `looks` times, mends the bug, and says that it is done.
+fn mends_after(looks: usize) -> impl Fn(&str, u64) -> String + Send + Sync + 'static {
+    move |prompt, _| match prompt.matches("<|im_start|>assistant\n").count() - 1 {
+        done if done < looks => call(&format!("echo look {done}")),
+        done if done == looks => call("sed -i 's/a - b/a + b/' a.py"),
+        _ => "Done.".to_owned(),
+    }
+}
+
+fn agent(mode: &str) -> AgentKind {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli_agent/client.py");
+    let cli: CliAgent = serde_json::from_value(serde_json::json!({
+        "image": "img",
+        "command": ["python3", client, mode, "{{ prompt }}"],
+    }))
+    .unwrap();
+    let spec = Agent {
+        cli: Some(cli),
+        ..Agent::default()
+    };
+    AgentKind::of(&spec).unwrap()
+}
+
+/// A run of one episode in one iteration.
+async fn world(mode: &str, looks: usize) -> (World, Settings) {
+    let world = World::new(1).await;
+    *world.engine.policy.lock().unwrap() = Box::new(mends_after(looks));
+    let mut settings = world.settings();
+    settings.agent.kind = agent(mode);
+    settings.agent.limits.turns = 100;
+    settings.agent.limits.context_tokens = 100_000;
+    settings.iterations = 1;
+    settings.prompts = 1;
+    settings.samples = 2;
+    settings.evaluate.clear();
+    (world, settings)
+}
+
+fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
+    let all = counting(folder.episodes(&EpisodeScope::Iteration { iteration: 1 }).unwrap());
+    let all = all.into_iter().map(|episode| {
+        let ended = folder.ended(&episode.path).unwrap().unwrap();
+        (episode.meta, ended)
+    });
+    all.collect()
+}
+
+/// What every history must leave: each sampled token in one mask, and prompts that are what the engine was given.
+fn rows_are_what_was_sampled(world: &World, episodes: &[(EpisodeMeta, EndedEpisode)]) {
+    let asked = world.engine.asked.lock().unwrap();
+    let mut prompts: Vec<&[u32]> = Vec::new();
+    for (meta, ended) in episodes {
+        let turns = ended.turns().unwrap();
+        let sampled: usize = turns.iter().map(|turn| turn.sampled.len()).sum();
+        let masked: usize = ended.rows.iter().map(|row| row.sampled()).sum();
+        assert_eq!((sampled, masked), (meta.sampled_tokens, meta.sampled_tokens));
+        prompts.extend(
+            turns
+                .iter()
+                .map(|turn| &ended.rows[turn.row as usize].tokens[..turn.prompt_length]),
+        );
+    }
+    let mut given: Vec<&[u32]> = asked.iter().map(|(prompt, ..)| &prompt[..]).collect();
+    prompts.sort();
+    given.sort();
+    assert!(
+        prompts == given,
+        "{} prompts recorded, {} sampled",
+        prompts.len(),
+        given.len()
+    );
+}
+
+async fn ran(mode: &str, looks: usize) -> (World, Vec<(EpisodeMeta, EndedEpisode)>) {
+    let (world, settings) = world(mode, looks).await;
+    world.go(settings, 1).await.unwrap();
+    let folder = world.verified().await;
+    let episodes = episodes(&folder);
+    assert_eq!(episodes.len(), 2);
+    rows_are_what_was_sampled(&world, &episodes);
+    world.nothing_ran_twice();
+    let rows: usize = episodes.iter().map(|(_, ended)| ended.rows.len()).sum();
+    assert_eq!(rows_of_steps(&folder), [rows], "all rows are trained on");
+    (world, episodes)
+}
+
+fn branches(ended: &EndedEpisode) -> Vec<Branch> {
+    let turns = ended.record.turns.iter();
+    turns
+        .filter_map(|turn: &TurnRecord| turn.request.as_ref()?.branch)
+        .collect()
+}
+
+#[tokio::test]
+async fn thirty_turns_are_one_row_and_the_patch_is_graded() {
+    let (_, episodes) = ran("linear", 28).await;
+    for (meta, ended) in &episodes {
+        assert_eq!((meta.turns, ended.rows.len()), (30, 1));
+        assert_eq!((&meta.outcome, meta.end), (&Outcome::Resolved, EpisodeEnd::Submitted));
+        assert_eq!(branches(ended), [Branch::First]);
+        let process = ended.record.process.as_ref().unwrap();
+        assert_eq!((process.exit_code, process.replays), (Some(0), 0), "{process:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_carries_the_same_answers() {
+    let (_, episodes) = ran("stream", 3).await;
+    for (meta, ended) in &episodes {
+        assert_eq!(
+            (&meta.outcome, meta.turns, ended.rows.len()),
+            (&Outcome::Resolved, 5, 1)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_opens_a_row_and_its_question_continues_one() {
+    let (_, episodes) = ran("compact", 5).await;
+    for (_, ended) in &episodes {
+        assert_eq!(branches(ended), [Branch::First, Branch::ChangedHistory]);
+        assert_eq!(ended.rows.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_side_conversation_is_a_row_of_its_own() {
+    let (_, episodes) = ran("sub-agent", 3).await;
+    for (_, ended) in &episodes {
+        assert_eq!(branches(ended), [Branch::First, Branch::Conversation]);
+    }
+}
+
+#[tokio::test]
+async fn a_changed_answer_is_not_trained_on_where_it_was_changed() {
+    let (_, episodes) = ran("changed", 4).await;
+    for (_, ended) in &episodes {
+        assert_eq!(branches(ended), [Branch::First, Branch::ChangedAnswer]);
+        // Both rows begin with the same ids; only the first row trains on the answer in them.
+        let first = &ended.rows[0];
+        let shared = first
+            .tokens
+            .iter()
+            .zip(&ended.rows[1].tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
+        assert!(first.mask[..shared].contains(&1));
+        assert!(!ended.rows[1].mask[..shared].contains(&1));
+    }
+}
+
+#[tokio::test]
+async fn a_retry_gets_the_recorded_answer_and_nothing_is_sampled_twice() {
+    for mode in ["retry", "hang-up"] {
+        let (_, episodes) = ran(mode, 3).await;
+        for (meta, ended) in &episodes {
+            assert_eq!((meta.turns, ended.rows.len()), (5, 1), "{mode}");
+            let process = ended.record.process.as_ref().unwrap();
+            assert_eq!(process.exit_code, Some(0), "{}", process.log);
+            // A client that hangs up may be gone before its request has arrived.
+            assert!(process.replays == 5 || mode == "hang-up", "{}", process.replays);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_nothing_has_failed_and_voids_nothing() {
+    let (world, settings) = world("silent", 3).await;
+    // Nothing to train on: the run says so.
+    let fault = world.go(settings, 1).await.unwrap_err();
+    assert!(fault.to_string().contains("asked its model nothing"), "{fault}");
+    let folder = world.verified().await;
+    let episodes = episodes(&folder);
+    assert_eq!(episodes.len(), 2);
+    for (meta, ended) in &episodes {
+        assert_eq!((&meta.outcome, meta.turns), (&Outcome::Unresolved, 0));
+        assert_eq!(ended.record.process.as_ref().unwrap().exit_code, Some(3));
+    }
+}
+
+#[tokio::test]
+async fn limits_end_an_episode_at_the_endpoint_and_its_patch_counts() {
+    for (turns, context, end) in [(3, 100_000, EpisodeEnd::TurnLimit), (100, 700, EpisodeEnd::ContextFull)] {
+        let (world, mut settings) = world("linear", 20).await;
+        *world.engine.policy.lock().unwrap() = Box::new(|_, _| call("sed -i 's/a - b/a + b/' a.py"));
+        settings.agent.limits.turns = turns;
+        settings.agent.limits.context_tokens = context;
+        world.go(settings, 1).await.unwrap();
+        let folder = world.verified().await;
+        for (meta, _) in episodes(&folder) {
+            assert_eq!((meta.outcome, meta.end), (Outcome::Resolved, end));
+            assert!(meta.truncated && meta.turns > 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_be_read_ends_the_episode_before_the_agent_sees_it() {
+    let (world, settings) = world("linear", 3).await;
+    *world.engine.policy.lock().unwrap() =
+        Box::new(|prompt, _| match prompt.matches("<|im_start|>assistant\n").count() {
+            1 => call("sed -i 's/a - b/a + b/' a.py"),
+            _ => "<tool_call>\n{\"name\": \"bash\", \"arguments\": {\"command\": \"rm a.py".to_owned(),
+        });
+    world.go(settings, 1).await.unwrap();
+    let folder = world.verified().await;
+    for (meta, ended) in episodes(&folder) {
+        assert_eq!(
+            (meta.outcome, meta.end, meta.turns),
+            (Outcome::Resolved, EpisodeEnd::MalformedCall, 2)
+        );
+        assert!(ended.record.turns[1].action.malformed().is_some());
+    }
+}
+
+#[tokio::test]
+async fn an_episode_that_outlives_its_time_ends_with_the_patch_it_has() {
+    let (world, mut settings) = world("linear", 3).await;
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| call("sed -i 's/a - b/a + b/' a.py; sleep 60"));
+    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(6);
+    world.go(settings, 1).await.unwrap();
+    let folder = world.verified().await;
+    for (meta, ended) in episodes(&folder) {
+        assert_eq!(
+            (meta.outcome, meta.end),
+            (Outcome::Resolved, EpisodeEnd::EpisodeTimeout)
+        );
+        assert_eq!(ended.record.process.unwrap().killed.as_deref(), Some("Request"));
+    }
+}
+
+/// The agent's process lives on; its requests are answered by the next driver from where the first one stopped.
+#[tokio::test]
+async fn a_driver_that_ends_in_an_answer_is_followed_by_one_that_continues_the_episode() {
+    let (world, mut settings) = world("linear", 6).await;
+    settings.samples = 2;
+    settings.concurrency = Some(1);
+    let (reached, mut third) = tokio::sync::watch::channel(0);
+    let mends = mends_after(6);
+    let asked = AtomicU32::new(0);
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        reached.send_replace(asked.fetch_add(1, Ordering::Relaxed));
+        mends(prompt, seed)
+    });
+    let run = world.start(settings.clone(), 1).await.unwrap();
+    tokio::select! {
+        ended = run.go() => panic!("the run ended before its driver could be killed: {ended:?}"),
+        // Before the driver is dropped: nothing that it says in its end reaches the agent.
+        () = async {
+            third.wait_for(|asked| *asked >= 3).await.unwrap();
+            world.gateway.relays.cut();
+        } => {}
+    }
+    drop(run);
+    world.go(settings, 2).await.unwrap();
+    let folder = world.verified().await;
+    for (meta, ended) in episodes(&folder) {
+        assert_eq!((meta.outcome, meta.turns, meta.attempt), (Outcome::Resolved, 8, 1));
+        assert_eq!(branches(&ended), [Branch::First]);
+    }
+    world.nothing_ran_twice();
+}

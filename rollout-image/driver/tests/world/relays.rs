@@ -1,0 +1,116 @@
+//! What a command-line agent in a sandbox needs of its gateway: a port that leads to the driver, and an end by force.
+//!
+//! The port of every sandbox would be the same one of this machine, so commands find a path of the gateway in its place.
+
+use super::*;
+use axum::extract::Request;
+use std::sync::OnceLock;
+use tokio::sync::watch;
+
+/// The ports of sandboxes, by lease: where they lead, or nowhere while the gateway is away.
+#[derive(Default)]
+pub struct Relays {
+    open: Mutex<HashMap<String, watch::Sender<Option<String>>>>,
+    kills: Mutex<HashMap<(String, String), Arc<tokio::sync::Notify>>>,
+    pub address: OnceLock<SocketAddr>,
+    /// How often a driver said where a port leads.
+    pub told: Mutex<u32>,
+}
+
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/v1/leases/{id}/relay", put(open))
+        .route("/v1/leases/{id}/exec/kill", post(kill))
+        .route("/relayed/{lease}/{*path}", axum::routing::any(pass_on))
+        .with_state(gateway)
+}
+
+impl Relays {
+    /// Where a command finds the port.
+    pub fn port_of(&self, lease: &str, value: &str) -> String {
+        let there = format!("{}/relayed/{lease}", self.address.get().unwrap());
+        value.replace("127.0.0.1:48271", &there)
+    }
+
+    /// Ends every connection, as a gateway does that ends.
+    pub fn cut(&self) {
+        for to in self.open.lock().unwrap().values() {
+            to.send_replace(None);
+        }
+    }
+
+    pub fn killed(&self, lease: &str, exec: &str) -> Arc<tokio::sync::Notify> {
+        let key = (lease.to_owned(), exec.to_owned());
+        self.kills.lock().unwrap().entry(key).or_default().clone()
+    }
+}
+
+async fn open(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Json(relay): Json<sandbox::RelayRequest>,
+) -> StatusCode {
+    *gateway.relays.told.lock().unwrap() += 1;
+    let mut open = gateway.relays.open.lock().unwrap();
+    let sender = open.entry(id).or_insert_with(|| watch::channel(None).0);
+    sender.send_replace(Some(relay.to));
+    StatusCode::NO_CONTENT
+}
+
+async fn kill(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Json(kill): Json<sandbox::KillRequest>,
+) -> Response {
+    gateway.relays.killed(&id, &kill.id).notify_one();
+    Json(json!({ "id": kill.id })).into_response()
+}
+
+async fn pass_on(
+    State(gateway): State<Arc<Gateway>>,
+    Path((lease, path)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    let leads = gateway
+        .relays
+        .open
+        .lock()
+        .unwrap()
+        .get(&lease)
+        .map(watch::Sender::subscribe);
+    let Some(mut leads) = leads else {
+        return StatusCode::BAD_GATEWAY.into_response();
+    };
+    let Some(to) = leads.borrow_and_update().clone() else {
+        return StatusCode::BAD_GATEWAY.into_response();
+    };
+    let method = request.method().clone();
+    let body = axum::body::to_bytes(request.into_body(), usize::MAX)
+        .await
+        .unwrap_or_default();
+    let asked = reqwest::Client::new()
+        .request(method, format!("{to}/{path}"))
+        .header(sandbox::RELAY_LEASE_HEADER, lease)
+        .body(body)
+        .send();
+    let cut = async {
+        let _ = leads.wait_for(Option::is_none).await;
+    };
+    tokio::select! {
+        biased;
+        () = cut => StatusCode::BAD_GATEWAY.into_response(),
+        answer = asked => match answer {
+            Ok(answer) => {
+                let status = answer.status();
+                let kind = answer.headers().get("content-type").cloned();
+                let bytes = answer.bytes().await.unwrap_or_default();
+                let mut answer = (status, bytes).into_response();
+                if let Some(kind) = kind {
+                    answer.headers_mut().insert("content-type", kind);
+                }
+                answer
+            }
+            Err(_) => StatusCode::BAD_GATEWAY.into_response(),
+        },
+    }
+}
