@@ -93,10 +93,10 @@ pub enum BashPreset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolsAgent {
-    /// Pdb: pdb, view, rewrite, eval, grep, listdir and submit. Rewrite: the same without pdb.
+    /// Pdb: view, listdir, eval, rewrite, pdb and grep. Rewrite: the same without pdb. An episode ends when eval runs the
+    /// task's tests and all pass; its patch is then graded in a fresh sandbox.
     #[serde(default)]
     pub toolset: Toolset,
-    /// How a call is written. Hermes: JSON between `<tool_call>` tags. Qwen3Coder: XML, one tag per argument.
     /// Offers grep.
     #[serde(default = "yes")]
     pub grep: bool,
@@ -115,6 +115,7 @@ pub struct ToolsAgent {
     /// Lists the code around the place where pdb's `c` has stopped.
     #[serde(default)]
     pub list_after_continue: bool,
+    /// How a call is written. Hermes: JSON between `<tool_call>` tags. Qwen3Coder: XML, one tag per argument.
     #[serde(default)]
     pub call_format: CallFormat,
     /// Template of the system message (minijinja). Variables: `task`, `limits`. Default: the toolset's own.
@@ -128,11 +129,11 @@ pub struct ToolsAgent {
     pub task: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 fn yes() -> bool {
     true
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Toolset {
     #[default]
     Pdb,
