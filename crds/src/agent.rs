@@ -185,10 +185,21 @@ pub struct CliAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384))]
     pub task: Option<String>,
+    /// What it asks while another of its conversations waits, as a sub-agent does. Train: it is trained on like the rest
+    /// of the episode. Skip: it is recorded, and not trained on.
+    #[serde(default)]
+    pub side_conversations: SideConversations,
     /// Added to its environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env: Vec<EnvVariable>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum SideConversations {
+    #[default]
+    Train,
+    Skip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -3,6 +3,7 @@
 //! The stored batch names the rows of episodes and does not repeat their ids: [`Batch::fill`] reads them.
 
 use crate::ended::EndedEpisode;
+use crate::event::RunAgent;
 use crate::outcome::Outcome;
 use crate::paths;
 use crate::record::{Record, SCHEMA, Writer};
@@ -215,6 +216,15 @@ pub enum RowFault {
 }
 
 impl Row {
+    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, and the agent may leave
+    /// some out.
+    pub fn trained_on(episode: &EndedEpisode, outcome: &Outcome, reward: f32, agent: &RunAgent) -> Vec<Self> {
+        let skipped = agent.skipped_rows(&episode.record.turns);
+        let mut rows = Self::of(episode, outcome, reward);
+        rows.retain(|row| row.sampled() > 0 && !skipped.contains(&row.stored.row));
+        rows
+    }
+
     /// The rows of an episode that has its verdict, in order.
     pub fn of(episode: &EndedEpisode, outcome: &Outcome, reward: f32) -> Vec<Self> {
         let EndedEpisode { record, rows } = episode;

@@ -3,7 +3,10 @@
 use crate::outcome::{Outcome, VoidReason};
 use crate::record::{Record, Writer};
 use crate::settings::LiveSettings;
+use crate::side::side_rows;
+use crate::turn::TurnRecord;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// `journal/<seq>.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +34,23 @@ pub enum RunAgent {
     },
     Cli {
         format: String,
+        /// Side conversations are not trained on.
+        #[serde(default, rename = "skipsSideConversations")]
+        skips_side_conversations: bool,
     },
+}
+
+impl RunAgent {
+    /// The rows of an episode that no batch has. `turns`: those of the episode, in order.
+    pub fn skipped_rows(&self, turns: &[TurnRecord]) -> BTreeSet<u32> {
+        match self {
+            Self::Cli {
+                skips_side_conversations: true,
+                ..
+            } => side_rows(turns),
+            _ => BTreeSet::new(),
+        }
+    }
 }
 
 /// What was decided or came to an end.

@@ -32,6 +32,7 @@ pub mod rows;
 pub mod scope;
 pub mod settings;
 pub mod show;
+pub mod side;
 pub mod state;
 pub mod store;
 pub mod trainer;

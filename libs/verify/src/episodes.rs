@@ -153,7 +153,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                         .filter(|found| *found != turn.action)
                         .map(|found| format!("{found:?} is recorded as {:?}", turn.action)),
                     RunAgent::Tools { format } => calls::wrong(format, false, &turn.text, &turn.action),
-                    RunAgent::Cli { format } => calls::wrong(format, true, &turn.text, &turn.action),
+                    RunAgent::Cli { format, .. } => calls::wrong(format, true, &turn.text, &turn.action),
                 };
                 actions.expect(wrong.is_none(), || {
                     format!("{}: {}", place(), wrong.unwrap_or_default())

@@ -157,6 +157,21 @@ fn a_token_that_was_not_sampled_is_found() {
 }
 
 #[test]
+fn a_row_that_is_missing_in_its_batch_or_there_twice_is_found() {
+    let drops = |rows: &mut Vec<Value>| drop(rows.pop());
+    let doubles = |rows: &mut Vec<Value>| rows.push(rows[0].clone());
+    for change in [drops as fn(&mut Vec<Value>), doubles] {
+        let dir = store();
+        forge(dir.path(), &paths::batch(1), |batch| change(batch["rows"].as_array_mut().unwrap()));
+        let found = found(dir.path());
+        assert!(
+            found.contains(&"rows of batches are their episodes, token by token"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn an_episode_that_lies_elsewhere_or_ended_otherwise_is_found() {
     for (field, value) in [("attempt", serde_json::json!(2)), ("end", "TurnLimit".into())] {
         let dir = store();

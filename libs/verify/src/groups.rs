@@ -87,29 +87,48 @@ fn valid_of(episodes: &[EpisodeFolder], iteration: u32) -> HashMap<String, Episo
         .collect()
 }
 
+/// A batch has every row of its groups' episodes once, and nothing else.
 fn check_rows(
     folder: &RunFolder,
     batch: &Batch,
     valid: &HashMap<String, EpisodeFolder>,
     rows: &mut Check,
 ) -> Result<(), VerifyError> {
+    let mut of_episodes: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    let groups: BTreeSet<u32> = batch.groups.iter().map(|group| group.group).collect();
+    for (name, episode) in valid {
+        if groups.contains(&episode.meta.key.group) && episode.meta.sampled_tokens > 0 {
+            of_episodes.entry(name).or_default();
+        }
+    }
     for row in &batch.rows {
-        let Some(episode) = valid.get(&row.episode) else {
-            rows.expect(false, || format!("step {}: {} has no verdict", batch.step, row.episode));
+        of_episodes.entry(&row.episode).or_default().push(row);
+    }
+    for (name, given) in of_episodes {
+        let Some(episode) = valid.get(name) else {
+            rows.expect(false, || format!("step {}: {name} has no verdict", batch.step));
             continue;
         };
         let meta = &episode.meta;
         let expected = match folder.ended(&episode.path) {
             Err(FolderError::NotWhole { .. }) | Ok(None) => Vec::new(),
-            Ok(Some(ended)) => Row::of(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN)),
+            Ok(Some(ended)) => {
+                let agent = folder.agent(&ended.record.run);
+                Row::trained_on(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN), &agent)
+            }
             Err(error) => return Err(error.into()),
         };
-        let same = expected.get(row.stored.row as usize) == Some(row);
-        rows.expect(same && row.check().is_ok(), || {
-            format!(
-                "step {}: the row of {} is not the episode in {}",
-                batch.step, row.episode, episode.path
-            )
+        for row in &given {
+            let same = expected.iter().any(|expected| expected == *row);
+            rows.expect(same && row.check().is_ok(), || {
+                format!("step {}: the row of {name} is not the episode in {}", batch.step, episode.path)
+            });
+        }
+        let mut found: Vec<u32> = given.iter().map(|row| row.stored.row).collect();
+        found.sort_unstable();
+        let due: Vec<u32> = expected.iter().map(|row| row.stored.row).collect();
+        rows.expect(found == due, || {
+            format!("step {}: of {name} the batch has rows {found:?}, of {due:?}", batch.step)
         });
     }
     Ok(())

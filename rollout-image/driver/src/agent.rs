@@ -22,7 +22,7 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
-use grpo_crds::agent::CliAgent;
+use grpo_crds::agent::{CliAgent, SideConversations};
 use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
@@ -91,6 +91,7 @@ impl AgentKind {
             },
             Self::Cli(cli) => RunAgent::Cli {
                 format: format!("{:?}", cli.call_format),
+                skips_side_conversations: cli.side_conversations == SideConversations::Skip,
             },
         }
     }

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use grpo_records::batch::RowFault;
 use grpo_records::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunStore, StoreError, Writer,
-    paths,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunAgent, RunStore, StoreError,
+    Writer, paths,
 };
 use std::collections::BTreeMap;
 
@@ -42,6 +42,7 @@ pub struct Heading {
     pub iteration: u32,
     pub step: u32,
     pub max_staleness: u32,
+    pub agent: RunAgent,
 }
 
 /// Puts the batch together from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
@@ -72,9 +73,8 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
             }
             made.staleness_max = made.staleness_max.max(staleness);
             let reward = meta.reward.unwrap_or_default();
-            let mut of_episode = Row::of(&ended(store, meta).await?, &meta.outcome, reward);
-            // A row without an answer teaches nothing.
-            of_episode.retain(|row| row.sampled() > 0);
+            let episode = ended(store, meta).await?;
+            let of_episode = Row::trained_on(&episode, &meta.outcome, reward, &heading.agent);
             for row in &of_episode {
                 row.check()?;
             }

@@ -90,6 +90,8 @@ def work(messages, compacts_after=None):
         messages.extend(carry_out(call) for call in answer["tool_calls"])
         if MODE == "changed" and turns == 3:
             messages[-4]["content"] = "I never said so."
+        if MODE == "aside" and turns == 2:
+            ask([{"role": "user", "content": "Name the conversation."}])
         if turns == compacts_after:
             ask(messages + [{"role": "user", "content": "Summarise."}])
             messages = messages[:1] + [{"role": "user", "content": "So far: much."}] + messages[-2:]

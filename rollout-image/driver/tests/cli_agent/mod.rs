@@ -25,10 +25,15 @@ fn mends_after(looks: usize) -> impl Fn(&str, u64) -> String + Send + Sync + 'st
 }
 
 fn agent(mode: &str) -> AgentKind {
+    agent_that(mode, "Train")
+}
+
+fn agent_that(mode: &str, side_conversations: &str) -> AgentKind {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli_agent/client.py");
     let cli: CliAgent = serde_json::from_value(serde_json::json!({
         "image": "img",
         "command": ["python3", client, mode, "{{ prompt }}"],
+        "sideConversations": side_conversations,
     }))
     .unwrap();
     let spec = Agent {
@@ -145,6 +150,22 @@ async fn a_side_conversation_is_a_row_of_its_own() {
     let (_, episodes) = ran("sub-agent", 3).await;
     for (_, ended) in &episodes {
         assert_eq!(branches(ended), [Branch::First, Branch::Conversation]);
+    }
+}
+
+#[tokio::test]
+async fn a_side_conversation_is_recorded_and_not_trained_on_where_the_run_skips_them() {
+    for (side_conversations, trained) in [("Train", 4), ("Skip", 2)] {
+        let (world, mut settings) = world("aside", 3).await;
+        settings.agent.kind = agent_that("aside", side_conversations);
+        world.go(settings, 1).await.unwrap();
+        let folder = world.verified().await;
+        let episodes = episodes(&folder);
+        rows_are_what_was_sampled(&world, &episodes);
+        for (_, ended) in &episodes {
+            assert_eq!(branches(ended), [Branch::First, Branch::Conversation]);
+        }
+        assert_eq!(rows_of_steps(&folder), [trained], "{side_conversations}");
     }
 }
 
