@@ -18,8 +18,8 @@ pub struct Agent {
     /// Built-in loop: every turn the policy writes text with one bash block, which is run in the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bash: Option<BashAgent>,
-    /// Built-in loop: every turn the policy calls tools of a set. Its tasks need a test command (`test_command` in their
-    /// rows; rows of KodCode have one).
+    /// Built-in loop: every turn the policy calls tools of a set. Its tasks need a test command (`test_command` in
+    /// their rows; rows of KodCode have one).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolsAgent>,
     /// A command-line agent, run unchanged in the sandbox against an endpoint that records what it samples.
@@ -93,8 +93,8 @@ pub enum BashPreset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolsAgent {
-    /// Pdb: view, listdir, eval, rewrite, pdb and grep. Rewrite: the same without pdb. An episode ends when eval runs the
-    /// task's tests and all pass; its patch is then graded in a fresh sandbox.
+    /// Pdb: view, listdir, eval, rewrite, pdb and grep. Rewrite: the same without pdb. An episode ends when eval runs
+    /// the task's tests and all pass; its patch is then graded in a fresh sandbox.
     #[serde(default)]
     pub toolset: Toolset,
     /// Offers grep.
@@ -185,8 +185,8 @@ pub struct CliAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384))]
     pub task: Option<String>,
-    /// What it asks while another of its conversations waits, as a sub-agent does. Train: it is trained on like the rest
-    /// of the episode. Skip: it is recorded, and not trained on.
+    /// What it asks while another of its conversations waits, as a sub-agent does. Train: it is trained on like the
+    /// rest of the episode. Skip: it is recorded, and not trained on.
     #[serde(default)]
     pub side_conversations: SideConversations,
     /// Added to its environment.

@@ -216,8 +216,8 @@ pub enum RowFault {
 }
 
 impl Row {
-    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, and the agent may leave
-    /// some out.
+    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, and the agent may
+    /// leave some out.
     pub fn trained_on(episode: &EndedEpisode, outcome: &Outcome, reward: f32, agent: &RunAgent) -> Vec<Self> {
         let skipped = agent.skipped_rows(&episode.record.turns);
         let mut rows = Self::of(episode, outcome, reward);

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// What is wrong with the action of an answer, if anything. `format`: `Hermes` or `Qwen3Coder`. `words`: answers without
-/// a call are read too, as command-line agents do.
+/// What is wrong with the action of an answer, if anything. `format`: `Hermes` or `Qwen3Coder`. `words`: answers
+/// without a call are read too, as command-line agents do.
 pub fn wrong(format: &str, words: bool, answer: &str, action: &TurnAction) -> Option<String> {
     let opened = answer.trim_start().strip_prefix("<think>");
     let said = match (opened, answer.split_once("</think>")) {

@@ -162,7 +162,9 @@ fn a_row_that_is_missing_in_its_batch_or_there_twice_is_found() {
     let doubles = |rows: &mut Vec<Value>| rows.push(rows[0].clone());
     for change in [drops as fn(&mut Vec<Value>), doubles] {
         let dir = store();
-        forge(dir.path(), &paths::batch(1), |batch| change(batch["rows"].as_array_mut().unwrap()));
+        forge(dir.path(), &paths::batch(1), |batch| {
+            change(batch["rows"].as_array_mut().unwrap())
+        });
         let found = found(dir.path());
         assert!(
             found.contains(&"rows of batches are their episodes, token by token"),

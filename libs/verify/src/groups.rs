@@ -121,14 +121,20 @@ fn check_rows(
         for row in &given {
             let same = expected.iter().any(|expected| expected == *row);
             rows.expect(same && row.check().is_ok(), || {
-                format!("step {}: the row of {name} is not the episode in {}", batch.step, episode.path)
+                format!(
+                    "step {}: the row of {name} is not the episode in {}",
+                    batch.step, episode.path
+                )
             });
         }
         let mut found: Vec<u32> = given.iter().map(|row| row.stored.row).collect();
         found.sort_unstable();
         let due: Vec<u32> = expected.iter().map(|row| row.stored.row).collect();
         rows.expect(found == due, || {
-            format!("step {}: of {name} the batch has rows {found:?}, of {due:?}", batch.step)
+            format!(
+                "step {}: of {name} the batch has rows {found:?}, of {due:?}",
+                batch.step
+            )
         });
     }
     Ok(())

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use grpo_records::batch::RowFault;
 use grpo_records::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunAgent, RunStore, StoreError,
-    Writer, paths,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunAgent, RunStore,
+    StoreError, Writer, paths,
 };
 use std::collections::BTreeMap;
 

@@ -3,8 +3,9 @@
 //! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
 //! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
 //! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. One
-//! whose script [`installs`] packages is taken, and counted; one whose prompt is [`overlong`] is left out. The whole row goes to the official grader; the policy sees
-//! only [`Task::variables`], never the gold patch or the names of the tests.
+//! whose script [`installs`] packages is taken, and counted; one whose prompt is [`overlong`] is left out. The whole
+//! row goes to the official grader; the policy sees only [`Task::variables`], never the gold patch or the names of the
+//! tests.
 
 pub mod format;
 pub mod imports;

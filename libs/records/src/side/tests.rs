@@ -29,12 +29,7 @@ fn a_conversation_is_a_side_one_where_another_waited_for_it() {
         ("one row", &[(0, Some(First)), (0, None)], &[]),
         (
             "a sub-agent of two turns",
-            &[
-                (0, Some(First)),
-                (1, Some(Conversation)),
-                (1, None),
-                (0, None),
-            ],
+            &[(0, Some(First)), (1, Some(Conversation)), (1, None), (0, None)],
             &[1],
         ),
         (

@@ -1,6 +1,7 @@
 //! What a command-line agent in a sandbox needs of its gateway: a port that leads to the driver, and an end by force.
 //!
-//! The port of every sandbox would be the same one of this machine, so commands find a path of the gateway in its place.
+//! The port of every sandbox would be the same one of this machine, so commands find a path of the gateway in its
+//! place.
 
 use super::*;
 use axum::extract::Request;
