@@ -153,6 +153,8 @@ async fn work(preset: CliPreset, image: &str, mut script: Vec<Value>) -> Worked 
         command_timeout: Duration::from_secs(20),
         episode_timeout: Duration::from_secs(120),
         context_tokens: 32_768,
+        prompt_tokens: None,
+        episode_tokens: None,
         output_bytes: 1 << 20,
     };
     let command = command_line(preset, &cli, words, &limits, 777);

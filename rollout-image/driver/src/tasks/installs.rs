@@ -110,8 +110,9 @@ fn needs_an_index(words: &[&str]) -> bool {
     let second = verbs.next().unwrap_or_default();
     match program {
         "bash" | "sh" => {
-            let is_command = |word: &&str| word.starts_with('-') && word.ends_with('c');
-            let at = arguments.iter().position(|word| is_command(&word));
+            let at = arguments
+                .iter()
+                .position(|word| word.starts_with('-') && word.ends_with('c'));
             at.is_some_and(|at| needs_an_index(&arguments[at + 1..]))
         }
         "uv" => match first {

@@ -59,7 +59,7 @@ fn only_the_edit_tool_changes_the_tasks_activation() {
         let script = with_tool.activation(&task(&[], script)).unwrap();
         for shell in ["bash", "sh"] {
             let shown = Command::new(shell)
-                .args(["-c", &format!("eval \"$SCRIPT\" || exit; echo \"$PATH\"")])
+                .args(["-c", "eval \"$SCRIPT\" || exit; echo \"$PATH\""])
                 .env("SCRIPT", &script)
                 .output()
                 .unwrap();
