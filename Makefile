@@ -118,6 +118,13 @@ test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bu
 	$(ENV)
 	GRPO_CHAOS_BUCKET=1 GRPO_CHAOS_KILLS=50 cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 
+test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trained on what was sampled for it (200 MB to download)
+	@demo/prepare.sh
+	e2e/agents/files.sh
+	e2e/cluster/images.sh agents
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture agents::
+
 test-sandboxes: ## 85 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
 	@demo/prepare.sh
 	$(ENV)

@@ -1,10 +1,11 @@
 //! Every test that crosses processes, in one binary: linking dominates the time of a build.
 //!
-//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e` and
-//! `check-stores` name the modules they run.
+//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
+//! `test-agents` and `check-stores` name the modules they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod agents;
 mod chaos;
 mod chart;
 mod cluster;
