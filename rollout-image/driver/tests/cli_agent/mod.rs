@@ -120,6 +120,13 @@ async fn thirty_turns_are_one_row_and_the_patch_is_graded() {
         assert_eq!((meta.turns, ended.rows.len()), (30, 1));
         assert_eq!((&meta.outcome, meta.end), (&Outcome::Resolved, EpisodeEnd::Submitted));
         assert_eq!(branches(ended), [Branch::First]);
+        let turns = ended.record.turns.iter();
+        let of_requests: usize = turns.map(|turn| turn.prompt_length + turn.sampled_length).sum();
+        let merged = ended.rows[0].tokens.len();
+        assert!(
+            of_requests >= 10 * merged,
+            "{of_requests} tokens in a row for each request, {merged} in one"
+        );
         let process = ended.record.process.as_ref().unwrap();
         assert_eq!((process.exit_code, process.replays), (Some(0), 0), "{process:?}");
     }
