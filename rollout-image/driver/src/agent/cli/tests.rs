@@ -28,6 +28,7 @@ fn task() -> Task {
             activation: None,
             setup: String::new(),
             hidden: Vec::new(),
+            test_command: None,
         },
         installs: None,
         row: Arc::new(json!({"problem_statement": "Mend {{ it }}.", "patch": "the fix"})),

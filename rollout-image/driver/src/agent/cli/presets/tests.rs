@@ -7,6 +7,8 @@ fn limits() -> AgentLimits {
         command_timeout: Duration::from_secs(90),
         episode_timeout: Duration::from_secs(1800),
         context_tokens: 32_768,
+        prompt_tokens: None,
+        episode_tokens: None,
         output_bytes: 1 << 20,
     }
 }
