@@ -141,7 +141,7 @@ impl CliLoop {
         })
     }
 
-    async fn work(&self, episode: &mut LiveEpisode<'_>) -> Result<EpisodeEnd, Abort> {
+    async fn follow(&self, episode: &mut LiveEpisode<'_>) -> Result<EpisodeEnd, Abort> {
         let sandbox = episode.sandbox;
         let recorder = Recorder::of(self.cli.call_format, self.thinking, &episode.trajectory.turns)?;
         let session = episode.sessions.open(sandbox.id(), MODEL);
@@ -209,7 +209,7 @@ impl Agent for CliLoop {
                     episode.sandbox.kill(COMMAND).await.or_else(tolerated)?;
                     Ok(end)
                 }
-                None => self.work(episode).await,
+                None => self.follow(episode).await,
             }
         })
     }

@@ -161,7 +161,7 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
     whole(api, &request, replied.ok())
 }
 
-/// Sends what keeps a client waiting, then the answer. If there is none the stream ends without content: the client
+/// Sends what keeps a client waiting, then the answer. Without an answer the stream ends without content: the client
 /// asks again, and gets the recorded answer or the end.
 async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<Reply>, to: mpsc::Sender<Bytes>) {
     // What a stream is opened with is sent before the answer is known.

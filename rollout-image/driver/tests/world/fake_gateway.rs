@@ -172,6 +172,8 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", programs.display()));
     }
+    // A sandbox has none of the variables by which pytest knows a CI machine, and prints more.
+    command.env_remove("CI").env_remove("BUILD_NUMBER");
     let activation = request.activate.as_deref().unwrap_or(":");
     // Interleaved as they were written, like the real one.
     command

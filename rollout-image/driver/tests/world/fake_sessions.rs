@@ -79,6 +79,8 @@ async fn begin(
         command.env("PATH", format!("{}:{path}", programs.display()));
     }
     let mut child = command
+        .env_remove("CI")
+        .env_remove("BUILD_NUMBER")
         .args(["-c", TERMINAL])
         .args(argv)
         .current_dir(cwd)
