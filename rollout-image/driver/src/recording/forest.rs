@@ -1,9 +1,9 @@
 //! Where in its episode a request belongs: behind a sampled answer, whose row it continues, or in a row of its own.
 //!
 //! Each sampled answer is a turn of one row. A request continues a row if its messages are those of a turn's request,
-//! that turn's answer and something new, and the answer is the last one of its row. One that continues behind an earlier
-//! answer opens a row with the same ids before it; any other opens a row with ids of its own. What a request has that
-//! was not sampled in its row is not trained on there.
+//! that turn's answer and something new, and the answer is the last one of its row. One that continues behind an
+//! earlier answer opens a row with the same ids before it; any other opens a row with ids of its own. What a request
+//! has that was not sampled in its row is not trained on there.
 //!
 //! Pure: the same records give the same forest, in a driver that was started again too. In go requests as checksums
 //! ([`super::canon`]) and records of turns; out comes a [`Place`].
