@@ -19,7 +19,7 @@ pub struct RequestRecord {
     pub messages: String,
     /// Of its messages and the answer, as a request has them that extends this one.
     pub answered: String,
-    /// The same where the agent left the answer's reasoning out; absent where there is none.
+    /// The same where the agent left the answer's reasoning out; absent for an answer without reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_without_reasoning: Option<String>,
     /// Why the turn does not continue a row; absent where it does.
@@ -48,7 +48,7 @@ pub enum Branch {
     ChangedAnswer,
     /// An answer was left out, and the conversation went on from the request before it.
     LeftOutAnswer,
-    /// It goes on behind an answer that another turn went on behind before.
+    /// It continues behind an answer that another turn continued behind before.
     SecondContinuation,
     /// Answers came back in another history: it was compacted, cut or reordered, or results in it were shortened.
     ChangedHistory,

@@ -1,8 +1,8 @@
 //! Side conversations of a command-line agent: what it asks its model while another conversation waits, as a sub-agent
 //! does, or a question about a conversation's title.
 //!
-//! Only a conversation that is continued afterwards has waited. The summary of a compaction is none, for instance: the
-//! conversation that it ends is never continued.
+//! Only a conversation that is continued afterwards has waited. The summary of a compaction is not a side conversation,
+//! for instance: the conversation that it ends is never continued.
 
 use crate::request::Branch;
 use crate::turn::TurnRecord;

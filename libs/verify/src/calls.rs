@@ -98,7 +98,7 @@ fn qwen3_coder(said: &str, action: &TurnAction) -> Option<String> {
     (recorded.is_empty() || rest.contains(OPEN)).then(|| format!("it has more calls than {}", recorded.len()))
 }
 
-/// What follows a call with these arguments, if the text goes on with it.
+/// What follows a call with these arguments, if the text has it next.
 fn behind<'a>(said: &'a str, name: &str, arguments: &Map<String, Value>) -> Option<&'a str> {
     let (_, inside) = said.split_once(OPEN)?;
     let (called, body) = inside.trim_start().strip_prefix("<function=")?.split_once('>')?;
