@@ -210,6 +210,11 @@ check-agents: ## qwen-code and mini-swe-agent by the presets' command lines, in 
 	@e2e/setup/setup.sh build
 	e2e/agents/check.sh
 
+check-histories: ## 100,000 random histories of an agent through the recording endpoint's rows; not part of make test
+	@e2e/setup/setup.sh build
+	$(ENV)
+	GRPO_HISTORIES=100000 cargo test -p grpo-features -p grpo-driver --lib -- --nocapture every_history_keeps_the_invariants_of_rows
+
 check-stores: ## a run's store, a model and rows on emulators of Azure and Google, and 100,000 objects on a volume and on S3 (200 MB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane

@@ -343,8 +343,14 @@ fn played(steps: &[Step]) -> Episode {
     episode
 }
 
+/// How many histories are tried; `make check-histories` asks for more.
+fn histories() -> u32 {
+    let more = std::env::var("GRPO_HISTORIES").ok();
+    more.and_then(|more| more.parse().ok()).unwrap_or(2000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(histories()))]
 
     #[test]
     fn every_history_keeps_the_invariants_of_rows(steps in prop::collection::vec(step(), 1..24)) {
