@@ -12,7 +12,7 @@ use crate::cel;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.loss != 'Cispo' || !has(self.clip.dual)").message("algorithm.clip.dual bounds the loss Clipped, but algorithm.loss is Cispo, whose ratio is bounded by clip.high already: leave dual out"),
+    validation = cel::rule("self.loss == 'Clipped' || !has(self.clip.dual)", "algorithm.clip.dual bounds the loss Clipped, but algorithm.loss is {self.loss}: leave dual out"),
     validation = Rule::new("!has(self.correction) || self.oldLogprobs == 'Recompute' || !(has(self.correction.truncatedImportance) || has(self.correction.icePop))").message("algorithm.correction.truncatedImportance and icePop weigh what the trainer recomputes against what the engine recorded, but algorithm.oldLogprobs is Engine, so that the clipped ratio holds that difference already: set oldLogprobs: Recompute, or leave them out (sequenceMask and geometricMask go with both)"),
     validation = Rule::new("!has(self.kl) || self.kl.placement != 'Reward' || self.kl.gradient == 'Estimator'").message("algorithm.kl.gradient says how a KL term of the loss is differentiated, but algorithm.kl.placement is Reward: leave gradient out"),
     validation = cel::rule("!has(self.aggregationLength) || self.aggregation == 'SequenceSum'", "algorithm.aggregationLength divides token sums, but algorithm.aggregation is {self.aggregation}: set aggregation: SequenceSum or leave aggregationLength out"),

@@ -1,31 +1,62 @@
-//! Files that the book names exist: a move that forgets its pages is found.
+//! Files and targets of make that the pages name exist: a move that forgets its pages is found.
 
 use std::collections::BTreeSet;
 
 use regex::Regex;
 
-use crate::tree::{files, repository};
+use crate::tree::{SourceFile, files, repository};
+
+/// The book, the README and CONTRIBUTING.md, without its list of folders that are gone.
+fn pages() -> Vec<SourceFile> {
+    let mut pages: Vec<_> = files(&["md"])
+        .into_iter()
+        .filter(|page| page.path.starts_with("docs/") || ["README.md", "CONTRIBUTING.md"].contains(&page.path.as_str()))
+        .collect();
+    for page in &mut pages {
+        let sections = page.text.split("\n## ");
+        let kept: Vec<_> = sections.filter(|section| !section.starts_with("Where the old folders are")).collect();
+        page.text = kept.join("\n## ");
+    }
+    pages
+}
+
+/// What a pattern finds in the pages, and where.
+fn named<'a>(pages: &'a [SourceFile], pattern: &str) -> BTreeSet<(&'a str, &'a str)> {
+    let pattern = Regex::new(pattern).unwrap();
+    let of_page = |page: &'a SourceFile| {
+        let found = pattern.captures_iter(&page.text).map(|found| found.extract::<1>().1[0]);
+        found.map(|name| (name, page.path.as_str())).collect::<Vec<_>>()
+    };
+    pages.iter().flat_map(of_page).collect()
+}
 
 #[test]
-fn every_file_that_the_book_names_exists() {
+fn every_file_that_a_page_names_exists() {
     let folders = "crds|libs|operator|sandbox-image|rollout-image|inference-image|trainer-image|demo|bench|e2e|charts";
-    let path = Regex::new(&format!(r"`((?:{folders})/[A-Za-z0-9_./-]+\.[a-z]+)`")).unwrap();
-    let pages: Vec<_> = files(&["md"])
-        .into_iter()
-        .filter(|page| page.path.starts_with("docs/") || page.path == "README.md")
-        .collect();
-    let named: BTreeSet<(&str, &str)> = pages
-        .iter()
-        .flat_map(|page| {
-            let paths = path.captures_iter(&page.text);
-            paths.map(|found| (found.extract::<1>().1[0], page.path.as_str()))
-        })
-        .collect();
+    let pages = pages();
+    let named = named(&pages, &format!(r"`((?:{folders})/[A-Za-z0-9_./-]+\.[a-z]+)`"));
     assert!(named.len() > 20, "only {} paths were found", named.len());
+    // NAME is the reader's own.
     let missing: Vec<String> = named
         .iter()
-        .filter(|(file, _)| !repository().join(file).exists())
+        .filter(|(file, _)| !file.contains("NAME") && !repository().join(file).exists())
         .map(|(file, page)| format!("{page} names {file}"))
+        .collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn every_target_of_make_that_a_page_names_exists() {
+    let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
+    let targets: BTreeSet<&str> = makefile.lines().filter_map(|line| Some(line.split_once(':')?.0)).collect();
+    let pages = pages();
+    // In code: a word in backticks, or a line of an indented block.
+    let named = named(&pages, r"(?m)(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z][a-z0-9-]*)");
+    assert!(named.len() > 20, "only {} targets were found", named.len());
+    let missing: Vec<String> = named
+        .iter()
+        .filter(|(target, _)| !targets.contains(target))
+        .map(|(target, page)| format!("{page} names make {target}"))
         .collect();
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }

@@ -50,19 +50,24 @@ pub enum AgentKind {
 impl AgentKind {
     /// The agent that `spec.agent` names.
     pub fn of(spec: &grpo_crds::agent::Agent) -> Result<Self, TerminalFault> {
-        if let Some(bash) = &spec.bash {
-            return Ok(Self::Bash(Prompts::of(bash)));
-        }
-        if let Some(tools) = &spec.tools {
-            return Ok(Self::Tools(ToolsSpec::of(tools)));
-        }
-        if let Some(cli) = &spec.cli {
-            return Ok(Self::Cli(Box::new(cli.clone())));
-        }
-        Err(TerminalFault::new(
-            "AgentUnknown",
-            "spec.agent names no agent that this driver has; give agent: {bash: {}}",
-        ))
+        // Every field is named, so that the compiler names an agent that is missing here.
+        let grpo_crds::agent::Agent {
+            bash,
+            tools,
+            cli,
+            limits: _,
+            env: _,
+            context: _,
+        } = spec;
+        let bash = bash.as_ref().map(|bash| Self::Bash(Prompts::of(bash)));
+        let tools = tools.as_ref().map(|tools| Self::Tools(ToolsSpec::of(tools)));
+        let cli = cli.as_ref().map(|cli| Self::Cli(Box::new(cli.clone())));
+        bash.or(tools).or(cli).ok_or_else(|| {
+            TerminalFault::new(
+                "AgentUnknown",
+                "spec.agent names no agent that this driver has; give agent: {bash: {}}",
+            )
+        })
     }
 
     /// Whether its policy has the edit tool.

@@ -69,6 +69,27 @@ impl RowKind {
             Self::KodCode => "KodCode",
         }
     }
+
+    /// The column with the repository, which a selection asks about.
+    fn repo(self) -> &'static str {
+        match self {
+            Self::R2E => "repo_name",
+            Self::Compiled | Self::SweBench | Self::SweGym | Self::SweSmith | Self::SweRebench | Self::KodCode => {
+                "repo"
+            }
+        }
+    }
+
+    /// The name of a row that has no `instance_id`.
+    fn instance(self, fields: &Fields) -> Result<String, Ungradable> {
+        match self {
+            Self::R2E => Ok(format!("{}__{}", text(fields, "repo_name")?, text(fields, "commit_hash")?)),
+            Self::KodCode => kod_code_name(fields),
+            Self::Compiled | Self::SweBench | Self::SweGym | Self::SweSmith | Self::SweRebench => {
+                Err(Ungradable::new("instance_id", "missing"))
+            }
+        }
+    }
 }
 
 /// A row before it is completed: what a selection asks about.
@@ -88,26 +109,18 @@ impl Candidate {
         let (mut fields, source) = unwrapped(row.fields)?;
         let kind = kind(format, &fields, source.as_deref())?;
         if !has(&fields, "instance_id") {
-            let name = match kind {
-                RowKind::R2E => format!("{}__{}", text(&fields, "repo_name")?, text(&fields, "commit_hash")?),
-                RowKind::KodCode => kod_code_name(&fields)?,
-                _ => return Err(Ungradable::new("instance_id", "missing")),
-            };
-            fields.insert("instance_id".to_owned(), Value::String(name));
+            fields.insert("instance_id".to_owned(), Value::String(kind.instance(&fields)?));
         }
         let instance = text(&fields, "instance_id")?;
         if !is_plain_name(&instance) {
             let what = format!("{instance:?} may only hold letters, digits, '.', '_' and '-'");
             return Err(Ungradable::new("instance_id", what));
         }
-        let repo = match kind {
-            RowKind::R2E => fields.get("repo_name"),
-            _ => fields.get("repo"),
-        };
+        let repo = fields.get(kind.repo()).and_then(Value::as_str).unwrap_or_default();
         Ok(Self {
             kind,
             instance,
-            repo: repo.and_then(Value::as_str).unwrap_or_default().to_owned(),
+            repo: repo.to_owned(),
             fields,
             sha256: row.sha256,
         })
