@@ -193,6 +193,20 @@ bench-hub: ## downloads from a hub beside huggingface_hub and curl: faults, kill
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-hub" --ours "$$CARGO_TARGET_DIR/debug/grpo-engine-agent" \
 	  --python "$$GRPO_CACHE/venv-hub/bin/python" --work "$$GRPO_CACHE/bench-hub"
 
+bench-endpoint: ## the recording endpoint beside an axum passthrough and LiteLLM's proxy (700 MB to install); 4 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/agent-peers.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-driver --bin grpo-bench-driver
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-driver" endpoint --python "$$GRPO_CACHE/venv-agent-peers/bin/python" --model "$$GRPO_CACHE/qwen3-tokenizer"
+
+bench-loop: ## the bash loop beside mini-swe-agent, and the memory of 2,000 live episodes (700 MB to install); 4 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/agent-peers.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-driver --bin grpo-bench-driver
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-driver" loop --python "$$GRPO_CACHE/venv-agent-peers/bin/python" --model "$$GRPO_CACHE/qwen3-tokenizer"
+
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 

@@ -4,19 +4,21 @@
 //! ignored silently would make the recorded logprobs those of another distribution.
 
 use crate::RoutedExperts;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A request to sample `n` continuations of each prompt.
 ///
 /// The rows of an answer are numbered prompt by prompt: row `j` is sample `j % n` of prompt `j / n`. Row j draws from a
 /// generator keyed by (seed, j, position), so an answer never depends on what else the engine is doing.
+///
+/// A client that holds a prompt elsewhere sends it as [`TokenIds`], without a copy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CompletionRequest {
+pub struct CompletionRequest<P = Prompt> {
     /// Echoed. An engine serves one model; adapters are named here by engines that have them.
     #[serde(default)]
     pub model: String,
-    pub prompt: Prompt,
+    pub prompt: P,
     /// Most tokens to sample per row, the stop token included.
     #[serde(default = "sixteen")]
     pub max_tokens: u32,
@@ -71,6 +73,37 @@ impl CompletionRequest {
     }
 }
 
+impl<'a> CompletionRequest<TokenIds<'a>> {
+    /// A request with the settings of another one, and with this prompt.
+    pub fn asking(prompt: TokenIds<'a>, settings: CompletionRequest) -> Self {
+        Self {
+            prompt,
+            model: settings.model,
+            max_tokens: settings.max_tokens,
+            temperature: settings.temperature,
+            top_p: settings.top_p,
+            top_k: settings.top_k,
+            n: settings.n,
+            seed: settings.seed,
+            stop_token_ids: settings.stop_token_ids,
+            ignore_eos: settings.ignore_eos,
+            logprobs: settings.logprobs,
+            return_token_ids: settings.return_token_ids,
+            routed_experts_from: settings.routed_experts_from,
+        }
+    }
+
+    /// Its JSON.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        let mut json = Vec::with_capacity(512 + JSON_OF_AN_ID * self.prompt.len());
+        serde_json::to_writer(&mut json, self)?;
+        Ok(json)
+    }
+}
+
+/// Bytes of an id in JSON, with its comma, of a vocabulary of six digits.
+const JSON_OF_AN_ID: usize = 7;
+
 fn sixteen() -> u32 {
     16
 }
@@ -91,6 +124,34 @@ pub enum Prompt {
     Batch(Vec<Vec<u32>>),
     Text(String),
     Texts(Vec<String>),
+}
+
+/// One prompt as ids that lie in two places: what a row has, and what is added to it. Written as one list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenIds<'a>(pub &'a [u32], pub &'a [u32]);
+
+impl TokenIds<'_> {
+    pub fn len(&self) -> usize {
+        self.0.len() + self.1.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn last(&self) -> Option<u32> {
+        self.1.last().or(self.0.last()).copied()
+    }
+
+    pub fn to_vec(&self) -> Vec<u32> {
+        [self.0, self.1].concat()
+    }
+}
+
+impl Serialize for TokenIds<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().chain(self.1))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ pub use admin::{EngineState, LoadRequest, LoadResponse};
 pub use agent::{AgentState, AgentStatus, WeightsOrder};
 pub use completion::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,
-    Prompt, Usage,
+    Prompt, TokenIds, Usage,
 };
 pub use error::{ErrorBody, ErrorCode, ErrorOrigin};
 pub use experts::{ExpertsFault, RoutedExperts};

@@ -16,11 +16,14 @@ use crate::replicas::{Endpoints, Replicas};
 use crate::retry::{Budget, Pauses, Retry};
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
+use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Prompt, WEIGHTS_HEADER,
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, TokenIds, WEIGHTS_HEADER,
     WeightsOrder,
 };
+use http_body_util::Full;
+use reqwest::header::CONTENT_TYPE;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +36,8 @@ const MISSED_PROOFS: u32 = 2;
 
 /// What is to be sampled.
 #[derive(Clone, Debug)]
-pub struct Ask {
-    pub prompt: Vec<u32>,
+pub struct Ask<'a> {
+    pub prompt: TokenIds<'a>,
     pub max_tokens: u32,
     pub temperature: f64,
     pub top_p: f64,
@@ -171,7 +174,7 @@ impl Engines {
     }
 
     /// Samples once with the weights that `wanted` names, which may change while this waits.
-    pub async fn sample(&self, ask: &Ask, wanted: &watch::Receiver<String>) -> Result<Answered, EngineError> {
+    pub async fn sample(&self, ask: &Ask<'_>, wanted: &watch::Receiver<String>) -> Result<Answered, EngineError> {
         let began = Instant::now();
         let mut retry = Retry::new(self.budget.total, PAUSES).with_jitter(&ask.seed.to_string());
         let proved = AtomicBool::new(false);
@@ -217,7 +220,13 @@ impl Engines {
     }
 
     /// The answer; or that the replica hangs, or that the policy's time is over while it samples.
-    async fn ask(&self, replica: SocketAddr, ask: &Ask, version: &str, proved: &AtomicBool) -> Result<Sample, Refused> {
+    async fn ask(
+        &self,
+        replica: SocketAddr,
+        ask: &Ask<'_>,
+        version: &str,
+        proved: &AtomicBool,
+    ) -> Result<Sample, Refused> {
         tokio::select! {
             answer = self.complete(replica, ask, version) => answer,
             why = self.hangs(replica, ask, version, proved) => Err(self.rest(replica, why)),
@@ -231,7 +240,7 @@ impl Engines {
     }
 
     /// Ends when a replica has not proved several times in a row that it samples.
-    async fn hangs(&self, replica: SocketAddr, ask: &Ask, version: &str, proved: &AtomicBool) -> String {
+    async fn hangs(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str, proved: &AtomicBool) -> String {
         let mut missed = 0;
         loop {
             tokio::time::sleep(self.budget.request).await;
@@ -251,8 +260,8 @@ impl Engines {
     }
 
     /// Has a replica sample one token. One that is full, or has turned to other weights, proves itself by its agent.
-    async fn proof(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<(), String> {
-        let prompt = ask.prompt.last().copied().into_iter().collect();
+    async fn proof(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<(), String> {
+        let prompt = ask.prompt.last().into_iter().collect();
         let request = self.completion(replica);
         let sent = request
             .header(WEIGHTS_HEADER, version)
@@ -275,18 +284,21 @@ impl Engines {
         }
     }
 
-    async fn complete(&self, replica: SocketAddr, ask: &Ask, version: &str) -> Result<Sample, Refused> {
-        let body = CompletionRequest {
+    async fn complete(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<Sample, Refused> {
+        let settings = CompletionRequest {
             temperature: ask.temperature,
             top_p: ask.top_p,
             top_k: ask.top_k,
             stop_token_ids: ask.stop_token_ids.clone(),
-            prompt: Prompt::Tokens(ask.prompt.clone()),
             routed_experts_from: ask.experts.as_ref().map(|(_, from)| *from),
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
-        let request = self.completion(replica);
-        let sent = request.header(WEIGHTS_HEADER, version).json(&body).send().await;
+        let body = CompletionRequest::asking(ask.prompt, settings).to_json();
+        let body = body.map_err(|error| Refused::Again(format!("writing the request: {error}")))?;
+        // Wrapped, it is freed when it is sent; reqwest keeps a body that it could send again until the answer comes.
+        let body = reqwest::Body::wrap(Full::new(Bytes::from(body)));
+        let request = self.completion(replica).header(CONTENT_TYPE, "application/json");
+        let sent = request.header(WEIGHTS_HEADER, version).body(body).send().await;
         let answer = sent.map_err(|error| self.rest(replica, brief(error)))?;
         if answer.status().is_success() {
             let answer: CompletionResponse = answer.json().await.map_err(|e| self.rest(replica, brief(e)))?;

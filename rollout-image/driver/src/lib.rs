@@ -23,6 +23,7 @@ pub mod grade;
 pub mod grader_worker;
 pub mod iterate;
 pub mod live;
+pub mod memo;
 pub mod metrics;
 pub mod model;
 pub mod outcome;

@@ -17,6 +17,7 @@ pub use self::error::TemplateError;
 pub use self::message::{ChatMessage, PromptShape, Role, ToolCall};
 
 use self::literal::{ANSWER, Literals};
+use crate::memo::Memo;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
 use std::path::Path;
@@ -27,6 +28,10 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     literals: Literals,
     stops: Vec<(u32, String)>,
+    /// Tools as the template sees them, by their text.
+    tools: Memo<Value>,
+    /// Tools that it was seen to show, with thinking and without.
+    shown: [Memo<()>; 2],
 }
 
 impl ChatTemplate {
@@ -47,6 +52,8 @@ impl ChatTemplate {
             environment: python::environment(template, globals.into())?,
             literals: Literals::new(tokenizer).map_err(|error| unusable(&error))?,
             stops,
+            tools: Memo::new(),
+            shown: Default::default(),
         };
         this.check()?;
         Ok(this)
@@ -60,7 +67,7 @@ impl ChatTemplate {
     /// The ids of a whole prompt, ready for an answer.
     pub fn prompt(&self, shape: &PromptShape, messages: &[ChatMessage]) -> Result<Vec<u32>, TemplateError> {
         let tools = self.tools(shape)?;
-        self.check_tools(&tools, shape.thinking)?;
+        self.shown[usize::from(shape.thinking)].get(&shape.tools, || self.check_tools(&tools, shape.thinking))?;
         let shown = self.shown(messages)?;
         self.literals.encode(&self.render(&tools, shape.thinking, shown)?)
     }
@@ -106,10 +113,12 @@ impl ChatTemplate {
         if shape.tools.is_empty() {
             return Ok(Value::from(()));
         }
-        let tools = json(&shape.tools, ValueKind::Seq, || "the tools of a prompt".into())?;
-        Ok(match tools.len() {
-            Some(0) => Value::from(()),
-            _ => self.literals.mark_json(&tools),
+        self.tools.get(&shape.tools, || {
+            let tools = json(&shape.tools, ValueKind::Seq, || "the tools of a prompt".into())?;
+            Ok(match tools.len() {
+                Some(0) => Value::from(()),
+                _ => self.literals.mark_json(&tools),
+            })
         })
     }
 

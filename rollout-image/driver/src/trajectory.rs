@@ -1,15 +1,17 @@
 //! An episode as it grows: its rows, and the folding of turn records into them.
 //!
 //! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in
-//! here.
+//! here. A driver holds thousands of live episodes, so a [`GrowingRow`] has no more than its ids and what is known of
+//! those that were sampled.
 
 use grpo_records::{AgentProcess, EpisodeEnd, ExpertsSpan, TokenRow, TurnRecord, WeightsSpan};
+use std::ops::Range;
 
 /// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability; row
 /// by row, and the turns they are from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
-    pub rows: Vec<TokenRow>,
+    pub rows: Vec<GrowingRow>,
     /// In order, without ids.
     pub turns: Vec<TurnRecord>,
     /// How the process of a command-line agent ended.
@@ -18,6 +20,19 @@ pub struct Trajectory {
     pub sample_millis: u64,
     pub exec_millis: u64,
     pub waited_millis: u64,
+}
+
+/// A row of an episode that lives. What a [`TokenRow`] has for every token is here for the sampled ones alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GrowingRow {
+    pub tokens: Vec<u32>,
+    /// Where the sampled tokens stand, in order.
+    pub sampled: Vec<Range<usize>>,
+    /// One for each of them, in order.
+    pub logprobs: Vec<f32>,
+    pub weights: Vec<WeightsSpan>,
+    pub experts: Vec<ExpertsSpan>,
+    pub turns: Vec<u32>,
 }
 
 /// What is wrong with a sequence of turn records.
@@ -83,37 +98,43 @@ impl Trajectory {
             });
         }
         let rows = self.rows.len();
-        let mut row = match turn.row as usize {
-            known if known < rows => self.rows[known].clone(),
-            next if next == rows => TokenRow::default(),
-            _ => {
-                return Err(TrajectoryError::Row {
-                    episode: episode(),
-                    turn: turn.turn,
-                    row: turn.row,
-                    rows,
-                });
-            }
-        };
-        append(&mut row, &turn.prompt, 0);
-        if row.tokens.len() != turn.prompt_length {
+        if turn.row as usize > rows {
+            return Err(TrajectoryError::Row {
+                episode: episode(),
+                turn: turn.turn,
+                row: turn.row,
+                rows,
+            });
+        }
+        let row = self.rows.get(turn.row as usize);
+        let folded = row.map_or(0, |row| row.tokens.len()) + turn.prompt.len();
+        if folded != turn.prompt_length {
             return Err(TrajectoryError::PromptLength {
                 episode: episode(),
                 turn: turn.turn,
                 recorded: turn.prompt_length,
-                folded: row.tokens.len(),
+                folded,
             });
         }
-        append_sampled(&mut row, turn);
         if let Some(span) = &turn.experts {
-            append_experts(&mut row, turn, span)?;
+            // Of what no earlier turn brought, but for the token that was sampled last: no engine has computed it yet.
+            let known = row.map_or(0, experts_to);
+            let computed = (folded + turn.sampled.len()).saturating_sub(1);
+            if (span.from, span.to) != (known, computed) {
+                return Err(TrajectoryError::Experts {
+                    episode: episode(),
+                    turn: turn.turn,
+                    from: span.from,
+                    to: span.to,
+                    known,
+                    computed,
+                });
+            }
         }
-        append(&mut row, &turn.observation, 0);
-        row.turns.push(turn.turn);
-        match self.rows.get_mut(turn.row as usize) {
-            Some(place) => *place = row,
-            None => self.rows.push(row),
+        if turn.row as usize == rows {
+            self.rows.push(GrowingRow::default());
         }
+        self.rows[turn.row as usize].append(turn);
         self.turns.push(turn.without_ids());
         self.end = turn.end;
         self.sample_millis += turn.sample_millis;
@@ -135,7 +156,7 @@ impl Trajectory {
 
     /// How many ids were sampled.
     pub fn sampled(&self) -> usize {
-        self.rows.iter().map(TokenRow::sampled).sum()
+        self.rows.iter().map(|row| row.logprobs.len()).sum()
     }
 
     /// Answers without an action that could be carried out.
@@ -155,49 +176,58 @@ impl Trajectory {
     }
 }
 
+impl GrowingRow {
+    /// The row as it is stored.
+    pub fn stored(&self) -> TokenRow {
+        let (mut mask, mut logprobs) = (vec![0; self.tokens.len()], vec![0.0; self.tokens.len()]);
+        let mut rest = &self.logprobs[..];
+        for span in &self.sampled {
+            mask[span.clone()].fill(1);
+            let (these, others) = rest.split_at(span.len());
+            logprobs[span.clone()].copy_from_slice(these);
+            rest = others;
+        }
+        TokenRow {
+            tokens: self.tokens.clone(),
+            mask,
+            logprobs,
+            weights: self.weights.clone(),
+            experts: self.experts.clone(),
+            turns: self.turns.clone(),
+        }
+    }
+
+    /// Adds a turn that belongs here.
+    fn append(&mut self, turn: &TurnRecord) {
+        let added = turn.prompt.len() + turn.sampled.len() + turn.observation.len();
+        if self.tokens.capacity() - self.tokens.len() < added {
+            // An eighth more, not twice as much as `Vec` would: what is reserved is memory of every live episode.
+            self.tokens.reserve_exact(added + self.tokens.len() / 8);
+        }
+        self.tokens.extend_from_slice(&turn.prompt);
+        let from = self.tokens.len();
+        self.tokens.extend_from_slice(&turn.sampled);
+        let to = self.tokens.len();
+        self.tokens.extend_from_slice(&turn.observation);
+        self.sampled.push(from..to);
+        self.logprobs.extend_from_slice(&turn.logprobs);
+        match self.weights.last_mut() {
+            // One span for as long as the version stays; what lies between two answers is masked.
+            Some(last) if last.version == turn.weights => last.to = to,
+            _ => self.weights.push(WeightsSpan {
+                from,
+                to,
+                version: turn.weights.clone(),
+            }),
+        }
+        self.experts.extend(turn.experts.clone());
+        self.turns.push(turn.turn);
+    }
+}
+
 /// Up to where it is recorded which experts a row's tokens went through.
-pub fn experts_to(row: &TokenRow) -> usize {
+pub fn experts_to(row: &GrowingRow) -> usize {
     row.experts.last().map_or(0, |span| span.to)
-}
-
-fn append_sampled(row: &mut TokenRow, turn: &TurnRecord) {
-    let from = row.tokens.len();
-    append(row, &turn.sampled, 1);
-    row.logprobs[from..].copy_from_slice(&turn.logprobs);
-    let to = row.tokens.len();
-    match row.weights.last_mut() {
-        // One span for as long as the version stays; what lies between two answers is masked.
-        Some(last) if last.version == turn.weights => last.to = to,
-        _ => row.weights.push(WeightsSpan {
-            from,
-            to,
-            version: turn.weights.clone(),
-        }),
-    }
-}
-
-/// The experts of what no earlier turn brought, but for the token that was sampled last: no engine has computed it
-/// yet.
-fn append_experts(row: &mut TokenRow, turn: &TurnRecord, span: &ExpertsSpan) -> Result<(), TrajectoryError> {
-    let (known, computed) = (experts_to(row), row.tokens.len().saturating_sub(1));
-    if (span.from, span.to) != (known, computed) {
-        return Err(TrajectoryError::Experts {
-            episode: turn.episode.clone(),
-            turn: turn.turn,
-            from: span.from,
-            to: span.to,
-            known,
-            computed,
-        });
-    }
-    row.experts.push(span.clone());
-    Ok(())
-}
-
-fn append(row: &mut TokenRow, ids: &[u32], mask: u8) {
-    row.tokens.extend_from_slice(ids);
-    row.mask.resize(row.tokens.len(), mask);
-    row.logprobs.resize(row.tokens.len(), 0.0);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use grpo_driver::metrics::Metrics;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::replicas::switch::{self, Target, View};
 use grpo_driver::retry::Budget;
+use grpo_engine_protocol::TokenIds;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
         async move {
             for turn in 0..TURNS {
                 let ask = Ask {
-                    prompt: vec![1, 2, 3],
+                    prompt: TokenIds(&[1, 2], &[3]),
                     max_tokens: 16,
                     temperature: 1.0,
                     top_p: 1.0,

@@ -25,3 +25,26 @@ fn a_penalty_that_nobody_would_apply_is_refused_by_name() {
 fn a_finish_reason_is_written_as_openai_writes_it() {
     assert_eq!(serde_json::to_string(&FinishReason::Length).unwrap(), "\"length\"");
 }
+
+#[test]
+fn a_prompt_in_two_places_is_written_as_one_list() {
+    let settings = CompletionRequest {
+        stop_token_ids: vec![9],
+        top_k: 5,
+        ..CompletionRequest::of_tokens("m", Vec::new(), 8, 7)
+    };
+    for (row, added) in [(&[1, 2][..], &[3][..]), (&[], &[4]), (&[5], &[])] {
+        let prompt = TokenIds(row, added);
+        let written = CompletionRequest::asking(prompt, settings.clone()).to_json().unwrap();
+        let read: CompletionRequest = serde_json::from_slice(&written).unwrap();
+        let whole = CompletionRequest {
+            prompt: Prompt::Tokens(prompt.to_vec()),
+            ..settings.clone()
+        };
+        assert_eq!(read, whole);
+        assert_eq!(
+            (prompt.len(), prompt.last()),
+            (prompt.to_vec().len(), prompt.to_vec().last().copied())
+        );
+    }
+}

@@ -14,7 +14,7 @@ use crate::seeds;
 use crate::tasks::Task;
 use crate::template::{ChatMessage, ChatTemplate, PromptShape};
 use futures::future::BoxFuture;
-use grpo_engine_protocol::FinishReason;
+use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
 
@@ -147,7 +147,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         };
         // The history only grows, so the episode is one row.
         let row = episode.trajectory.rows.first();
-        let given: Vec<u32> = [row.map_or(&[][..], |row| &row.tokens), &prompt].concat();
+        let given = TokenIds(row.map_or(&[][..], |row| &row.tokens), &prompt);
         let prompt_length = given.len();
         if prompt_length >= episode.limits.context_tokens {
             return Err(Abort::Void {

@@ -38,7 +38,7 @@ impl From<String> for Wrong {
 
 /// An answer is used only if it is one: ids with a logprob each, by the version that was asked for, with experts if
 /// they were.
-pub fn checked(answer: CompletionResponse, version: &str, ask: &Ask) -> Result<Sample, Wrong> {
+pub fn checked(answer: CompletionResponse, version: &str, ask: &Ask<'_>) -> Result<Sample, Wrong> {
     let choice = choice(answer, version, ask.max_tokens)?;
     let computed = ask.prompt.len() + choice.token_ids.len() - 1;
     let experts = match (&ask.experts, &choice.routed_experts) {

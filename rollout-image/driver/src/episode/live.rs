@@ -14,6 +14,7 @@ use crate::sandbox::Sandbox;
 use crate::tasks::Task;
 use crate::template::ChatTemplate;
 use crate::trajectory::{Trajectory, experts_to};
+use grpo_engine_protocol::TokenIds;
 use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
@@ -78,13 +79,19 @@ pub enum Acted {
 }
 
 impl LiveEpisode<'_> {
-    /// An answer to the prompt, which is all of a row so far. Never longer than context and episode have room.
-    pub async fn sample(&self, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
+    /// An answer to the prompt, for this row. Never longer than context and episode have room.
+    pub async fn sample(&self, row: usize, prompt: TokenIds<'_>, seed: u64) -> Result<Answered, Abort> {
         self.sample_at_most(u32::MAX, row, prompt, seed).await
     }
 
     /// The same, of at most so many tokens.
-    pub async fn sample_at_most(&self, most: u32, row: usize, prompt: Vec<u32>, seed: u64) -> Result<Answered, Abort> {
+    pub async fn sample_at_most(
+        &self,
+        most: u32,
+        row: usize,
+        prompt: TokenIds<'_>,
+        seed: u64,
+    ) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });

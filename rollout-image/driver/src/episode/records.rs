@@ -8,11 +8,12 @@ use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::fault::DriverError;
 use crate::grade::Graded;
 use crate::reward;
-use crate::trajectory::Trajectory;
+use crate::trajectory::{GrowingRow, Trajectory};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, RowsFile, SCHEMA, TurnRecord, paths, rows,
+    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, RowsFile, SCHEMA, TokenRow, TurnRecord, paths,
+    rows,
 };
 
 impl Episodes {
@@ -99,7 +100,8 @@ impl Episodes {
         if trajectory.rows.is_empty() {
             return Ok(None);
         }
-        let bytes: Bytes = rows::encode(&trajectory.rows)
+        let stored: Vec<TokenRow> = trajectory.rows.iter().map(GrowingRow::stored).collect();
+        let bytes: Bytes = rows::encode(&stored)
             .map_err(|error| DriverError::Other(format!("writing the rows of {dir}: {error}")))?
             .into();
         let file = RowsFile {

@@ -6,8 +6,10 @@
 //! text can pass for the boundary between two.
 
 use super::request::{ChatMessage, Request};
+use crate::memo::Memo;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::convert::Infallible;
 
 /// A checksum. Written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,11 +85,18 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
 }
 
 fn tools(text: &str) -> Key {
-    let mut parts = Parts::new("tools");
-    if !text.is_empty() {
-        parts.json(text);
+    static KEYS: Memo<Key> = Memo::new();
+    let key = KEYS.get(text, || {
+        let mut parts = Parts::new("tools");
+        if !text.is_empty() {
+            parts.json(text);
+        }
+        Ok::<_, Infallible>(parts.key())
+    });
+    match key {
+        Ok(key) => key,
+        Err(never) => match never {},
     }
-    parts.key()
 }
 
 /// What a checksum is of.

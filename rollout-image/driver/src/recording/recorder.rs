@@ -13,7 +13,7 @@ use crate::fault::DriverError;
 use crate::seeds;
 use crate::template::{ChatTemplate, PromptShape, TemplateError};
 use grpo_crds::agent::CallFormat;
-use grpo_engine_protocol::FinishReason;
+use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{CalledTool, EpisodeEnd, Message, TurnAction, TurnRecord};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Recorder {
         let shared = prompt.shared.map_or(&[][..], |(row, tokens)| {
             &episode.trajectory.rows[row as usize].tokens[..tokens]
         });
-        let given = [shared, &prompt.ids].concat();
+        let given = TokenIds(shared, &prompt.ids);
         let prompt_length = given.len();
         // What the episode has beyond its first prompt, this one's ids included.
         let grown = if number == 0 {
@@ -126,18 +126,20 @@ impl Recorder {
         }
         let room = u32::try_from(episode.limits.room(prompt_length, grown)).unwrap_or(u32::MAX);
         let opens = prompt.row as usize == episode.trajectory.rows.len();
-        let added = if opens { given.clone() } else { prompt.ids };
         let plan = episode.plan;
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
         let most = request.max_tokens.unwrap_or(u32::MAX).clamp(1, room);
         let sampled = match episode.sample_at_most(most, prompt.row as usize, given, seed).await? {
-            Answered::Sampled(sampled) => sampled,
+            // A row that begins has all of its ids in its first turn.
+            Answered::Sampled(sampled) => (sampled, opens.then(|| given.to_vec())),
             Answered::OutOfTime { took } => {
                 episode.trajectory.sample_millis += millis(took);
                 return Ok(Some(EpisodeEnd::EpisodeTimeout));
             }
         };
+        let (sampled, whole) = sampled;
+        let added = whole.unwrap_or(prompt.ids);
         let blank = TurnRecord {
             opening: shown(&request.messages[prompt.new..], added.len()),
             row: prompt.row,

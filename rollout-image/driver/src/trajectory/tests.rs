@@ -42,7 +42,7 @@ fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
     let mut trajectory = Trajectory::default();
     trajectory.push(&turn(0, 3, "a-v0")).unwrap();
     trajectory.push(&turn(1, 6, "a-v0")).unwrap();
-    let row = &trajectory.rows[0];
+    let row = trajectory.rows[0].stored();
     assert_eq!(row.tokens, [1, 2, 3, 10, 11, 20, 10, 11, 20]);
     assert_eq!(row.mask, [0, 0, 0, 1, 1, 0, 1, 1, 0]);
     assert_eq!(row.logprobs, [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -0.5, -0.25, 0.0]);

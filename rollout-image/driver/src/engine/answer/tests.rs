@@ -1,6 +1,6 @@
 use super::*;
 use crate::experts::Mixture;
-use grpo_engine_protocol::{ChoiceLogprobs, RoutedExperts, Usage};
+use grpo_engine_protocol::{ChoiceLogprobs, RoutedExperts, TokenIds, Usage};
 use std::sync::Arc;
 
 fn answer(ids: usize, logprobs: Option<usize>, version: &str) -> CompletionResponse {
@@ -26,10 +26,10 @@ fn answer(ids: usize, logprobs: Option<usize>, version: &str) -> CompletionRespo
     }
 }
 
-fn ask(max_tokens: u32) -> Ask {
+fn ask(max_tokens: u32) -> Ask<'static> {
     Ask {
         time_left: std::time::Duration::from_secs(60),
-        prompt: vec![1, 2],
+        prompt: TokenIds(&[1], &[2]),
         max_tokens,
         temperature: 1.0,
         top_p: 1.0,

@@ -1,8 +1,9 @@
 //! OpenAI's chat completions, as its Python library 3.57.0 writes and reads them, with `reasoning_content` as Qwen's
 //! and DeepSeek's servers add it.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, joined};
+use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, MOST_PARTS, encode};
+use crate::memo::Memo;
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -61,6 +62,9 @@ struct Function {
     arguments: Option<String>,
 }
 
+/// Tools that were read.
+static TOOLS: Memo<Tools> = Memo::new();
+
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     if fields.read::<u64>("n")?.is_some_and(|number| number != 1) {
         return Err(BadRequest::new("n", "one answer per request: leave n out"));
@@ -74,7 +78,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     let messages = sent.into_iter().enumerate().map(|(at, sent)| message(at, sent));
     let messages = messages.collect::<Result<_, _>>()?;
     let mut overruled = fields.overruled(SETTINGS);
-    let tools = json::tools(fields, &mut overruled, function)?;
+    let tools = json::tools(fields, &mut overruled, &TOOLS, function)?;
     // The old name and the new one; the lower limit holds.
     let limits = [fields.tokens("max_tokens")?, fields.tokens("max_completion_tokens")?];
     let options: Option<Fields> = fields.read("stream_options")?;

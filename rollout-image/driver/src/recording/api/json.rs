@@ -1,6 +1,7 @@
 //! Reading hostile JSON: bounded lists, fields in the client's order, faults that name their field.
 
 use super::{BadRequest, MOST_PARTS, MOST_TOOLS};
+use crate::memo::Memo;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -245,15 +246,34 @@ pub(super) fn arguments(field: &str, text: &str) -> Result<String, BadRequest> {
 }
 
 /// The tools of a request as one JSON text. `function` makes OpenAI's function form of one, or says that it is no
-/// function: such a tool would run on a server, and is overruled.
+/// function: such a tool would run on a server, and is overruled. `known`: of this API.
 pub(super) fn tools(
     fields: &Fields,
     overruled: &mut Vec<(String, String)>,
+    known: &Memo<Tools>,
     function: impl Fn(&str, &RawValue) -> Result<Option<String>, BadRequest>,
 ) -> Result<String, BadRequest> {
-    let Some(Many(tools)) = fields.read::<Many<&RawValue, MOST_TOOLS>>("tools")? else {
+    let Some(sent) = fields.get("tools") else {
         return Ok(String::new());
     };
+    let tools = known.get(sent.get(), || read_tools(sent.get(), function))?;
+    overruled.extend(tools.overruled);
+    Ok(tools.text)
+}
+
+/// What the tools of a request come to.
+#[derive(Clone, Debug)]
+pub(super) struct Tools {
+    text: String,
+    overruled: Vec<(String, String)>,
+}
+
+fn read_tools(
+    sent: &str,
+    function: impl Fn(&str, &RawValue) -> Result<Option<String>, BadRequest>,
+) -> Result<Tools, BadRequest> {
+    let Many(tools) = read::<Many<&RawValue, MOST_TOOLS>>("tools", sent)?;
+    let mut overruled = Vec::new();
     let mut texts = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
         let field = format!("tools[{at}]");
@@ -263,13 +283,15 @@ pub(super) fn tools(
         }
     }
     if texts.is_empty() {
-        return Ok(String::new());
+        let text = String::new();
+        return Ok(Tools { text, overruled });
     }
     let text = format!("[{}]", texts.join(","));
-    Ok(match readable("tools", &text)? {
+    let text = match readable("tools", &text)? {
         Cow::Borrowed(_) => text,
         Cow::Owned(mended) => mended,
-    })
+    };
+    Ok(Tools { text, overruled })
 }
 
 /// A tool that names its fields itself, in OpenAI's function form and in the client's order. `parameters` is the API's

@@ -2,8 +2,9 @@
 //!
 //! A user's message there holds tool results and text; each result becomes a message of its own, in its place.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, joined};
+use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, encode};
+use crate::memo::Memo;
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -52,6 +53,9 @@ struct Block<'a> {
     content: Option<TextOr<TextPart>>,
 }
 
+/// Tools that were read.
+static TOOLS: Memo<Tools> = Memo::new();
+
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     let mut messages = Vec::new();
     if let Some(system) = fields.read::<TextOr<TextPart>>("system")? {
@@ -76,7 +80,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     }
     let mut overruled = fields.overruled(SETTINGS);
     Ok(Request {
-        tools: json::tools(fields, &mut overruled, function)?,
+        tools: json::tools(fields, &mut overruled, &TOOLS, function)?,
         messages,
         max_tokens,
         stream: fields.flag("stream")?,

@@ -3,8 +3,9 @@
 //! An answer is several items there: reasoning, a message, calls. Items of one answer become one message again: they
 //! follow each other in this order, and anything else begins the next message.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, joined};
+use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, MOST_PARTS, encode};
+use crate::memo::Memo;
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -44,6 +45,9 @@ struct Item {
     encrypted_content: Option<String>,
 }
 
+/// Tools that were read.
+static TOOLS: Memo<Tools> = Memo::new();
+
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     let stateless = "the endpoint keeps no conversations: send the whole input";
     fields.refuse("previous_response_id", stateless)?;
@@ -71,7 +75,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
     }
     let mut overruled = fields.overruled(SETTINGS);
     Ok(Request {
-        tools: json::tools(fields, &mut overruled, function)?,
+        tools: json::tools(fields, &mut overruled, &TOOLS, function)?,
         messages: conversation.messages,
         max_tokens: fields.tokens("max_output_tokens")?,
         stream: fields.flag("stream")?,

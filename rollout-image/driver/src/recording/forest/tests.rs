@@ -4,7 +4,7 @@ use super::*;
 use crate::recording::request::ToolCall;
 use crate::trajectory::Trajectory;
 use grpo_records::turn::CalledTool;
-use grpo_records::{SCHEMA, TokenRow, TurnAction, Writer};
+use grpo_records::{SCHEMA, TurnAction, Writer};
 use proptest::prelude::*;
 
 /// One token of each word, by its checksum; every message is its words between two marks.
@@ -55,7 +55,7 @@ impl Episode {
         let (row, shared, added) = match &place {
             Place::Known(turn) => return (self.answers[*turn as usize].clone(), false),
             Place::Behind(behind) => {
-                let row: &TokenRow = &self.trajectory.rows[behind.row as usize];
+                let row = &self.trajectory.rows[behind.row as usize];
                 let shared = row.tokens[..behind.tokens].to_vec();
                 let row = behind.branch.map_or(behind.row as usize, |_| self.forest.rows());
                 (row, shared, rendered(&request.messages[behind.new..]))
@@ -242,7 +242,7 @@ fn a_fork_shares_the_ids_before_it_and_trains_on_none_of_them() {
     };
     let shared = episode.records[1].prompt_length + episode.records[1].sampled.len();
     assert_eq!(first.tokens[..shared], second.tokens[..shared]);
-    assert!(second.mask[..shared].iter().all(|mask| *mask == 0));
+    assert!(second.sampled.iter().all(|span| span.start >= shared));
     assert_eq!(second.turns, [4]);
 }
 
@@ -358,7 +358,7 @@ proptest! {
         // Prompts are what the engine got, and each sampled token is in the mask of one row.
         let mut masked = 0;
         for (at, turn) in episode.records.iter().enumerate() {
-            let row = &episode.trajectory.rows[turn.row as usize];
+            let row = episode.trajectory.rows[turn.row as usize].stored();
             let (given, sampled) = &episode.sampled[at];
             let end = turn.prompt_length + sampled.len();
             prop_assert_eq!(&row.tokens[..turn.prompt_length], &given[..]);
@@ -366,7 +366,7 @@ proptest! {
             prop_assert!(row.mask[turn.prompt_length..end].iter().all(|mask| *mask == 1));
             masked += sampled.len();
         }
-        let all: usize = episode.trajectory.rows.iter().map(TokenRow::sampled).sum();
+        let all: usize = episode.trajectory.rows.iter().map(|row| row.stored().sampled()).sum();
         prop_assert_eq!(all, masked);
         // Asking again changes nothing.
         let before = episode.trajectory.clone();

@@ -1,0 +1,158 @@
+//! The driver's process: an evaluation of many episodes in a store in memory.
+
+use super::gateway::PlayedGateway;
+use super::{DriverBenchError, engine::PlayedEngine, folder_in_memory, model::Model};
+use grpo_auth::LocalIssuer;
+use grpo_records::{EpisodeMeta, EpisodeRecord, RunStore, paths};
+use grpo_testing::cluster::cache;
+use grpo_testing::control_plane::{Part, free_port};
+use grpo_testing::{program, repository};
+use serde_json::{Value, json};
+
+const PROGRAM: &str = "grpo-driver";
+/// Episodes are tasks times samples: more than any bench comes to.
+const TASKS: usize = 64;
+const SAMPLES: usize = 256;
+const STORE: &str = "ns/run";
+
+/// What the driver is told of its run.
+pub struct RunShape {
+    /// `spec.agent`.
+    pub agent: Value,
+    /// Episodes at one time.
+    pub episodes: usize,
+}
+
+pub struct DriverProcess {
+    part: Part,
+    /// Of its endpoint.
+    pub url: String,
+    folder: tempfile::TempDir,
+}
+
+impl DriverProcess {
+    pub fn start(
+        shape: &RunShape,
+        engine: &PlayedEngine,
+        gateway: &PlayedGateway,
+        model: &Model,
+    ) -> Result<Self, DriverBenchError> {
+        let driver = program(PROGRAM).ok_or(DriverBenchError::NoProgram(PROGRAM))?;
+        let folder = folder_in_memory()?;
+        let at = |name: &str| folder.path().join(name);
+        let rows: Vec<String> = (0..TASKS).map(|number| row(number).to_string()).collect();
+        let issuer = LocalIssuer::new().map_err(|error| DriverBenchError::Wrong(error.to_string()))?;
+        let url = format!("http://127.0.0.1:{}", free_port()?);
+        let dataset = json!({"image": {"reference": "tasks:1", "path": "tasks.jsonl"}});
+        let config = json!({
+            "name": "bench", "namespace": "ns", "uid": "uid-1", "storePath": STORE, "modelPath": model.folder,
+            "datasets": [{"path": folder.path(), "image": "tasks:1"}],
+            "endpoints": {
+                "gateway": format!("http://{}", gateway.address), "trainer": "http://127.0.0.1:1", "driver": url,
+                "enginesHost": engine.address.ip().to_string(), "enginesPort": engine.address.port(),
+            },
+            "spec": {
+                "mode": "Evaluate",
+                "model": {"image": {"reference": "model:1"}},
+                "tasks": {"evaluate": [{"name": "bench", "dataset": dataset, "samples": SAMPLES}]},
+                "agent": shape.agent,
+                "rollout": {"concurrency": shape.episodes, "sampling": {"maxTokensPerCall": 4096}},
+                "inference": {"poolRef": {"name": "played"}},
+                "sandboxes": {"poolRef": {"name": "played"}},
+                "store": {"persistentVolumeClaim": {"claimName": "memory"}},
+            },
+        });
+        for (name, text) in [
+            ("tasks.jsonl", rows.join("\n")),
+            ("issuer.json", issuer.file()),
+            ("run.json", config.to_string()),
+        ] {
+            std::fs::write(at(name), text).map_err(DriverBenchError::io(format!("writing {name}")))?;
+        }
+        let site = std::env::var("GRPO_GRADER_SITE").map_or_else(|_| cache().join("grader-site"), Into::into);
+        let arguments = [
+            ("config", at("run.json").display().to_string()),
+            ("store-mount", folder.path().display().to_string()),
+            ("listen", url.trim_start_matches("http://").to_owned()),
+            ("listen-records", "127.0.0.1:0".to_owned()),
+            ("issuer-file", at("issuer.json").display().to_string()),
+            ("tokens", at("no-tokens").display().to_string()),
+            (
+                "grader-worker",
+                repository()
+                    .join("rollout-image/grader/worker.py")
+                    .display()
+                    .to_string(),
+            ),
+            ("grader-site", site.display().to_string()),
+            ("termination-log", at("termination.json").display().to_string()),
+        ];
+        let arguments = arguments.map(|(name, value)| format!("--{name}={value}"));
+        let arguments = arguments.into_iter().chain(["--no-status".to_owned()]).collect();
+        let part = Part::start(PROGRAM, &driver, arguments, folder.path())?;
+        Ok(Self { part, url, folder })
+    }
+
+    /// An error when it has ended.
+    pub fn runs(&mut self) -> Result<(), DriverBenchError> {
+        Ok(self.part.runs()?)
+    }
+
+    /// Resident memory, in bytes.
+    pub fn memory(&self) -> Result<f64, DriverBenchError> {
+        let memory = self.part.memory("VmRSS:").map(|mib| mib * 1024.0 * 1024.0);
+        memory.ok_or_else(|| DriverBenchError::Wrong("the driver says nothing of its memory".into()))
+    }
+
+    /// Processor time so far, in seconds.
+    pub fn processor_seconds(&self) -> f64 {
+        self.part.processor_seconds().unwrap_or(f64::NAN)
+    }
+
+    /// Whether it has read its tasks and waits for the engine: its journal is begun.
+    pub fn has_begun(&self) -> bool {
+        self.folder.path().join(STORE).join(paths::JOURNAL).exists()
+    }
+
+    /// Ends it without a word.
+    pub async fn kill(&mut self) -> Result<(), DriverBenchError> {
+        Ok(self.part.kill().await?)
+    }
+
+    pub async fn stop(&mut self) -> Result<(), DriverBenchError> {
+        Ok(self.part.stop().await?)
+    }
+
+    /// Looks into the store: every episode that ended has so many turns, all in one row. Answers how many there are.
+    pub async fn recorded(&self, turns: u32) -> Result<usize, DriverBenchError> {
+        let store = RunStore::open(self.folder.path(), STORE)?;
+        let mut count = 0;
+        for path in store.files_below(paths::EVALUATIONS).await? {
+            let Some(episode) = path.strip_suffix("/meta.json") else {
+                continue;
+            };
+            let meta: EpisodeMeta = store.read(&path).await?;
+            let record: EpisodeRecord = store.read(&paths::trajectory(episode)).await?;
+            let rows = record.rows.map_or(0, |rows| rows.rows);
+            if (meta.turns, rows) != (turns, 1) {
+                let message = format!("{episode} has {} turns in {rows} rows, not {turns} in 1", meta.turns);
+                return Err(DriverBenchError::Wrong(message));
+            }
+            count += 1;
+        }
+        match count {
+            0 => Err(DriverBenchError::Wrong("the driver recorded no episode".into())),
+            count => Ok(count),
+        }
+    }
+}
+
+/// A task whose patch nobody grades: it is empty.
+fn row(number: usize) -> Value {
+    json!({
+        "instance_id": format!("task-{number}"), "repo": "r/r", "version": "1",
+        "base_commit": "1".repeat(40), "problem_statement": format!("Fix parse() in lib/read.py, case {number}."),
+        "image": "image", "log_parser": "parse_log_pytest", "eval_type": "pass_and_fail",
+        "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": [], "eval_script": "#!/bin/bash\ntrue\n",
+    })
+}

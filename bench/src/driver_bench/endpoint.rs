@@ -1,0 +1,282 @@
+//! Figure 4: requests a second, and the time that a request takes, of the recording endpoint, of a passthrough, and of
+//! LiteLLM's proxy, in turns, in front of the same engine.
+//!
+//! Each client has one request at a time. Those of ours are the agents of the driver's episodes: when a conversation is
+//! over its episode ends, with its records, and the client goes on in the next one. Those costs are in the figure.
+
+use super::bodies::{self, TURNS};
+use super::driver::{DriverProcess, RunShape};
+use super::engine::{Answers, PlayedEngine};
+use super::gateway::{PlayedGateway, Session};
+use super::model::Model;
+use super::peers::Proxy;
+use super::{DriverBenchError, LITELLM, Place, Scale};
+use crate::sandbox_bench::caller::Caller;
+use crate::sandbox_bench::{median, percentile};
+use bytes::Bytes;
+use grpo_bench_report::Row;
+use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
+use hyper::{Method, StatusCode};
+use serde_json::json;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// Clients at one time, where they are several.
+const CLIENTS: usize = 8;
+/// So long after a measurement the last requests have been answered.
+const SETTLE: Duration = Duration::from_millis(500);
+const PASSTHROUGH: &str = "axum passthrough";
+
+/// The rows of the figure.
+pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenchError> {
+    let model = Model::open(&place.model)?;
+    let answers = Answers {
+        ids: model.answer(&bodies::answer())?,
+        content: bodies::CONTENT.into(),
+        call: Some((bodies::TOOL.into(), bodies::ARGUMENTS.into())),
+    };
+    let engine = PlayedEngine::start(&answers, 0).await?;
+    engine.driver.open(true);
+    engine.stream.open(true);
+    engine.serve_weights();
+    let (gateway, sessions) = PlayedGateway::start("").await?;
+    let shape = RunShape {
+        agent: json!({
+            "cli": {"image": "agent:1", "command": ["/agent", "{{ prompt }}"]},
+            "limits": {"turns": TURNS, "contextTokens": 40960, "commandTimeout": "12h", "episodeTimeout": "12h"},
+        }),
+        // The next episodes have begun when a client comes to them.
+        episodes: 2 * CLIENTS,
+    };
+    let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
+    let folder = tempfile::tempdir().map_err(DriverBenchError::io("making a folder"))?;
+    let mut passthrough = Proxy::passthrough(&engine, folder.path()).await?;
+    let mut litellm = Proxy::litellm(place, &engine, folder.path()).await?;
+
+    let bodies: Arc<[Bytes]> = bodies::conversation().into();
+    let sessions = Arc::new(tokio::sync::Mutex::new(sessions));
+    let ours = Clients::start(&driver.url, Entry::Session(sessions), &bodies);
+    let through = Clients::start(&passthrough.url, Entry::Fixed, &bodies);
+    let proxied = Clients::start(&litellm.url, Entry::Fixed, &bodies);
+    let all = [&ours, &through, &proxied];
+    for clients in all {
+        clients.round(CLIENTS, scale.round / 4).await?;
+    }
+    let mut loaded = [Vec::new(), Vec::new(), Vec::new()];
+    let mut alone = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 0..scale.rounds {
+        for at in 0..all.len() {
+            // Each is first as often as the others.
+            let at = (at + round) % all.len();
+            loaded[at].push(all[at].round(CLIENTS, scale.round).await?);
+            alone[at].push(all[at].round(1, scale.round / 2).await?);
+        }
+        let rates = [0, 1, 2].map(|at| loaded[at][round].rate);
+        let waits = [0, 1, 2].map(|at| alone[at][round].p50);
+        eprintln!(
+            "  round {}: ours, passthrough, LiteLLM: {rates:.0?} requests/s; one at a time {waits:.2?} ms",
+            round + 1
+        );
+    }
+    driver.runs()?;
+    driver.stop().await?;
+    let recorded = driver.recorded(TURNS as u32).await?;
+    eprintln!("  {recorded} episodes are recorded, each {TURNS} turns in one row");
+    for proxy in [&mut passthrough, &mut litellm] {
+        proxy.runs()?;
+        proxy.stop().await?;
+    }
+    Ok(rows(&loaded, &alone))
+}
+
+fn rows(loaded: &[Vec<Measured>; 3], alone: &[Vec<Measured>; 3]) -> Vec<Row> {
+    let middle = |of: &[Measured], what: fn(&Measured) -> f64| median(of.iter().map(what).collect());
+    let rate = |at: usize| middle(&loaded[at], |one| one.rate).unwrap_or(f64::NAN);
+    let times = |peer: usize| {
+        let pairs = loaded[0].iter().zip(&loaded[peer]);
+        median(pairs.map(|(ours, peer)| ours.rate / peer.rate).collect())
+    };
+    let added = |of: &[Vec<Measured>; 3]| {
+        let pairs = of[0].iter().zip(&of[1]);
+        median(pairs.map(|(ours, peer)| ours.p50 - peer.p50).collect())
+    };
+    let p50 = |of: &[Vec<Measured>; 3], at: usize| middle(&of[at], |one| one.p50).unwrap_or(f64::NAN);
+    let requests = format!("bodies of 13 to 64 kB, {CLIENTS} clients");
+    let mut rows = vec![
+        Row::new(
+            format!("4: requests/s as a multiple of a passthrough's, {requests}"),
+            times(1),
+            "x",
+            Some(">= 0.6"),
+        ),
+        Row::new(
+            format!("4: requests/s as a multiple of LiteLLM's, {requests}"),
+            times(2),
+            "x",
+            Some(">= 20"),
+        ),
+        Row::new(
+            "4: median time added to a passthrough's, one request at a time",
+            added(alone),
+            "ms",
+            Some("<= 1"),
+        ),
+        Row::new(format!("4: the same, {CLIENTS} at a time"), added(loaded), "ms", None),
+    ];
+    for (peer, name) in [(1, PASSTHROUGH), (2, LITELLM)] {
+        rows.push(Row::significant("4: requests/s", rate(0), "1/s", None).beside(name, rate(peer)));
+        let words = "4: median time of a request, one at a time";
+        rows.push(Row::significant(words, p50(alone, 0), "ms", None).beside(name, p50(alone, peer)));
+    }
+    rows
+}
+
+/// What a round showed.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    /// Requests a second.
+    rate: f64,
+    /// Milliseconds.
+    p50: f64,
+}
+
+/// How a client comes to what it asks.
+#[derive(Clone)]
+enum Entry {
+    /// It is the agent of the next episode.
+    Session(Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Session>>>),
+    Fixed,
+}
+
+/// Clients of one endpoint. They rest between rounds, each in the middle of its conversation.
+struct Clients {
+    active: watch::Sender<usize>,
+    waits: Arc<Mutex<Vec<Duration>>>,
+    fault: Arc<Mutex<Option<String>>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    fn start(url: &str, entry: Entry, bodies: &Arc<[Bytes]>) -> Self {
+        let active = watch::channel(0).0;
+        let (waits, fault) = (Arc::default(), Arc::default());
+        let tasks = (0..CLIENTS).map(|number| {
+            let client = Client {
+                number,
+                caller: Caller::new(url.to_owned()),
+                active: active.subscribe(),
+                waits: Arc::clone(&waits),
+                bodies: bodies.clone(),
+            };
+            let (entry, fault) = (entry.clone(), Arc::clone(&fault));
+            tokio::spawn(async move {
+                let failed = client.converse(&entry).await;
+                *lock(&fault) = Some(failed);
+            })
+        });
+        let tasks = tasks.collect();
+        Self {
+            active,
+            waits,
+            fault,
+            tasks,
+        }
+    }
+
+    /// Lets so many clients work for so long.
+    async fn round(&self, clients: usize, length: Duration) -> Result<Measured, DriverBenchError> {
+        lock(&self.waits).clear();
+        let began = Instant::now();
+        self.active.send_replace(clients);
+        tokio::time::sleep(length).await;
+        let mut waits = std::mem::take(&mut *lock(&self.waits));
+        let seconds = began.elapsed().as_secs_f64();
+        self.active.send_replace(0);
+        tokio::time::sleep(SETTLE).await;
+        if let Some(fault) = lock(&self.fault).clone() {
+            return Err(DriverBenchError::Wrong(fault));
+        }
+        let nothing = || DriverBenchError::Wrong(format!("nothing was answered within {length:?}"));
+        Ok(Measured {
+            rate: waits.len() as f64 / seconds,
+            p50: percentile(&mut waits, 50.0).ok_or_else(nothing)?,
+        })
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+struct Client {
+    number: usize,
+    caller: Caller,
+    active: watch::Receiver<usize>,
+    waits: Arc<Mutex<Vec<Duration>>>,
+    bodies: Arc<[Bytes]>,
+}
+
+impl Client {
+    /// Holds one conversation after the other, until one fails: then it says how.
+    async fn converse(mut self, entry: &Entry) -> String {
+        loop {
+            if let Err(fault) = self.conversation(entry).await {
+                return fault;
+            }
+        }
+    }
+
+    async fn conversation(&mut self, entry: &Entry) -> Result<(), String> {
+        let bodies = self.bodies.clone();
+        self.turn_comes().await;
+        let session = match entry {
+            Entry::Fixed => None,
+            Entry::Session(begun) => {
+                let session = begun.lock().await.recv().await;
+                Some(session.ok_or("the gateway is gone")?)
+            }
+        };
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        let mut path = "/v1/chat/completions".to_owned();
+        if let Some(session) = &session {
+            let at = session.url.find("/sessions").ok_or("no session in the relay's URL")?;
+            path = format!("{}{path}", &session.url[at..]);
+            headers.push((RELAY_LEASE_HEADER, session.lease.clone()));
+        }
+        for (turn, body) in bodies.iter().enumerate() {
+            self.turn_comes().await;
+            let began = Instant::now();
+            let sent = self.caller.send_with(Method::POST, &path, &headers, body.clone()).await;
+            let (status, answer) = sent.map_err(|error| error.to_string())?;
+            let took = began.elapsed();
+            // An endpoint that does not stream to the end, or names the call otherwise, is not the one that is measured.
+            let call = match &session {
+                Some(_) => format!("call_{turn}_0"),
+                None => "call_0_0".to_owned(),
+            };
+            let text = std::str::from_utf8(&answer).unwrap_or_default();
+            if status != StatusCode::OK || !text.contains(&call) || !text.contains("[DONE]") {
+                let body = body.len();
+                return Err(format!(
+                    "turn {turn} ({body} bytes) was answered {status} without {call}: {text}"
+                ));
+            }
+            lock(&self.waits).push(took);
+        }
+        Ok(())
+    }
+
+    async fn turn_comes(&mut self) {
+        let number = self.number;
+        // Its sender is there until this is aborted.
+        let _ = self.active.wait_for(|active| number < *active).await;
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

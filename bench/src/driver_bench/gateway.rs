@@ -1,0 +1,181 @@
+//! The sandbox gateway, played: every lease is granted, every command ends at once with the same output, every patch is
+//! empty. A command-line agent's command lasts as long as the [`Session`] that its conversation is held in.
+
+use super::DriverBenchError;
+use super::engine::serve;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, Lease, LeaseRequest, PoolState, RelayRequest};
+use serde_json::json;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// The id of a command-line agent's command.
+const AGENT: &str = "agent";
+/// What the ids of the policy's commands begin with.
+const OF_A_TURN: char = 't';
+
+/// An episode whose agent is this process.
+pub struct Session {
+    pub lease: String,
+    /// Where the recording endpoint answers it.
+    pub url: String,
+    /// Dropped: the agent has ended.
+    _running: oneshot::Sender<()>,
+}
+
+struct Shared {
+    output: String,
+    relays: Mutex<HashMap<String, String>>,
+    sessions: mpsc::UnboundedSender<Session>,
+    /// Closed: the policy's commands do not end.
+    commands: watch::Sender<bool>,
+    running: AtomicUsize,
+}
+
+/// Serves until it is dropped.
+pub struct PlayedGateway {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    serving: JoinHandle<()>,
+}
+
+impl PlayedGateway {
+    /// `output`: of every command of the policy.
+    pub async fn start(output: &str) -> Result<(Self, mpsc::UnboundedReceiver<Session>), DriverBenchError> {
+        let (sessions, begun) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            output: output.to_owned(),
+            relays: Mutex::default(),
+            sessions,
+            commands: watch::channel(true).0,
+            running: AtomicUsize::new(0),
+        });
+        let router = Router::new()
+            .route("/v1/leases", post(lease))
+            .route("/v1/leases/{id}", get(renew).delete(release))
+            .route("/v1/leases/{id}/renew", post(renew))
+            .route("/v1/leases/{id}/relay", put(relay))
+            .route("/v1/leases/{id}/exec", post(exec))
+            .route("/v1/leases/{id}/exec/kill", post(async || Json(json!({"id": AGENT}))))
+            .route(
+                "/v1/leases/{id}/files",
+                get(async || Bytes::new()).put(async || StatusCode::NO_CONTENT),
+            )
+            .route("/v1/demand", put(async || StatusCode::NO_CONTENT))
+            .route("/v1/pool", get(pool))
+            .with_state(shared.clone());
+        let (address, serving) = serve(router).await?;
+        let this = Self {
+            address,
+            shared,
+            serving,
+        };
+        Ok((this, begun))
+    }
+
+    /// Whether the policy's commands end.
+    pub fn end_commands(&self, end: bool) {
+        self.shared.commands.send_replace(end);
+    }
+
+    /// How many commands of the policy do not end.
+    pub fn running(&self) -> usize {
+        self.shared.running.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for PlayedGateway {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn lease(Json(request): Json<LeaseRequest>) -> Json<Lease> {
+    Json(granted(request.id, request.image))
+}
+
+async fn renew(Path(id): Path<String>) -> Json<Lease> {
+    Json(granted(id, "image".into()))
+}
+
+async fn release(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
+    shared.relays().remove(&id);
+    StatusCode::NO_CONTENT
+}
+
+async fn relay(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Json(relay): Json<RelayRequest>,
+) -> StatusCode {
+    shared.relays().insert(id, relay.to);
+    StatusCode::NO_CONTENT
+}
+
+async fn pool() -> Json<PoolState> {
+    Json(PoolState {
+        max: 100_000,
+        ..PoolState::default()
+    })
+}
+
+async fn exec(
+    State(shared): State<Arc<Shared>>,
+    Path(lease): Path<String>,
+    Json(request): Json<ExecRequest>,
+) -> Json<ExecResult> {
+    let mut output = String::new();
+    if request.id == AGENT {
+        let url = shared.relays().get(&lease).cloned().unwrap_or_default();
+        let (running, ended) = oneshot::channel();
+        let _ = shared.sessions.send(Session {
+            lease,
+            url,
+            _running: running,
+        });
+        let _ = ended.await;
+    } else if request.id.starts_with(OF_A_TURN) {
+        let mut commands = shared.commands.subscribe();
+        if !*commands.borrow_and_update() {
+            shared.running.fetch_add(1, Ordering::Relaxed);
+            let _ = commands.wait_for(|end| *end).await;
+            shared.running.fetch_sub(1, Ordering::Relaxed);
+        }
+        output.clone_from(&shared.output);
+    }
+    Json(ExecResult {
+        id: request.id,
+        exit_code: Some(0),
+        signal: None,
+        timed_out: false,
+        output,
+        omitted_bytes: 0,
+        duration_millis: 0,
+        killed: None,
+    })
+}
+
+impl Shared {
+    fn relays(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn granted(id: String, image: String) -> Lease {
+    Lease {
+        sandbox: format!("pod-{id}"),
+        id,
+        epoch: 1,
+        image,
+        node: "played".into(),
+        expires_at: i64::MAX,
+    }
+}

@@ -1,0 +1,98 @@
+//! Figure 5, memory: what an episode of 16,000 tokens takes of the driver while it lives.
+//!
+//! The driver is started and the engine serves no weights yet: nothing has been asked for. Its resident memory then is
+//! the base. 2,000 episodes work until the engine is given a prompt of 16,000 tokens, and wait there for its answer.
+//! What the driver has grown by is divided among them: rows, texts, connections, requests that are on their way, and
+//! what the allocator (the C library's own, as in the image) keeps for itself. Then the engine answers, and they wait
+//! for a command.
+
+use super::driver::{DriverProcess, RunShape};
+use super::engine::PlayedEngine;
+use super::gateway::PlayedGateway;
+use super::model::Model;
+use super::turns::{answers, bash_loop};
+use super::{DriverBenchError, Place, bodies};
+use grpo_bench_report::Row;
+use std::time::{Duration, Instant};
+
+const TOKENS: usize = 16_000;
+/// More turns than they come to.
+const TURNS: usize = 60;
+const LOOK: Duration = Duration::from_millis(200);
+/// What is freed late is freed within it.
+const SETTLE: Duration = Duration::from_secs(3);
+/// All of them come to their tokens within it.
+const WITHIN: Duration = Duration::from_secs(180);
+
+/// The rows of the figure, with so many episodes.
+pub async fn measure(place: &Place, episodes: usize) -> Result<Vec<Row>, DriverBenchError> {
+    let model = Model::open(&place.model)?;
+    let engine = PlayedEngine::start(&answers(&model)?, TOKENS).await?;
+    let (gateway, _sessions) = PlayedGateway::start(&bodies::output()).await?;
+    let shape = RunShape {
+        agent: bash_loop(TURNS),
+        episodes,
+    };
+    let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
+    let base = steady(&mut driver).await?;
+    engine.serve_weights();
+    wait(&mut driver, "for the engine", episodes, || engine.driver.held()).await?;
+    let sampling = driver.memory()? - base;
+    gateway.end_commands(false);
+    engine.driver.open(true);
+    wait(&mut driver, "for a command", episodes, || gateway.running()).await?;
+    let acting = driver.memory()? - base;
+    driver.kill().await?;
+    let each = |grown: f64| Some(grown / 1e3 / episodes as f64);
+    eprintln!(
+        "  base {:.0} MB, grown by {:.0} and {:.0} MB",
+        base / 1e6,
+        sampling / 1e6,
+        acting / 1e6
+    );
+    let words =
+        |what: &str| format!("5: memory of each of {episodes} live episodes of 16k tokens that wait for {what}");
+    Ok(vec![
+        Row::new(words("the engine"), each(sampling), "kB", Some("<= 200")),
+        Row::new(words("a command"), each(acting), "kB", None),
+    ])
+}
+
+/// The memory of a driver that has read everything and waits for the engine.
+async fn steady(driver: &mut DriverProcess) -> Result<f64, DriverBenchError> {
+    let (mut last, began) = (0.0, Instant::now());
+    loop {
+        tokio::time::sleep(SETTLE).await;
+        driver.runs()?;
+        let now = driver.memory()?;
+        if driver.has_begun() && (now - last).abs() < 1e6 {
+            return Ok(now);
+        }
+        if began.elapsed() > WITHIN {
+            return Err(DriverBenchError::Wrong(format!(
+                "the driver was not ready within {WITHIN:?}"
+            )));
+        }
+        last = now;
+    }
+}
+
+/// Until so many episodes wait.
+async fn wait(
+    driver: &mut DriverProcess,
+    what: &str,
+    episodes: usize,
+    waiting: impl Fn() -> usize,
+) -> Result<(), DriverBenchError> {
+    let began = Instant::now();
+    while waiting() < episodes {
+        driver.runs()?;
+        if began.elapsed() > WITHIN {
+            let message = format!("{} of {episodes} episodes wait {what} after {WITHIN:?}", waiting());
+            return Err(DriverBenchError::Wrong(message));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    tokio::time::sleep(SETTLE).await;
+    Ok(())
+}
