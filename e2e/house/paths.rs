@@ -14,7 +14,9 @@ fn pages() -> Vec<SourceFile> {
         .collect();
     for page in &mut pages {
         let sections = page.text.split("\n## ");
-        let kept: Vec<_> = sections.filter(|section| !section.starts_with("Where the old folders are")).collect();
+        let kept: Vec<_> = sections
+            .filter(|section| !section.starts_with("Where the old folders are"))
+            .collect();
         page.text = kept.join("\n## ");
     }
     pages
@@ -48,7 +50,10 @@ fn every_file_that_a_page_names_exists() {
 #[test]
 fn every_target_of_make_that_a_page_names_exists() {
     let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
-    let targets: BTreeSet<&str> = makefile.lines().filter_map(|line| Some(line.split_once(':')?.0)).collect();
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter_map(|line| Some(line.split_once(':')?.0))
+        .collect();
     let pages = pages();
     // In code: a word in backticks, or a line of an indented block.
     let named = named(&pages, r"(?m)(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z][a-z0-9-]*)");

@@ -253,7 +253,8 @@ impl Client {
             let sent = self.caller.send_with(Method::POST, &path, &headers, body.clone()).await;
             let (status, answer) = sent.map_err(|error| error.to_string())?;
             let took = began.elapsed();
-            // An endpoint that does not stream to the end, or names the call otherwise, is not the one that is measured.
+            // An endpoint that does not stream to the end, or names the call otherwise, is not the one that is
+            // measured.
             let call = match &session {
                 Some(_) => format!("call_{turn}_0"),
                 None => "call_0_0".to_owned(),

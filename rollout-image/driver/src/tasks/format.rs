@@ -83,7 +83,11 @@ impl RowKind {
     /// The name of a row that has no `instance_id`.
     fn instance(self, fields: &Fields) -> Result<String, Ungradable> {
         match self {
-            Self::R2E => Ok(format!("{}__{}", text(fields, "repo_name")?, text(fields, "commit_hash")?)),
+            Self::R2E => Ok(format!(
+                "{}__{}",
+                text(fields, "repo_name")?,
+                text(fields, "commit_hash")?
+            )),
             Self::KodCode => kod_code_name(fields),
             Self::Compiled | Self::SweBench | Self::SweGym | Self::SweSmith | Self::SweRebench => {
                 Err(Ungradable::new("instance_id", "missing"))

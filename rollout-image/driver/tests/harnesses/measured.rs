@@ -1,4 +1,5 @@
-//! What a run with an agent has shown, as a file of `GRPO_HARNESS_RESULTS`; `grpo-harness-report` makes a table of them.
+//! What a run with an agent has shown, as a file of `GRPO_HARNESS_RESULTS`; `grpo-harness-report` makes a table of
+//! them.
 
 use crate::world::World;
 use crate::world::relays::Passed;
@@ -63,7 +64,8 @@ impl Measured {
                 *self.branches.entry(format!("{branch:?}")).or_default() += 1;
             }
             self.injected += usize::from(request.injected > 0);
-            self.overruled.extend(request.overruled.iter().map(|overruled| overruled.field.clone()));
+            self.overruled
+                .extend(request.overruled.iter().map(|overruled| overruled.field.clone()));
         }
         if let Some(process) = &ended.record.process {
             self.replays += process.replays;
@@ -72,7 +74,10 @@ impl Measured {
     }
 
     pub fn pass(&mut self, passed: &Passed) {
-        assert!(passed.streams == self.streams || passed.path.ends_with("tokens"), "{passed:?}");
+        assert!(
+            passed.streams == self.streams || passed.path.ends_with("tokens"),
+            "{passed:?}"
+        );
         let route = format!("{} /{}", passed.method, passed.path);
         *self.routes.entry(route).or_default() += 1;
     }
@@ -111,7 +116,11 @@ impl Tokens {
             let stored = &ended.rows[row.stored.row as usize];
             tokens.trained += stored.sampled();
             let (mut from, ids) = (0, &stored.tokens);
-            while let Some(start) = stored.mask[from..].iter().position(|mask| *mask == 1).map(|at| at + from) {
+            while let Some(start) = stored.mask[from..]
+                .iter()
+                .position(|mask| *mask == 1)
+                .map(|at| at + from)
+            {
                 let length = stored.mask[start..].iter().position(|mask| *mask == 0);
                 let end = length.map_or(ids.len(), |length| start + length);
                 *trained.entry((&ids[..start], &ids[start..end])).or_default() += 1;

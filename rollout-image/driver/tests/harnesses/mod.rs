@@ -32,7 +32,9 @@ struct Harness {
 }
 
 fn recipe(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/images")
+        .join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -77,7 +79,9 @@ impl Harness {
 
     fn with_api(mut self, name: &'static str, api: &'static str, provider: &str) -> Self {
         let words = self.cli.command.iter_mut().flatten();
-        words.filter(|word| *word == "completions").for_each(|word| *word = provider.to_owned());
+        words
+            .filter(|word| *word == "completions")
+            .for_each(|word| *word = provider.to_owned());
         (self.name, self.api) = (name, api);
         self
     }
@@ -122,7 +126,12 @@ impl Harness {
                 let log = ended.record.process.as_ref().map(|process| process.log.as_str());
                 format!("{} of {}: {}", self.name, meta.key.instance, log.unwrap_or_default())
             };
-            assert_eq!((&meta.outcome, meta.end), (&Outcome::Resolved, EpisodeEnd::Submitted), "{}", what());
+            assert_eq!(
+                (&meta.outcome, meta.end),
+                (&Outcome::Resolved, EpisodeEnd::Submitted),
+                "{}",
+                what()
+            );
             let causes = branches(ended);
             assert_eq!(causes.first(), Some(&Branch::First), "{}", what());
             for cause in &causes[1..] {
@@ -138,9 +147,17 @@ impl Harness {
         assert_eq!(rows_of_steps(&folder), [measured.rows], "all rows are trained on");
         let tokens = Tokens::of(&world, &folder, &episodes);
         measured.tokens = tokens;
-        assert_eq!((tokens.trained_not_sampled, tokens.sampled_not_trained), (0, 0), "{tokens:?}");
+        assert_eq!(
+            (tokens.trained_not_sampled, tokens.sampled_not_trained),
+            (0, 0),
+            "{tokens:?}"
+        );
         for passed in world.gateway.relays.passed.lock().unwrap().iter() {
-            assert_eq!(passed.status, 200, "{} {}: {}", passed.method, passed.path, passed.refusal);
+            assert_eq!(
+                passed.status, 200,
+                "{} {}: {}",
+                passed.method, passed.path, passed.refusal
+            );
             measured.pass(passed);
         }
         measured.write();

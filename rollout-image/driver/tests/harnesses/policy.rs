@@ -63,11 +63,16 @@ fn by_tools(prompt: &str, tools: &[Value], number: usize, bug: &Bug) -> String {
         let mut found = names.iter().filter_map(|name| tool(tools, name));
         found.next()
     };
-    let shell = SHELLS.iter().find_map(|(name, argument)| Some((tool(tools, name)?, *argument)));
+    let shell = SHELLS
+        .iter()
+        .find_map(|(name, argument)| Some((tool(tools, name)?, *argument)));
     let (shell, argument) = shell.expect("the agent offers a tool that runs commands");
     let run = |command: String| {
         let mut arguments = required(shell);
-        if properties(shell).get("timeout").is_some_and(|timeout| timeout["type"] == "number") {
+        if properties(shell)
+            .get("timeout")
+            .is_some_and(|timeout| timeout["type"] == "number")
+        {
             arguments.insert("timeout".into(), json!(60000.0));
         }
         arguments.insert(argument.into(), json!(command));
@@ -123,8 +128,8 @@ fn by_blocks(prompt: &str, number: usize, bug: &Bug) -> String {
     }
 }
 
-/// aider's form: names the file until its text is shown, then replaces the line. One first try in five names a line that
-/// the file does not have.
+/// aider's form: names the file until its text is shown, then replaces the line. One first try in five names a line
+/// that the file does not have.
 fn by_edits(prompt: &str, number: usize, bug: &Bug) -> String {
     let (old, new) = (bug.line(bug.wrong), bug.line(bug.right));
     if !prompt.contains(&format!("\n{old}\n")) {
@@ -134,7 +139,10 @@ fn by_edits(prompt: &str, number: usize, bug: &Bug) -> String {
         true => "    return nothing of that".to_owned(),
         false => old,
     };
-    format!("{}\n```\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n", bug.file())
+    format!(
+        "{}\n```\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n",
+        bug.file()
+    )
 }
 
 /// The tools of a prompt, as its template shows them.
@@ -143,7 +151,9 @@ fn tools(prompt: &str) -> Vec<Value> {
         return Vec::new();
     };
     let lines = shown.split("\n</tools>").next().unwrap().lines();
-    lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["function"].take()).collect()
+    lines
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["function"].take())
+        .collect()
 }
 
 fn tool<'a>(tools: &'a [Value], name: &str) -> Option<&'a Value> {
@@ -182,7 +192,11 @@ fn path(prompt: &str, bug: &Bug) -> String {
     let end = prompt.find("/testbed").expect("the prompt names the working directory");
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
     let before = &prompt[..end];
-    let start = before.char_indices().rev().find(|(_, c)| !is_part(*c)).map_or(0, |(at, c)| at + c.len_utf8());
+    let start = before
+        .char_indices()
+        .rev()
+        .find(|(_, c)| !is_part(*c))
+        .map_or(0, |(at, c)| at + c.len_utf8());
     format!("{}/testbed/{}", &prompt[start..end], bug.file())
 }
 
@@ -192,13 +206,20 @@ fn call(tool: &Value, arguments: &Value, number: usize) -> String {
         0 => arguments.to_string(),
         _ => escaped(&serde_json::to_string_pretty(arguments).unwrap().replace('\n', " ")),
     };
-    format!("<tool_call>\n{{\"name\": {}, \"arguments\": {text}}}\n</tool_call>", tool["name"])
+    format!(
+        "<tool_call>\n{{\"name\": {}, \"arguments\": {text}}}\n</tool_call>",
+        tool["name"]
+    )
 }
 
 fn escaped(text: &str) -> String {
     let one = |c: char| match c.is_ascii() {
         true => c.to_string(),
-        false => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        false => c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect(),
     };
     text.chars().map(one).collect()
 }

@@ -34,26 +34,126 @@ const fn bug(
 }
 
 pub const BUGS: [Bug; 20] = [
-    bug("total", "def total(a, b):\n    return a {} b\n", ["-", "+"], ["total(2, 3)", "5", "total(2, 0) == 2"]),
-    bug("area", "def area(w, h):\n    return w {} h\n", ["+", "*"], ["area(3, 4)", "12", "area(2, 2) == 4"]),
-    bug("larger", "def larger(a, b):\n    return a if a {} b else b\n", ["<", ">"], ["larger(1, 9)", "9", "larger(4, 4) == 4"]),
-    bug("is_even", "def is_even(n):\n    return n % 2 == {}\n", ["1", "0"], ["is_even(8)", "True", "is_even(8) in (True, False)"]),
-    bug("clamp", "def clamp(x, low, high):\n    return max(low, {}(x, high))\n", ["max", "min"], ["clamp(9, 0, 5)", "5", "clamp(5, 0, 5) == 5"]),
-    bug("mean", "def mean(xs):\n    return sum(xs) / {}(xs)\n", ["max", "len"], ["mean([2, 4])", "3", "mean([2, 2]) == 2"]),
-    bug("initials", "def initials(name):\n    return ''.join(w[{}] for w in name.split())\n", ["-1", "0"], ["initials('Ada Lovelace')", "'AL'", "initials('') == ''"]),
-    bug("head", "def head(xs, n):\n    return xs[{}]\n", ["n:", ":n"], ["head('abcd', 1)", "'a'", "head('', 3) == ''"]),
-    bug("both", "def both(a, b):\n    return a {} b\n", ["or", "and"], ["both(True, False)", "False", "both(True, True) is True"]),
-    bug("any_of", "def any_of(xs):\n    return {}(xs)\n", ["all", "any"], ["any_of([0, 1])", "True", "any_of([0]) is False"]),
-    bug("inclusive", "def inclusive(n):\n    return list(range(1, n{}))\n", ["", " + 1"], ["inclusive(2)", "[1, 2]", "inclusive(-1) == []"]),
-    bug("percent", "def percent(part, whole):\n    return {} * part / whole\n", ["10", "100"], ["percent(1, 4)", "25", "percent(0, 4) == 0"]),
-    bug("descending", "def descending(xs):\n    return sorted(xs, reverse={})\n", ["False", "True"], ["descending([1, 3, 2])", "[3, 2, 1]", "descending([]) == []"]),
-    bug("slug", "def slug(text):\n    return text.{}().replace(' ', '-')\n", ["upper", "lower"], ["slug('Hello World')", "'hello-world'", "slug('1 2') == '1-2'"]),
-    bug("distance", "def distance(a, b):\n    return {}(a - b)\n", ["int", "abs"], ["distance(1, 4)", "3", "distance(4, 1) == 3"]),
-    bug("power", "def power(a, n):\n    return a {} n\n", ["*", "**"], ["power(2, 5)", "32", "power(2, 2) == 4"]),
-    bug("quotient", "def quotient(a, b):\n    return a {} b\n", ["%", "//"], ["quotient(9, 2)", "4", "quotient(3, 2) == 1"]),
-    bug("ends", "def ends(xs):\n    return xs[0], xs[{}]\n", ["1", "-1"], ["ends([1, 2, 3])", "(1, 3)", "ends([1, 2]) == (1, 2)"]),
-    bug("joined", "def joined(words):\n    return '{}'.join(words)\n", [",", ", "], ["joined(['a', 'b'])", "'a, b'", "joined(['a']) == 'a'"]),
-    bug("missing", "def missing(have, want):\n    return sorted(set(want) {} set(have))\n", ["&", "-"], ["missing([1], [1, 2])", "[2]", "missing([], []) == []"]),
+    bug(
+        "total",
+        "def total(a, b):\n    return a {} b\n",
+        ["-", "+"],
+        ["total(2, 3)", "5", "total(2, 0) == 2"],
+    ),
+    bug(
+        "area",
+        "def area(w, h):\n    return w {} h\n",
+        ["+", "*"],
+        ["area(3, 4)", "12", "area(2, 2) == 4"],
+    ),
+    bug(
+        "larger",
+        "def larger(a, b):\n    return a if a {} b else b\n",
+        ["<", ">"],
+        ["larger(1, 9)", "9", "larger(4, 4) == 4"],
+    ),
+    bug(
+        "is_even",
+        "def is_even(n):\n    return n % 2 == {}\n",
+        ["1", "0"],
+        ["is_even(8)", "True", "is_even(8) in (True, False)"],
+    ),
+    bug(
+        "clamp",
+        "def clamp(x, low, high):\n    return max(low, {}(x, high))\n",
+        ["max", "min"],
+        ["clamp(9, 0, 5)", "5", "clamp(5, 0, 5) == 5"],
+    ),
+    bug(
+        "mean",
+        "def mean(xs):\n    return sum(xs) / {}(xs)\n",
+        ["max", "len"],
+        ["mean([2, 4])", "3", "mean([2, 2]) == 2"],
+    ),
+    bug(
+        "initials",
+        "def initials(name):\n    return ''.join(w[{}] for w in name.split())\n",
+        ["-1", "0"],
+        ["initials('Ada Lovelace')", "'AL'", "initials('') == ''"],
+    ),
+    bug(
+        "head",
+        "def head(xs, n):\n    return xs[{}]\n",
+        ["n:", ":n"],
+        ["head('abcd', 1)", "'a'", "head('', 3) == ''"],
+    ),
+    bug(
+        "both",
+        "def both(a, b):\n    return a {} b\n",
+        ["or", "and"],
+        ["both(True, False)", "False", "both(True, True) is True"],
+    ),
+    bug(
+        "any_of",
+        "def any_of(xs):\n    return {}(xs)\n",
+        ["all", "any"],
+        ["any_of([0, 1])", "True", "any_of([0]) is False"],
+    ),
+    bug(
+        "inclusive",
+        "def inclusive(n):\n    return list(range(1, n{}))\n",
+        ["", " + 1"],
+        ["inclusive(2)", "[1, 2]", "inclusive(-1) == []"],
+    ),
+    bug(
+        "percent",
+        "def percent(part, whole):\n    return {} * part / whole\n",
+        ["10", "100"],
+        ["percent(1, 4)", "25", "percent(0, 4) == 0"],
+    ),
+    bug(
+        "descending",
+        "def descending(xs):\n    return sorted(xs, reverse={})\n",
+        ["False", "True"],
+        ["descending([1, 3, 2])", "[3, 2, 1]", "descending([]) == []"],
+    ),
+    bug(
+        "slug",
+        "def slug(text):\n    return text.{}().replace(' ', '-')\n",
+        ["upper", "lower"],
+        ["slug('Hello World')", "'hello-world'", "slug('1 2') == '1-2'"],
+    ),
+    bug(
+        "distance",
+        "def distance(a, b):\n    return {}(a - b)\n",
+        ["int", "abs"],
+        ["distance(1, 4)", "3", "distance(4, 1) == 3"],
+    ),
+    bug(
+        "power",
+        "def power(a, n):\n    return a {} n\n",
+        ["*", "**"],
+        ["power(2, 5)", "32", "power(2, 2) == 4"],
+    ),
+    bug(
+        "quotient",
+        "def quotient(a, b):\n    return a {} b\n",
+        ["%", "//"],
+        ["quotient(9, 2)", "4", "quotient(3, 2) == 1"],
+    ),
+    bug(
+        "ends",
+        "def ends(xs):\n    return xs[0], xs[{}]\n",
+        ["1", "-1"],
+        ["ends([1, 2, 3])", "(1, 3)", "ends([1, 2]) == (1, 2)"],
+    ),
+    bug(
+        "joined",
+        "def joined(words):\n    return '{}'.join(words)\n",
+        [",", ", "],
+        ["joined(['a', 'b'])", "'a, b'", "joined(['a']) == 'a'"],
+    ),
+    bug(
+        "missing",
+        "def missing(have, want):\n    return sorted(set(want) {} set(have))\n",
+        ["&", "-"],
+        ["missing([1], [1, 2])", "[2]", "missing([], []) == []"],
+    ),
 ];
 
 impl Bug {
@@ -78,7 +178,13 @@ impl Bug {
     }
 
     fn row(&self, base: &str) -> Value {
-        let Bug { module, call, value, other, .. } = self;
+        let Bug {
+            module,
+            call,
+            value,
+            other,
+            ..
+        } = self;
         let tried = |name: &str, holds: &str| {
             format!(
                 "if python3 -B -c 'from {module} import {module}; assert {holds}' 2> /dev/null; then echo PASSED t.py::{name}; \
@@ -129,7 +235,15 @@ fn each_bug_fails_its_test_and_only_that() {
     };
     for bug in &BUGS {
         let test = format!("{} == {}", bug.call, bug.value);
-        assert!(!holds(bug, bug.wrong, &test) && holds(bug, bug.right, &test), "{}", bug.module);
-        assert!(holds(bug, bug.wrong, bug.other) && holds(bug, bug.right, bug.other), "{}", bug.module);
+        assert!(
+            !holds(bug, bug.wrong, &test) && holds(bug, bug.right, &test),
+            "{}",
+            bug.module
+        );
+        assert!(
+            holds(bug, bug.wrong, bug.other) && holds(bug, bug.right, bug.other),
+            "{}",
+            bug.module
+        );
     }
 }

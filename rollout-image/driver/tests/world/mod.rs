@@ -9,8 +9,11 @@ mod fake_engine;
 mod fake_gateway;
 mod fake_sessions;
 mod fake_trainer;
+mod model;
 mod python;
 mod relays;
+
+pub use model::{model, model_with};
 
 pub use fake_gateway::lost;
 pub use python::{Images, grader_site, grader_worker, pytest};
@@ -172,24 +175,6 @@ pub struct World {
     pub driver_url: String,
     /// Where datasets of the hub are downloaded from.
     pub hub: HubSettings,
-}
-
-pub fn model() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../demo/model")
-}
-
-/// The demo's model with another chat template.
-pub fn model_with(template: &str, folder: &std::path::Path) -> PathBuf {
-    let with = folder.join("model-with-template");
-    std::fs::create_dir(&with).unwrap();
-    for file in ["tokenizer.json", "config.json", "generation_config.json"] {
-        std::fs::copy(model().join(file), with.join(file)).unwrap();
-    }
-    let config = std::fs::read(model().join("tokenizer_config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["chat_template"] = template.into();
-    std::fs::write(with.join("tokenizer_config.json"), config.to_string()).unwrap();
-    with
 }
 
 fn sh(dir: &std::path::Path, script: &str) -> String {

@@ -100,7 +100,11 @@ async fn pass_on(
         return StatusCode::BAD_GATEWAY.into_response();
     };
     let method = request.method().clone();
-    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let query = request
+        .uri()
+        .query()
+        .map(|query| format!("?{query}"))
+        .unwrap_or_default();
     let mut headers = request.headers().clone();
     for name in ["host", "connection", "content-length", "transfer-encoding"] {
         headers.remove(name);
