@@ -22,6 +22,9 @@ pub struct RequestRecord {
     /// The same where the agent left the answer's reasoning out; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_without_reasoning: Option<String>,
+    /// Of the answer alone, without its reasoning; absent where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
     /// Why the turn does not continue a row; absent where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<Branch>,

@@ -26,6 +26,8 @@ pub struct Forest {
     /// Messages of every request, and messages up to every answer, with any tools.
     asked: HashSet<Key>,
     seen: HashSet<Key>,
+    /// Answers alone, without their reasoning.
+    said: HashSet<Key>,
     /// Ids of calls.
     calls: HashSet<String>,
 }
@@ -106,6 +108,9 @@ impl Forest {
                 self.answered.entry((tools, answered)).or_insert(answer);
             }
         }
+        if let Some(said) = &request.said {
+            self.said.insert(key(said)?);
+        }
         let calls = turn.action.as_calls().unwrap_or_default();
         self.calls.extend(calls.into_iter().map(|call| call.id));
         Ok(())
@@ -174,12 +179,29 @@ impl Forest {
             Some(Some(_)) => return Branch::LeftOutAnswer,
             None => {}
         }
-        let ours = |message: &ChatMessage| message.tool_calls.iter().any(|call| self.calls.contains(&call.id));
+        let ours = |message: &ChatMessage| {
+            message.tool_calls.iter().any(|call| self.calls.contains(&call.id))
+                || alone(message).is_some_and(|key| self.said.contains(&key))
+        };
         match request.messages[matched..].iter().any(ours) {
             true => Branch::ChangedHistory,
             false if matched > 0 => Branch::SecondContinuation,
             false => Branch::Conversation,
         }
+    }
+}
+
+/// The key of an answer without the conversation before it and without its reasoning, if it says something.
+fn alone(message: &ChatMessage) -> Option<Key> {
+    let is_answer = message.role == Role::Assistant;
+    let says = !message.tool_calls.is_empty() || !message.content.trim().is_empty();
+    (is_answer && says).then(|| behind(Key::default(), &without_reasoning(message)))
+}
+
+fn without_reasoning(answer: &ChatMessage) -> ChatMessage {
+    ChatMessage {
+        reasoning: None,
+        ..answer.clone()
     }
 }
 
@@ -194,10 +216,7 @@ pub fn record(api: &str, request: &Request, keys: &Keys, place: &Place, answer: 
     let new = request.messages.get(new..).unwrap_or_default();
     let results = new.iter().filter(|message| message.role == Role::Tool).count();
     let injected = if results == 0 { 0 } else { new.len() - results };
-    let bare = ChatMessage {
-        reasoning: None,
-        ..answer.clone()
-    };
+    let bare = without_reasoning(answer);
     let has_reasoning = answer.reasoning.as_deref().is_some_and(|text| !text.trim().is_empty());
     let overruled = request.overruled.iter().map(|(field, value)| grpo_records::Overruled {
         field: field.clone(),
@@ -210,6 +229,7 @@ pub fn record(api: &str, request: &Request, keys: &Keys, place: &Place, answer: 
         messages: keys.messages().hex(),
         answered: behind(keys.messages(), answer).hex(),
         answered_without_reasoning: has_reasoning.then(|| behind(keys.messages(), &bare).hex()),
+        said: alone(answer).map(Key::hex),
         branch,
         injected: u32::try_from(injected).unwrap_or(u32::MAX),
         overruled: overruled.collect(),

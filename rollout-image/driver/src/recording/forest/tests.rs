@@ -195,7 +195,7 @@ fn a_history_that_only_grows_is_one_row() {
 #[test]
 fn each_change_of_a_history_has_its_cause() {
     type Change = fn(&mut Vec<ChatMessage>);
-    let changes: [(Branch, Change); 7] = [
+    let changes: [(Branch, Change); 8] = [
         (Branch::ChangedHistory, |messages| messages[2].content = "cut".into()),
         (Branch::Conversation, |messages| *messages = vec![user("other")]),
         (Branch::ChangedAnswer, |messages| messages[5].content.push('!')),
@@ -214,6 +214,12 @@ fn each_change_of_a_history_has_its_cause() {
         (Branch::ChangedHistory, |messages| {
             messages.drain(..3);
             messages.insert(0, user("summary"));
+        }),
+        // An answer without calls is known by its words.
+        (Branch::ChangedHistory, |messages| {
+            messages.drain(..5);
+            messages.truncate(2);
+            messages.insert(0, user("files"));
         }),
     ];
     for (cause, change) in changes {
