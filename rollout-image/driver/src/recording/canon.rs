@@ -1,11 +1,11 @@
 //! When two messages say the same: checksums of a canonical form.
 //!
 //! A harness sends back what it was answered, but not byte for byte: it writes arguments anew (other blanks, another
-//! order of keys, `1` for `1.0`), trims reasoning and leaves fields out. The form here is the same for all of that, and
-//! for nothing that a model would read as something else. Every part goes into its checksum with its length, so that no
+//! order of keys, `1` for `1.0`), trims reasoning, ends an answer's words with a line end, and leaves fields out. The
+//! form here is the same for all of that, and for nothing that a model would read as something else. Every part goes into its checksum with its length, so that no
 //! text can pass for the boundary between two.
 
-use super::request::{ChatMessage, Request};
+use super::request::{ChatMessage, Request, Role};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -70,7 +70,11 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
     let mut parts = Parts::new("message");
     parts.bytes(&before.0);
     parts.text(message.role.word());
-    parts.text(&message.content);
+    // An answer's blanks are in its ids, which stay as they were sampled.
+    parts.text(match message.role {
+        Role::Assistant => message.content.trim(),
+        _ => &message.content,
+    });
     let reasoning = message.reasoning.as_deref().map(str::trim);
     parts.text(reasoning.unwrap_or_default());
     parts.text(message.tool_call_id.as_deref().unwrap_or_default());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::recording::request::{Role, ToolCall};
+use crate::recording::request::ToolCall;
 
 fn called(id: &str, arguments: &str) -> ChatMessage {
     ChatMessage {
@@ -35,7 +35,7 @@ fn arguments_are_the_same_however_a_client_writes_them() {
 }
 
 #[test]
-fn reasoning_is_compared_without_its_blanks_and_words_with_them() {
+fn answers_are_compared_without_the_blanks_around_them_and_other_messages_with_them() {
     let with = |content: &str, reasoning: Option<&str>| ChatMessage {
         reasoning: reasoning.map(str::to_owned),
         ..ChatMessage::new(Role::Assistant, content)
@@ -43,7 +43,11 @@ fn reasoning_is_compared_without_its_blanks_and_words_with_them() {
     assert!(same(&with("a", Some("\nb ")), &with("a", Some("b"))));
     assert!(same(&with("a", Some(" ")), &with("a", None)));
     assert!(!same(&with("a", Some("b")), &with("a", None)));
-    assert!(!same(&with("a", None), &with("a ", None)));
+    assert!(same(&with("a", None), &with("\na \n", None)));
+    assert!(!same(&with("a b", None), &with("a  b", None)));
+    for role in [Role::System, Role::User, Role::Tool] {
+        assert!(!same(&ChatMessage::new(role, "a"), &ChatMessage::new(role, "a ")));
+    }
 }
 
 #[test]
