@@ -14,6 +14,7 @@ mod datasets;
 mod faults;
 mod graded;
 mod grading;
+mod harnesses;
 mod kodcode;
 mod listing;
 mod model;

@@ -13,7 +13,6 @@ use grpo_sandbox_protocol::{ExecRequest, Lease, Priority, SandboxCause};
 use regex_lite::Regex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The demo's template, with tools.
@@ -83,7 +82,7 @@ async fn world_of(programs: &[BTreeMap<String, String>], spec: &str) -> (World, 
         tasks.format = RowFormat::KodCode;
         tasks.image = Some("img/kod:1".to_owned());
     }
-    settings.model = model_in(world.mount.path());
+    settings.model = world::model_with(TEMPLATE, world.mount.path());
     settings.agent.kind = tools(spec);
     settings.agent.limits.turns = 12;
     settings.agent.limits.episode_timeout = Duration::from_secs(600);
@@ -91,20 +90,6 @@ async fn world_of(programs: &[BTreeMap<String, String>], spec: &str) -> (World, 
     settings.agent.limits.output_bytes = 16 << 10;
     settings.sampling.max_tokens_per_call = 1 << 16;
     (world, settings)
-}
-
-/// The demo's model, whose template shows tools.
-fn model_in(folder: &Path) -> PathBuf {
-    let model = folder.join("model-with-tools");
-    std::fs::create_dir(&model).unwrap();
-    for file in ["tokenizer.json", "config.json", "generation_config.json"] {
-        std::fs::copy(world::model().join(file), model.join(file)).unwrap();
-    }
-    let config = std::fs::read(world::model().join("tokenizer_config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["chat_template"] = TEMPLATE.into();
-    std::fs::write(model.join("tokenizer_config.json"), config.to_string()).unwrap();
-    model
 }
 
 fn tools(spec: &str) -> AgentKind {

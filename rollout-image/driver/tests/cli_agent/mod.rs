@@ -58,7 +58,7 @@ async fn world(mode: &str, looks: usize) -> (World, Settings) {
     (world, settings)
 }
 
-fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
+pub fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
     let all = counting(folder.episodes(&EpisodeScope::Iteration { iteration: 1 }).unwrap());
     let all = all.into_iter().map(|episode| {
         let ended = folder.ended(&episode.path).unwrap().unwrap();
@@ -68,7 +68,7 @@ fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
 }
 
 /// What every history must leave: each sampled token in one mask, and prompts that are what the engine was given.
-fn rows_are_what_was_sampled(world: &World, episodes: &[(EpisodeMeta, EndedEpisode)]) {
+pub fn rows_are_what_was_sampled(world: &World, episodes: &[(EpisodeMeta, EndedEpisode)]) {
     let asked = world.engine.asked.lock().unwrap();
     let mut prompts: Vec<&[u32]> = Vec::new();
     for (meta, ended) in episodes {
@@ -106,7 +106,7 @@ async fn ran(mode: &str, looks: usize) -> (World, Vec<(EpisodeMeta, EndedEpisode
     (world, episodes)
 }
 
-fn branches(ended: &EndedEpisode) -> Vec<Branch> {
+pub fn branches(ended: &EndedEpisode) -> Vec<Branch> {
     let turns = ended.record.turns.iter();
     turns
         .filter_map(|turn: &TurnRecord| turn.request.as_ref()?.branch)

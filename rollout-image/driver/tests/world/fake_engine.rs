@@ -108,6 +108,7 @@ async fn complete(
     let whole = [&prompt[..], &ids[..]].concat();
     let routed_experts = request.routed_experts_from.map(|from| experts::reported(&whole, from));
     engine.experts_asked.lock().unwrap().push(request.routed_experts_from);
+    engine.sampled.lock().unwrap().push((prompt.clone(), ids.clone()));
     engine.asked.lock().unwrap().push((prompt, seed, serving.clone()));
     let logprobs = vec![-0.25; ids.len()];
     Json(engine::CompletionResponse {

@@ -88,7 +88,7 @@ async fn lease(State(gateway): State<Arc<Gateway>>, Json(request): Json<sandbox:
     };
     let dir = gateway.dir.path().join(format!("lease-{}", state.epoch));
     std::fs::create_dir(&dir).unwrap();
-    sh(&dir, "cp -a ../testbed .");
+    sh(&dir, "cp -a ../testbed .; mkdir -p tmp/grpo");
     state.leases.insert(request.id, (lease.clone(), request.priority, dir));
     state.most_at_once = state.most_at_once.max(state.leases.len());
     let agents = state
@@ -165,7 +165,8 @@ async fn exec(
 }
 
 async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {
-    let argv: Vec<String> = request.argv.iter().map(|part| gateway.translate(lease, part)).collect();
+    let seen = |text: &str| gateway.translate(lease, &gateway.relays.port_of(lease, text));
+    let argv: Vec<String> = request.argv.iter().map(|part| seen(part)).collect();
     let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));
     let mut command = tokio::process::Command::new("/bin/bash");
     if let Some(programs) = &gateway.state.lock().unwrap().programs {
@@ -180,12 +181,7 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         .args(["-c", &format!("{activation} || exit 126; exec \"$@\""), "activated"])
         .args(&argv)
         .current_dir(cwd)
-        .envs(
-            request
-                .env
-                .iter()
-                .map(|(name, value)| (name, gateway.relays.port_of(lease, value))),
-        )
+        .envs(request.env.iter().map(|(name, value)| (name, seen(value))))
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

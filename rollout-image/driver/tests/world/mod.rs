@@ -105,6 +105,8 @@ pub struct Engine {
     pub serving: Mutex<String>,
     pub orders: Mutex<Vec<engine::WeightsOrder>>,
     pub asked: Mutex<Vec<(Vec<u32>, u64, String)>>,
+    /// Prompts with what was sampled for them.
+    pub sampled: Mutex<Vec<(Vec<u32>, Vec<u32>)>>,
     /// Requests for weights that it does not serve.
     pub refused: Mutex<u32>,
     /// Serves nothing yet.
@@ -176,6 +178,20 @@ pub fn model() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../demo/model")
 }
 
+/// The demo's model with another chat template.
+pub fn model_with(template: &str, folder: &std::path::Path) -> PathBuf {
+    let with = folder.join("model-with-template");
+    std::fs::create_dir(&with).unwrap();
+    for file in ["tokenizer.json", "config.json", "generation_config.json"] {
+        std::fs::copy(model().join(file), with.join(file)).unwrap();
+    }
+    let config = std::fs::read(model().join("tokenizer_config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["chat_template"] = template.into();
+    std::fs::write(with.join("tokenizer_config.json"), config.to_string()).unwrap();
+    with
+}
+
 fn sh(dir: &std::path::Path, script: &str) -> String {
     let out = std::process::Command::new("sh")
         .arg("-euc")
@@ -217,16 +233,17 @@ pub fn half_right(prompt: &str, seed: u64) -> String {
 
 impl World {
     pub async fn new(instances: usize) -> Self {
+        let one = |base: &str| (0..instances).map(|at| row(&format!("task-{at}"), base)).collect();
+        Self::of("printf 'def add(a, b):\\n    return a - b\\n' > a.py", one).await
+    }
+
+    /// `files` is a script that makes the repository's files; `rows` makes the tasks' rows, given its commit.
+    pub async fn of(files: &str, rows: impl FnOnce(&str) -> Vec<Value>) -> Self {
         let mount = tempfile::tempdir().unwrap();
         let gateway_dir = tempfile::tempdir().unwrap();
-        sh(
-            gateway_dir.path(),
-            &format!(
-                "{GIT} git init -q testbed; cd testbed; printf 'def add(a, b):\\n    return a - b\\n' > a.py; git add -A; git commit -qm base"
-            ),
-        );
-        let base = sh(&gateway_dir.path().join("testbed"), "git rev-parse HEAD");
-        let all: Vec<Value> = (0..instances).map(|at| row(&format!("task-{at}"), &base)).collect();
+        let script = format!("{GIT} git init -q testbed; cd testbed\n{files}\ngit add -A; git commit -qm base");
+        sh(gateway_dir.path(), &script);
+        let all = rows(&sh(&gateway_dir.path().join("testbed"), "git rev-parse HEAD"));
         let tasks = mount.path().join("train.jsonl");
         let lines: Vec<String> = all.iter().map(Value::to_string).collect();
         std::fs::write(&tasks, lines.join("\n")).unwrap();
@@ -465,6 +482,7 @@ impl Engine {
             serving: Mutex::new("base".into()),
             orders: Mutex::default(),
             asked: Mutex::default(),
+            sampled: Mutex::default(),
             refused: Mutex::default(),
             booting: Mutex::default(),
             pulled: Mutex::default(),

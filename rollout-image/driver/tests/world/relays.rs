@@ -16,6 +16,20 @@ pub struct Relays {
     pub address: OnceLock<SocketAddr>,
     /// How often a driver said where a port leads.
     pub told: Mutex<u32>,
+    pub passed: Mutex<Vec<Passed>>,
+}
+
+/// A request that was passed on, and how it was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    pub lease: String,
+    pub method: String,
+    pub path: String,
+    /// Its body asks for a stream.
+    pub streams: bool,
+    pub status: u16,
+    /// The body of an answer that is an error.
+    pub refusal: String,
 }
 
 pub fn router(gateway: Arc<Gateway>) -> Router {
@@ -86,12 +100,19 @@ async fn pass_on(
         return StatusCode::BAD_GATEWAY.into_response();
     };
     let method = request.method().clone();
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut headers = request.headers().clone();
+    for name in ["host", "connection", "content-length", "transfer-encoding"] {
+        headers.remove(name);
+    }
+    headers.insert(sandbox::RELAY_LEASE_HEADER, lease.parse().unwrap());
     let body = axum::body::to_bytes(request.into_body(), usize::MAX)
         .await
         .unwrap_or_default();
+    let streams = serde_json::from_slice::<Value>(&body).is_ok_and(|body| body["stream"] == json!(true));
     let asked = reqwest::Client::new()
-        .request(method, format!("{to}/{path}"))
-        .header(sandbox::RELAY_LEASE_HEADER, lease)
+        .request(method.clone(), format!("{to}/{path}{query}"))
+        .headers(headers)
         .body(body)
         .send();
     let cut = async {
@@ -105,6 +126,18 @@ async fn pass_on(
                 let status = answer.status();
                 let kind = answer.headers().get("content-type").cloned();
                 let bytes = answer.bytes().await.unwrap_or_default();
+                let refusal = match status.is_success() {
+                    true => String::new(),
+                    false => String::from_utf8_lossy(&bytes).into_owned(),
+                };
+                gateway.relays.passed.lock().unwrap().push(Passed {
+                    lease,
+                    method: method.to_string(),
+                    path,
+                    streams,
+                    status: status.as_u16(),
+                    refusal,
+                });
                 let mut answer = (status, bytes).into_response();
                 if let Some(kind) = kind {
                     answer.headers_mut().insert("content-type", kind);
