@@ -210,6 +210,10 @@ check-agents: ## qwen-code and mini-swe-agent by the presets' command lines, in 
 	@e2e/setup/setup.sh build
 	e2e/agents/check.sh
 
+check-harnesses: ## eight unmodified agents on twenty tasks each through the driver, with a scripted policy (1 GB to download); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/agents/harnesses.sh
+
 check-stores: ## a run's store, a model and rows on emulators of Azure and Google, and 100,000 objects on a volume and on S3 (200 MB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane

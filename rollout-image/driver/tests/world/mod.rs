@@ -13,6 +13,7 @@ mod python;
 mod relays;
 
 pub use fake_gateway::lost;
+pub use relays::Passed;
 pub use python::{Images, grader_site, grader_worker, pytest};
 
 use axum::Router;
