@@ -229,6 +229,10 @@ check-histories: ## 100,000 random histories of an agent through the recording e
 	$(ENV)
 	GRPO_HISTORIES=100000 cargo test -p grpo-features -p grpo-driver --lib -- --nocapture every_history_keeps_the_invariants_of_rows
 
+check-harnesses: ## eight unmodified agents on twenty tasks each through the driver, with a scripted policy (1 GB to download); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/agents/harnesses.sh
+
 check-stores: ## a run's store, a model and rows on emulators of Azure and Google, and 100,000 objects on a volume and on S3 (200 MB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane

@@ -7,9 +7,14 @@ RECIPES="$REPO/docs/images"
 
 make_files() {
   local name=$1 hash
-  hash=$(hash_of "$RECIPES/agent-runtime.sh" "$RECIPES/$name")
+  local recipe=("$RECIPES/$name/tree.sh") parts=("$RECIPES/$name")
+  if [ ! -d "$RECIPES/$name" ]; then
+    recipe=("$RECIPES/others/tree.sh" "$name")
+    parts=("$RECIPES/others/tree.sh" "$RECIPES/others/"*"$name"*)
+  fi
+  hash=$(hash_of "$RECIPES/agent-runtime.sh" "${parts[@]}")
   if fresh "agent-$name" "$hash" && [ -d "$CACHE/agents/$name/agent" ]; then note "as it was"; return; fi
-  "$RECIPES/$name/tree.sh" "$CACHE/agents/$name"
+  "${recipe[@]}" "$CACHE/agents/$name"
   note "$(du -sh "$CACHE/agents/$name/agent" | cut -f1)"
   stamp "agent-$name" "$hash"
 }

@@ -1,5 +1,7 @@
 //! What every bench writes: rows of a figure, its value and its bar, with what they were measured on.
 
+pub mod harnesses;
+
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;

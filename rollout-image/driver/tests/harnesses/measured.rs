@@ -1,8 +1,7 @@
 //! What a run with an agent has shown, as a file of `GRPO_HARNESS_RESULTS`; `grpo-harness-report` makes a table of
 //! them.
 
-use crate::world::World;
-use crate::world::relays::Passed;
+use crate::world::{Passed, World};
 use grpo_records::folder::RunFolder;
 use grpo_records::{EndedEpisode, EpisodeMeta, RequestRecord};
 use serde::Serialize;

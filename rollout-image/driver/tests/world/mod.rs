@@ -17,6 +17,7 @@ pub use model::{model, model_with};
 
 pub use fake_gateway::lost;
 pub use python::{Images, grader_site, grader_worker, pytest};
+pub use relays::Passed;
 
 use axum::Router;
 use axum::body::Bytes;
