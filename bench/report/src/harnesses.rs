@@ -1,4 +1,5 @@
-//! What unmodified agents have shown through the driver: files that its test writes, a table of them, and their figures.
+//! What unmodified agents have shown through the driver: files that its test writes, a table of them, and their
+//! figures.
 
 use crate::{Bench, Row};
 use serde::Deserialize;

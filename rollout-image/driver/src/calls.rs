@@ -12,8 +12,8 @@ use grpo_crds::agent::CallFormat;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-const THINK: &str = "<think>";
-const THOUGHT: &str = "</think>";
+pub const THINK: &str = "<think>";
+pub const THOUGHT: &str = "</think>";
 
 /// An answer, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

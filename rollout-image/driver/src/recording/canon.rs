@@ -1,11 +1,12 @@
 //! When two messages say the same: checksums of a canonical form.
 //!
 //! A harness sends back what it was answered, but not byte for byte: it writes arguments anew (other blanks, another
-//! order of keys, `1` for `1.0`), trims reasoning, ends an answer's words with a line end, and leaves fields out. The
-//! form here is the same for all of that, and for nothing that a model would read as something else. Every part goes
-//! into its checksum with its length, so that no text can pass for the boundary between two.
+//! order of keys, `1` for `1.0`), trims reasoning or writes it before the words, ends the words with a line end, and
+//! leaves fields out. The form here is the same for all of that, and for nothing that a model would read as something
+//! else. Every part goes into its checksum with its length, so that no text can pass for the boundary between two.
 
 use super::request::{ChatMessage, Request, Role};
+use crate::calls::{THINK, THOUGHT};
 use crate::memo::Memo;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -72,13 +73,9 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
     let mut parts = Parts::new("message");
     parts.bytes(&before.0);
     parts.text(message.role.word());
-    // An answer's blanks are in its ids, which stay as they were sampled.
-    parts.text(match message.role {
-        Role::Assistant => message.content.trim(),
-        _ => &message.content,
-    });
-    let reasoning = message.reasoning.as_deref().map(str::trim);
-    parts.text(reasoning.unwrap_or_default());
+    let (reasoning, content) = said(message);
+    parts.text(content);
+    parts.text(reasoning);
     parts.text(message.tool_call_id.as_deref().unwrap_or_default());
     for call in &message.tool_calls {
         parts.text(&call.id);
@@ -86,6 +83,20 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
         parts.json(&call.arguments);
     }
     parts.key()
+}
+
+/// Reasoning and words of a message. An answer's blanks are in its ids, which stay as they were sampled.
+pub fn said(message: &ChatMessage) -> (&str, &str) {
+    if message.role != Role::Assistant {
+        return ("", &message.content);
+    }
+    let content = message.content.trim();
+    let within = || content.strip_prefix(THINK)?.split_once(THOUGHT);
+    let (reasoning, content) = match &message.reasoning {
+        Some(reasoning) => (&reasoning[..], content),
+        None => within().unwrap_or(("", content)),
+    };
+    (reasoning.trim(), content.trim())
 }
 
 fn tools(text: &str) -> Key {

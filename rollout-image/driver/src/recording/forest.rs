@@ -8,7 +8,7 @@
 //! Pure: the same records give the same forest, in a driver that was started again too. In go requests as checksums
 //! ([`super::canon`]) and records of turns; out comes a [`Place`].
 
-use super::canon::{Key, Keys, behind};
+use super::canon::{Key, Keys, behind, said};
 use super::request::{ChatMessage, Request, Role};
 use grpo_records::{Branch, RequestRecord, TurnRecord};
 use std::collections::{HashMap, HashSet};
@@ -108,8 +108,8 @@ impl Forest {
                 self.answered.entry((tools, answered)).or_insert(answer);
             }
         }
-        if let Some(said) = &request.said {
-            self.said.insert(key(said)?);
+        if let Some(alone) = &request.said {
+            self.said.insert(key(alone)?);
         }
         let calls = turn.action.as_calls().unwrap_or_default();
         self.calls.extend(calls.into_iter().map(|call| call.id));
@@ -193,14 +193,15 @@ impl Forest {
 
 /// The key of an answer without the conversation before it and without its reasoning, if it says something.
 fn alone(message: &ChatMessage) -> Option<Key> {
-    let is_answer = message.role == Role::Assistant;
-    let says = !message.tool_calls.is_empty() || !message.content.trim().is_empty();
-    (is_answer && says).then(|| behind(Key::default(), &without_reasoning(message)))
+    let bare = without_reasoning(message);
+    let says = !bare.tool_calls.is_empty() || !bare.content.is_empty();
+    (bare.role == Role::Assistant && says).then(|| behind(Key::default(), &bare))
 }
 
 fn without_reasoning(answer: &ChatMessage) -> ChatMessage {
     ChatMessage {
         reasoning: None,
+        content: said(answer).1.to_owned(),
         ..answer.clone()
     }
 }

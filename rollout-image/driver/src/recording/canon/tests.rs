@@ -44,6 +44,8 @@ fn answers_are_compared_without_the_blanks_around_them_and_other_messages_with_t
     assert!(same(&with("a", Some(" ")), &with("a", None)));
     assert!(!same(&with("a", Some("b")), &with("a", None)));
     assert!(same(&with("a", None), &with("\na \n", None)));
+    assert!(same(&with("a", Some("b")), &with("<think>\nb\n</think>\n\na", None)));
+    assert!(!same(&with("a", Some("b")), &with("a <think>b</think>", None)));
     assert!(!same(&with("a b", None), &with("a  b", None)));
     for role in [Role::System, Role::User, Role::Tool] {
         assert!(!same(&ChatMessage::new(role, "a"), &ChatMessage::new(role, "a ")));
