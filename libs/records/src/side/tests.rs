@@ -14,6 +14,7 @@ fn turns(rows: &[(u32, Option<Branch>)]) -> Vec<TurnRecord> {
             messages: String::new(),
             answered: String::new(),
             answered_without_reasoning: None,
+            said: None,
             branch: *branch,
             injected: 0,
             overruled: Vec::new(),
