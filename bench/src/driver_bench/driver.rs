@@ -147,7 +147,7 @@ impl DriverProcess {
     }
 }
 
-/// A task whose patch nobody grades: it is empty.
+/// A task whose patch is empty, and so is not graded.
 fn row(number: usize) -> Value {
     json!({
         "instance_id": format!("task-{number}"), "repo": "r/r", "version": "1",

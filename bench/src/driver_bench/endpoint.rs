@@ -2,7 +2,7 @@
 //! LiteLLM's proxy, in turns, in front of the same engine.
 //!
 //! Each client has one request at a time. Those of ours are the agents of the driver's episodes: when a conversation is
-//! over its episode ends, with its records, and the client goes on in the next one. Those costs are in the figure.
+//! over its episode ends, with its records, and the client continues in the next one. Those costs are in the figure.
 
 use super::bodies::{self, TURNS};
 use super::driver::{DriverProcess, RunShape};

@@ -1,4 +1,4 @@
-//! `pdb` as a session: what is typed, what is read, and what of it the policy sees.
+//! `pdb` as a session: what is typed, what is read, and what the policy sees.
 //!
 //! Behind each command of the policy the driver asks for the breakpoints and the current frame, as the original does.
 //! A program that hangs, dies or floods the terminal is an answer for the policy; the session ends with it.
