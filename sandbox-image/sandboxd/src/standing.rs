@@ -6,6 +6,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -31,10 +32,9 @@ impl Standing {
         let mut threads = Vec::new();
         for thread in fs::read_dir(process.join("task")).ok()? {
             let thread = thread.ok()?.path();
-            threads.push((
-                thread.clone(),
-                scheduling(&fs::read_to_string(thread.join("stat")).ok()?)?,
-            ));
+            if let Some(stat) = stat_unless_ended(&thread)? {
+                threads.push((thread, scheduling(&stat)?));
+            }
         }
         threads.sort();
         Some(Self { limits, threads })
@@ -48,6 +48,21 @@ impl Standing {
             found.is_none_or(|(_, now)| now == then)
         };
         now.limits == self.limits && self.threads.iter().all(same)
+    }
+}
+
+/// What a thread's `stat` holds; nothing of a thread that ended since it was listed, or ends while it is read. That is no
+/// change: the runtime ends idle threads of its own. None where it cannot be read for another reason, as without
+/// descriptors.
+fn stat_unless_ended(thread: &Path) -> Option<Option<String>> {
+    match fs::read_to_string(thread.join("stat")) {
+        Ok(stat) => Some(Some(stat)),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) =>
+        {
+            Some(None)
+        }
+        Err(_) => None,
     }
 }
 

@@ -6,6 +6,22 @@ fn what_nobody_changes_holds() {
 }
 
 #[test]
+fn threads_that_end_while_they_are_looked_at_change_nothing() {
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(300);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while std::time::Instant::now() < until {
+                std::thread::spawn(|| ()).join().unwrap();
+            }
+        });
+        let first = Standing::now().unwrap();
+        while std::time::Instant::now() < until {
+            assert!(first.holds());
+        }
+    });
+}
+
+#[test]
 fn other_limits_or_another_priority_are_noticed() {
     let now = Standing::now().unwrap();
     let lowered = Standing {
