@@ -51,8 +51,8 @@ impl Standing {
     }
 }
 
-/// What a thread's `stat` holds; nothing of a thread that ended since it was listed, or ends while it is read. That is no
-/// change: the runtime ends idle threads of its own. None where it cannot be read for another reason, as without
+/// What a thread's `stat` holds; nothing of a thread that ended since it was listed, or ends while it is read. That is
+/// no change: the runtime ends idle threads of its own. None where it cannot be read for another reason, as without
 /// descriptors.
 fn stat_unless_ended(thread: &Path) -> Option<Option<String>> {
     match fs::read_to_string(thread.join("stat")) {
