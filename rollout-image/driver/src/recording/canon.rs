@@ -1,9 +1,10 @@
 //! When two messages say the same: checksums of a canonical form.
 //!
 //! A harness sends back what it was answered, but not byte for byte: it writes arguments anew (other blanks, another
-//! order of keys, `1` for `1.0`), trims reasoning or writes it before the words, ends the words with a line end, and
-//! leaves fields out. The form here is the same for all of that, and for nothing that a model would read as something
-//! else. Every part goes into its checksum with its length, so that no text can pass for the boundary between two.
+//! order of keys, `1` for `1.0`), adds the flags that a call left out as `false`, trims reasoning or writes it before
+//! the words, ends the words with a line end, and leaves fields out. The form here is the same for all of that, and for
+//! nothing that a model would read as something else. Every part goes into its checksum with its length, so that no
+//! text can pass for the boundary between two.
 
 use super::request::{ChatMessage, Request, Role};
 use crate::calls::{THINK, THOUGHT};
@@ -80,7 +81,7 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
     for call in &message.tool_calls {
         parts.text(&call.id);
         parts.text(&call.name);
-        parts.json(&call.arguments);
+        parts.arguments(&call.arguments);
     }
     parts.key()
 }
@@ -131,6 +132,18 @@ impl Parts {
 
     fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
+    }
+
+    /// Of a call. Claude Code sends its calls of Edit back with `"replace_all": false`, which was not sampled: a flag
+    /// that is off says as much as none. Two calls that differ in it only have two ids.
+    fn arguments(&mut self, text: &str) {
+        match serde_json::from_str(text) {
+            Ok(Value::Object(mut given)) => {
+                given.retain(|_, value| *value != Value::Bool(false));
+                self.value(&Value::Object(given));
+            }
+            _ => self.json(text),
+        }
     }
 
     /// Text that is no JSON is itself.

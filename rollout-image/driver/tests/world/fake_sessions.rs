@@ -6,11 +6,14 @@ use std::process::Stdio;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Becomes the program behind a terminal that neither echoes nor turns line ends, and passes its words on.
+/// Becomes the program behind a terminal that neither echoes nor turns line ends, and passes its words on. The program
+/// ends with its terminal also where tests run under nohup, whose ignored SIGHUP it would inherit: a debugger whose
+/// terminal is gone never stops asking.
 const TERMINAL: &str = r"
-import os, pty, select, sys, termios
+import os, pty, select, signal, sys, termios
 pid, fd = pty.fork()
 if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     settings = termios.tcgetattr(0)
     settings[3] &= ~termios.ECHO
     settings[1] &= ~termios.ONLCR

@@ -35,6 +35,21 @@ fn arguments_are_the_same_however_a_client_writes_them() {
 }
 
 #[test]
+fn a_call_with_a_flag_that_is_off_is_the_call_without_it() {
+    let sampled = called("c", r#"{"new_string": "b", "old_string": "a"}"#);
+    let with = |flag: &str| {
+        called(
+            "c",
+            &format!(r#"{{"old_string":"a","new_string":"b","replace_all":{flag}}}"#),
+        )
+    };
+    assert!(same(&sampled, &with("false")));
+    for other in ["true", "null", "0", "\"false\"", "{\"x\": false}"] {
+        assert!(!same(&sampled, &with(other)), "{other}");
+    }
+}
+
+#[test]
 fn answers_are_compared_without_the_blanks_around_them_and_other_messages_with_them() {
     let with = |content: &str, reasoning: Option<&str>| ChatMessage {
         reasoning: reasoning.map(str::to_owned),
