@@ -4,9 +4,9 @@
 //! A policy that takes sandboxd's descriptors or its processor time silences it, and no right is left to take them
 //! back. So a change is noticed, and is a reason to end.
 
+use nix::errno::Errno;
 use std::{
-    fs,
-    io::ErrorKind,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -32,7 +32,7 @@ impl Standing {
         let mut threads = Vec::new();
         for thread in fs::read_dir(process.join("task")).ok()? {
             let thread = thread.ok()?.path();
-            if let Some(stat) = stat_unless_ended(&thread)? {
+            if let Some(stat) = stat_unless_ended(&thread).ok()? {
                 threads.push((thread, scheduling(&stat)?));
             }
         }
@@ -52,17 +52,15 @@ impl Standing {
 }
 
 /// What a thread's `stat` holds; nothing of a thread that ended since it was listed, or ends while it is read. That is
-/// no change: the runtime ends idle threads of its own. None where it cannot be read for another reason, as without
+/// no change: the runtime ends idle threads of its own. An error where it cannot be read for another reason, as without
 /// descriptors.
-fn stat_unless_ended(thread: &Path) -> Option<Option<String>> {
+fn stat_unless_ended(thread: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(thread.join("stat")) {
-        Ok(stat) => Some(Some(stat)),
-        Err(error)
-            if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) =>
-        {
-            Some(None)
-        }
-        Err(_) => None,
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+            _ => Err(error),
+        },
     }
 }
 

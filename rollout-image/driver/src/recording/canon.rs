@@ -134,27 +134,31 @@ impl Parts {
         self.bytes(text.as_bytes());
     }
 
-    /// Of a call. Claude Code sends its calls of Edit back with `"replace_all": false`, which was not sampled: a flag
-    /// that is off says as much as none. Two calls that differ in it only have two ids.
+    /// Of a call. A harness may add the flags that its tool has, as an editor's `"replace_all": false`, which was not
+    /// sampled: a flag that is off says as much as none. Two calls that differ in it only have two ids.
     fn arguments(&mut self, text: &str) {
-        match serde_json::from_str(text) {
-            Ok(Value::Object(mut given)) => {
-                given.retain(|_, value| *value != Value::Bool(false));
-                self.value(&Value::Object(given));
+        match serde_json::from_str::<Value>(text) {
+            Ok(mut given) => {
+                if let Some(fields) = given.as_object_mut() {
+                    fields.retain(|_, value| *value != Value::Bool(false));
+                }
+                self.value(&given);
             }
-            _ => self.json(text),
+            Err(_) => self.no_json(text),
+        }
+    }
+
+    fn json(&mut self, text: &str) {
+        match serde_json::from_str(text) {
+            Ok(value) => self.value(&value),
+            Err(_) => self.no_json(text),
         }
     }
 
     /// Text that is no JSON is itself.
-    fn json(&mut self, text: &str) {
-        match serde_json::from_str(text) {
-            Ok(value) => self.value(&value),
-            Err(_) => {
-                self.text("text");
-                self.text(text);
-            }
-        }
+    fn no_json(&mut self, text: &str) {
+        self.text("text");
+        self.text(text);
     }
 
     fn value(&mut self, value: &Value) {
