@@ -21,6 +21,15 @@ case ":$PATH:" in
   *) export PATH="$GRPO_CACHE/bin:$PATH" ;;
 esac
 
+# The interpreter itself before pyenv's python3, a script that takes longer than Python to start: tests start Python thousands
+# of times.
+_grpo_python=$(python3 -c 'import os, sys; print(os.path.dirname(sys.executable))' 2> /dev/null) || true
+case ":$PATH:" in
+  *":${_grpo_python:-/usr/bin}:"*) ;;
+  *) export PATH="$GRPO_CACHE/bin:$_grpo_python:$PATH" ;;
+esac
+unset _grpo_python
+
 # Cargo tells one checkout's crates from another's by times alone when both use one target directory, so an older checkout would
 # be given binaries of a newer one. What another checkout built of this workspace is forgotten; dependencies stay.
 _grpo_checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
