@@ -1,5 +1,7 @@
 //! Runs with a command-line agent: a real process in a played sandbox, over real sockets to the recording endpoint.
 
+mod faults;
+
 use crate::world::{World, rows_of_steps};
 use grpo_crds::agent::{Agent, CliAgent};
 use grpo_driver::agent::AgentKind;

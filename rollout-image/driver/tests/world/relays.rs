@@ -113,16 +113,6 @@ async fn pass_on(
     let body = axum::body::to_bytes(request.into_body(), usize::MAX)
         .await
         .unwrap_or_default();
-    if let Some(d) = std::env::var_os("GRPO_DUMP") {
-        use std::io::Write;
-        let mut f = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(std::path::Path::new(&d).join(&lease))
-            .unwrap();
-        f.write_all(&body).unwrap();
-        f.write_all(b"\n").unwrap();
-    }
     let streams = serde_json::from_slice::<Value>(&body).is_ok_and(|body| body["stream"] == json!(true));
     let asked = reqwest::Client::new()
         .request(method.clone(), format!("{to}/{path}{query}"))
