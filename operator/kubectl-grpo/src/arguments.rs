@@ -52,8 +52,9 @@ pub enum What {
     Prepull(Prepull),
     /// Copy records and weights out of a run's store.
     Copy(Copy),
-    /// Write one sample of each task as mini-swe-agent writes its files: preds.json, which swebench reads, and
-    /// <id>/<id>.traj.json. Without --iteration or --set: the newest iteration.
+    /// Write one sample of each task in the files of other projects: preds.json and predictions.jsonl, which swebench
+    /// reads, <id>/<id>.traj.json of mini-swe-agent, <id>/trajectory.json (ATIF). Without --iteration or --set: the
+    /// newest iteration.
     Export(Export),
 }
 

@@ -37,6 +37,8 @@ pub enum Error {
     },
     #[error(transparent)]
     Records(#[from] Refusal),
+    #[error("the files of episode {episode} cannot be read: {why}; `kubectl grpo copy` the store and check them")]
+    EpisodeFile { episode: String, why: String },
     #[error("{dir} is no copy of a run's store: it has no folder journal/")]
     NoStore { dir: PathBuf },
     #[error(

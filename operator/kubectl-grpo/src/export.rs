@@ -1,6 +1,7 @@
 //! Episodes in the files of other projects, one sample of each task: `kubectl grpo export`.
 //!
-//! [`mini_swe_agent`] makes them; here episodes are read one after another, and files written as they are known.
+//! [`mini_swe_agent`] and [`atif`] make them; here episodes are read one after another, and files written as they are
+//! known.
 
 use crate::arguments::Export;
 use crate::episodes;
@@ -8,11 +9,12 @@ use crate::error::Error;
 use crate::output;
 use crate::records::Source;
 use grpo_records::look::Episode;
-use grpo_records::{EpisodeMeta, paths};
+use grpo_records::{EndedEpisode, EpisodeMeta, EpisodeRecord, TurnRecord, paths};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub mod atif;
 pub mod mini_swe_agent;
 
 /// What was written.
@@ -44,7 +46,8 @@ impl Exported {
     }
 }
 
-/// Writes `preds.json`, `exit_statuses.yaml` and `<id>/<id>.traj.json` for each task.
+/// Writes `preds.json`, `predictions.jsonl`, `exit_statuses.yaml`, and for each task `<id>/<id>.traj.json` and
+/// `<id>/trajectory.json`.
 pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result<Exported, Error> {
     let listing = episodes::list(source, &wanted.part, &[], usize::MAX).await?;
     // A set has a scope for each version that was evaluated; the newest is first.
@@ -68,7 +71,7 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
             Some(meta) if !predictions.contains_key(&meta.key.instance) => {
                 let id = &meta.key.instance;
                 let view = source.episode(&episode.path).await?;
-                let turns = source.turns(&episode.path).await?;
+                let turns = turns_with_ids(source, &episode.path).await?;
                 let patch = match (view.patch, view.patch_omitted) {
                     (Some(patch), 0) => patch,
                     (Some(_), _) => whole_patch(source, &episode.path).await?,
@@ -78,6 +81,8 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
                 let folder = dest.join(id);
                 std::fs::create_dir_all(&folder)?;
                 output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
+                let trajectory = atif::trajectory(meta, &turns, &patch);
+                output::write(&folder.join("trajectory.json"), &pretty(&trajectory))?;
                 let status = mini_swe_agent::exit_status(meta.end);
                 statuses.entry(status).or_default().push(id.clone());
                 predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
@@ -87,6 +92,11 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         }
     }
     done.episodes = predictions.len();
+    let lines: String = predictions
+        .values()
+        .map(|prediction| format!("{prediction}\n"))
+        .collect();
+    output::write(&dest.join("predictions.jsonl"), &lines)?;
     output::write(&dest.join("preds.json"), &pretty(&Value::Object(predictions)))?;
     // JSON is YAML, and the names need no other quotes.
     let statuses = pretty(&json!({ "instances_by_exit_status": statuses }));
@@ -103,6 +113,24 @@ fn judged(episode: &Episode, sample: u32) -> Option<&EpisodeMeta> {
 fn is_sample(episode: &Episode, sample: u32) -> bool {
     let meta = episode.meta.as_ref();
     meta.is_some_and(|meta| meta.key.sample == sample && !meta.outcome.is_verdict())
+}
+
+/// What the store's pages leave out: the ids of turns, from the file of their rows.
+async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRecord>, Error> {
+    let Some(record) = source.whole_file(&paths::trajectory(episode)).await? else {
+        return source.turns(episode).await;
+    };
+    let unreadable = |why: String| Error::EpisodeFile {
+        episode: episode.to_owned(),
+        why,
+    };
+    let record: EpisodeRecord = serde_json::from_slice(&record).map_err(|error| unreadable(error.to_string()))?;
+    let rows = match &record.rows {
+        Some(_) => source.whole_file(&paths::rows(episode)).await?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let ended = EndedEpisode::of(record, &rows).map_err(|error| unreadable(error.to_string()))?;
+    ended.turns().map_err(|error| unreadable(error.to_string()))
 }
 
 async fn whole_patch(source: &mut Source, episode: &str) -> Result<String, Error> {

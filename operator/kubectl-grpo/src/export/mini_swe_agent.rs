@@ -20,7 +20,7 @@ pub fn prediction(meta: &EpisodeMeta, patch: &str) -> Value {
 }
 
 /// The version that sampled, or all of them.
-fn model(meta: &EpisodeMeta) -> String {
+pub(super) fn model(meta: &EpisodeMeta) -> String {
     meta.weights.join("+")
 }
 

@@ -35,6 +35,14 @@ async fn a_sample_of_each_task_is_exported() {
             "model_patch": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n",
         }})
     );
+    let line = std::fs::read_to_string(dest.path().join("predictions.jsonl")).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&line).unwrap(),
+        predictions["psf__requests-1"]
+    );
+    let interchange = read(&dest.path().join("psf__requests-1/trajectory.json"));
+    assert_eq!(interchange["extra"]["sample"], 1);
+    assert!(interchange["steps"][2]["metrics"]["completion_token_ids"].is_array());
     let trajectory = read(&dest.path().join("psf__requests-1/psf__requests-1.traj.json"));
     assert_eq!(trajectory["info"]["index"], 1);
     assert_eq!(trajectory["messages"][1]["content"], "The loop is off by one.");
