@@ -9,6 +9,7 @@ mod agents;
 mod chaos;
 mod chart;
 mod cluster;
+mod demo_on_servers;
 mod emulators;
 mod examples;
 mod faults;

@@ -11,10 +11,9 @@ use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
 use crate::support::bucket::Bucket;
 use crate::support::hub::Hub;
 use crate::support::outage::{self, HiddenImages};
-use crate::support::{Result, SOON, Scene, small_run, verified};
+use crate::support::{Result, SOON, Scene, small_run, verdicts, verified};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
-use grpo_records::Event;
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -23,7 +22,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const RUN: &str = "random";
@@ -182,16 +181,7 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         None => scene.store_of(&ended.run).await?,
     };
     let checks = verified(&folder)?;
-    let mut once = BTreeSet::new();
-    let verdicts = folder.journal.iter().filter_map(|entry| match &entry.event {
-        Event::Verdict { episode, .. } => Some(without_attempt(episode).to_owned()),
-        _ => None,
-    });
-    for episode in verdicts {
-        if !once.insert(episode.clone()) {
-            return Err(format!("{episode} has two verdicts").into());
-        }
-    }
+    let once = verdicts(&folder)?;
     let iterations = folder.state.finished_iterations();
     if iterations == 0 {
         return Err("the run succeeded without an iteration".into());
@@ -280,13 +270,4 @@ async fn next_word(scene: &Scene, heard: Option<Time>) -> Result<Option<Time>> {
 
 fn iteration_of(run: &GrpoRun) -> Option<u32> {
     run.status.as_ref()?.progress.as_ref()?.iteration
-}
-
-/// The folder of an episode's first attempt, from that of any.
-fn without_attempt(folder: &str) -> &str {
-    let is_number = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
-    match folder.rsplit_once("__t") {
-        Some((episode, attempt)) if is_number(attempt) => episode,
-        _ => folder,
-    }
 }

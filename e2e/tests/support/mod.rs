@@ -16,6 +16,7 @@ pub mod volume;
 
 use grpo_crds::GrpoRun;
 use grpo_demo::follow::{self, Ended, FollowError};
+use grpo_records::Event;
 use grpo_records::folder::RunFolder;
 use grpo_testing::cluster::manifest::RunManifest;
 use grpo_testing::cluster::{self, wait};
@@ -26,6 +27,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -165,6 +167,28 @@ pub fn small_run(name: &str) -> Result<RunManifest> {
 /// Rows of the demo's tasks, as `make demo` and the tests build them.
 pub fn rows() -> PathBuf {
     cluster::cache().join("demo/rows")
+}
+
+/// Episodes that have a verdict, of any attempt; two of one episode are the error.
+pub fn verdicts(folder: &RunFolder) -> Result<BTreeSet<String>> {
+    let mut once = BTreeSet::new();
+    for entry in &folder.journal {
+        if let Event::Verdict { episode, .. } = &entry.event
+            && !once.insert(without_attempt(episode).to_owned())
+        {
+            return Err(format!("{episode} has two verdicts").into());
+        }
+    }
+    Ok(once)
+}
+
+/// The folder of an episode's first attempt, from that of any.
+fn without_attempt(folder: &str) -> &str {
+    let is_number = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
+    match folder.rsplit_once("__t") {
+        Some((episode, attempt)) if is_number(attempt) => episode,
+        _ => folder,
+    }
 }
 
 /// Recomputes a store's claims; what does not agree is the error.
