@@ -118,7 +118,7 @@ test-chaos-bucket: ## a campaign of 50 random kills with the run's store in a bu
 	$(ENV)
 	GRPO_CHAOS_BUCKET=1 GRPO_CHAOS_KILLS=50 cargo test $(PLAIN) --test e2e -- --ignored --nocapture chaos::random::
 
-bench-servers: ## the demo on a volume, then with its store in a bucket, rows and model from a hub; 25 minutes
+bench-servers: ## the demo on a volume, then with its store in a bucket, rows and model from a hub; 36 minutes
 	@demo/prepare.sh
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)

@@ -1,4 +1,4 @@
-//! What an agent does to its endpoint, and what happens to the endpoint under it: in each API, whole and streamed.
+//! What an agent does to its endpoint, and what happens to the endpoint under it: in each API, whole or streamed.
 //!
 //! Nothing that the agent does is a void: its episode ends with a verdict on the patch. Nothing that happens under it
 //! is noticed, beyond the time that it takes.
