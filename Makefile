@@ -124,6 +124,11 @@ bench-servers: ## the demo on a volume, then with its store in a bucket, rows an
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --nocapture demo_on_servers::
 
+test-histories: ## episodes that are longer than their context on the real cluster, trained turn by turn
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
+
 test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trained on what was sampled for it (200 MB to download)
 	@demo/prepare.sh
 	e2e/agents/files.sh

@@ -1,7 +1,7 @@
 //! Every test that crosses processes, in one binary: linking dominates the time of a build.
 //!
 //! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents` and `check-stores` name the modules they run.
+//! `test-agents`, `test-histories` and `check-stores` name the modules they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -14,6 +14,7 @@ mod emulators;
 mod examples;
 mod faults;
 mod gateway;
+mod histories;
 mod isolation;
 mod judges;
 #[path = "../../crds/tests/support/mod.rs"]

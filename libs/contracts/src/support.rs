@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use grpo_crds::{
-    agent::{Agent, Rows, Thinking},
+    agent::{Agent, Thinking},
     algorithm::{Algorithm, Estimator},
     grpo_run::{GrpoRunSpec, Mode, OnSync, Sampling, Trainer},
 };
@@ -75,21 +75,16 @@ fn agent(found: &mut Found, agent: &Agent) {
     if agent.cli.is_some() {
         let remedy = "use contextTokens: what a command-line agent asks first is known when it asks";
         found.given("agent.limits.promptTokens", &agent.limits.prompt_tokens, remedy);
+        let context = &agent.context;
+        found.unless(
+            context.thinking != Thinking::Strip,
+            "agent.context.thinking",
+            &context.thinking,
+            "use Keep or Off: a command-line agent keeps its own history",
+        );
+        let remedy = "leave it out: a command-line agent keeps its own history";
+        found.given("agent.context.trim", &context.trim, remedy);
     }
-    let context = &agent.context;
-    found.unless(
-        context.thinking != Thinking::Strip,
-        "agent.context.thinking",
-        &context.thinking,
-        "use Keep or Off",
-    );
-    found.given(
-        "agent.context.trim",
-        &context.trim,
-        "leave it out: an episode ends where its context is full",
-    );
-    let whole = context.rows != Some(Rows::PerTurn);
-    found.unless(whole, "agent.context.rows", &context.rows, "use PerEpisode");
 }
 
 fn rollout(found: &mut Found, spec: &GrpoRunSpec) {

@@ -29,7 +29,8 @@ fn what_is_executed_is_not_named() {
     let kod_code = "{spec: {tasks: {train: {format: KodCode, image: i}}}}";
     let tools = "{spec: {agent: {bash: null, tools: {toolset: Rewrite, callFormat: Qwen3Coder, bash: true}}}}";
     let cli = "{spec: {agent: {bash: null, cli: {command: [a], image: i, env: [{name: A, value: b}]}, limits: {episodeTokens: 8}}}}";
-    for patch in [steered, dataset, bucket, files, agent, kod_code, tools, cli] {
+    let trimmed = "{spec: {agent: {context: {thinking: Strip, trim: {head: 0.2}, rows: PerTurn}}}}";
+    for patch in [steered, dataset, bucket, files, agent, kod_code, tools, cli, trimmed] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }
@@ -43,11 +44,10 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
         &[("agent.limits.promptTokens", "9")],
     ),
     (
-        "{agent: {context: {thinking: Strip, trim: {}, rows: PerTurn}}}",
+        "{agent: {bash: null, cli: {command: [a], image: i}, context: {thinking: Strip, trim: {}, rows: PerTurn}}}",
         &[
             ("agent.context.thinking", r#""Strip""#),
             ("agent.context.trim", r#"{"head":0.3,"tail":0.7}"#),
-            ("agent.context.rows", r#""PerTurn""#),
         ],
     ),
     (

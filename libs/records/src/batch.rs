@@ -9,6 +9,7 @@ use crate::paths;
 use crate::record::{Record, SCHEMA, Writer};
 use crate::rows::{self, ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 use crate::store::sha256_hex;
+use crate::turn::TurnRecord;
 use serde::{Deserialize, Serialize};
 
 /// `batches/step-<k>.json`.
@@ -59,6 +60,14 @@ pub enum FillError<E: std::error::Error + 'static> {
     Rows { file: String, source: RowsError },
     #[error("{file} has {rows} rows, the batch names row {row}")]
     Row { file: String, rows: usize, row: u32 },
+    #[error("row {row} of {file} has {tokens} tokens, the batch names an answer at {from}..{to}")]
+    Answer {
+        file: String,
+        row: u32,
+        tokens: usize,
+        from: usize,
+        to: usize,
+    },
 }
 
 impl Batch {
@@ -82,6 +91,17 @@ impl Batch {
                 rows: of_file.len(),
                 row: stored.row,
             })?;
+            if let Some(AnswerSpan { from, to }) = stored.answer
+                && (from > to || to > ids.tokens.len())
+            {
+                return Err(FillError::Answer {
+                    file: stored.rows.file.clone(),
+                    row: stored.row,
+                    tokens: ids.tokens.len(),
+                    from,
+                    to,
+                });
+            }
             row.take(ids.clone());
         }
         Ok(())
@@ -111,7 +131,7 @@ pub struct Row {
     /// Position of the task in its dataset.
     pub task: u32,
     pub instance: String,
-    /// For agents whose history is rewritten: which turn this row is. Absent where a row is a whole episode.
+    /// Which turn this row is, in a run whose turns are rows of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
     /// Where its ids are.
@@ -142,6 +162,26 @@ pub struct StoredRow {
     pub rows: StoredRows,
     /// Which of them.
     pub row: u32,
+    /// The answer that is trained on, where a turn is a row of its own: the row ends with it, and what stands before it
+    /// is its history. Absent: all of the row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<AnswerSpan>,
+}
+
+/// Tokens `from..to` of a row, all sampled in one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerSpan {
+    pub from: usize,
+    pub to: usize,
+}
+
+/// How the rows of a batch follow from an episode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowRule {
+    pub agent: RunAgent,
+    /// Each turn is a row of its own, with the history that it saw. Their ids are stored once all the same: a row of
+    /// the batch names a part of an episode's row.
+    pub per_turn: bool,
 }
 
 /// A file of an episode's rows.
@@ -218,11 +258,32 @@ pub enum RowFault {
 impl Row {
     /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, and the agent may
     /// leave some out.
-    pub fn trained_on(episode: &EndedEpisode, outcome: &Outcome, reward: f32, agent: &RunAgent) -> Vec<Self> {
-        let skipped = agent.skipped_rows(&episode.record.turns);
+    pub fn trained_on(episode: &EndedEpisode, outcome: &Outcome, reward: f32, rule: &RowRule) -> Vec<Self> {
+        let turns = &episode.record.turns;
+        let skipped = rule.agent.skipped_rows(turns);
         let mut rows = Self::of(episode, outcome, reward);
-        rows.retain(|row| row.sampled() > 0 && !skipped.contains(&row.stored.row));
+        rows.retain(|row| !skipped.contains(&row.stored.row));
+        if rule.per_turn {
+            rows = rows.iter().flat_map(|row| row.of_turns(turns)).collect();
+        }
+        rows.retain(|row| row.sampled() > 0);
         rows
+    }
+
+    /// One row for each turn of this one, which ends with the turn's answer.
+    fn of_turns(&self, turns: &[TurnRecord]) -> Vec<Self> {
+        let own = turns.iter().filter(|turn| turn.row == self.stored.row);
+        let rows = own.filter_map(|turn| {
+            let (from, to) = (turn.prompt_length, turn.prompt_length + turn.sampled_length);
+            (to <= self.tokens.len()).then(|| {
+                let mut row = self.clone();
+                row.turn = Some(turn.turn);
+                row.stored.answer = Some(AnswerSpan { from, to });
+                row.cut();
+                row
+            })
+        });
+        rows.collect()
     }
 
     /// The rows of an episode that has its verdict, in order.
@@ -244,6 +305,7 @@ impl Row {
                         sha256: file.sha256.clone(),
                     },
                     row,
+                    answer: None,
                 },
                 tokens: Vec::new(),
                 mask: Vec::new(),
@@ -272,6 +334,27 @@ impl Row {
         } = ids;
         (self.tokens, self.mask, self.logprobs) = (tokens, mask, logprobs);
         (self.weights, self.experts) = (weights, experts);
+        self.cut();
+    }
+
+    /// Leaves what belongs to the answer that the row ends with, where it has one.
+    fn cut(&mut self) {
+        let Some(AnswerSpan { from, to }) = self.stored.answer else {
+            return;
+        };
+        self.tokens.truncate(to);
+        self.mask.truncate(to);
+        self.logprobs.truncate(to);
+        let history = from.min(self.mask.len());
+        self.mask[..history].fill(0);
+        let history = from.min(self.logprobs.len());
+        self.logprobs[..history].fill(0.0);
+        self.weights.retain(|span| span.from < to && span.to > from);
+        for span in &mut self.weights {
+            (span.from, span.to) = (span.from.max(from), span.to.min(to));
+        }
+        // A turn's span ends before its last token, so none reaches over the end of its answer.
+        self.experts.retain(|span| span.to <= to);
     }
 
     /// Refuses a row that would train on something that no policy sampled.

@@ -69,6 +69,9 @@ pub enum Event {
         /// How the answers of its episodes are read. Stores from before this field are of the bash loop.
         #[serde(default)]
         agent: RunAgent,
+        /// Each turn is a training row of its own.
+        #[serde(default)]
+        rows_per_turn: bool,
     },
     /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
     /// taken, and stops.

@@ -63,6 +63,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         episode: "a__g0__i0".into(),
         turn: number,
         lease: "l".into(),
+        omitted: None,
         opening: Vec::new(),
         row: 0,
         prompt_length: 3,
@@ -245,6 +246,7 @@ pub fn write_batch(dir: &Path, batch: &mut Batch) {
                     sha256: sha256_hex(&bytes),
                 },
                 row,
+                answer: None,
             };
         }
     }

@@ -7,7 +7,9 @@
 use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
 use crate::store::{LocalCopy, RunStore, StoreError, wait};
-use crate::{Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RunState, TurnRecord, paths};
+use crate::{
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RowRule, RunState, TurnRecord, paths,
+};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -120,8 +122,21 @@ impl RunFolder {
 
     /// The agent of a run of this store: a store that a second run took up may have episodes of two.
     pub fn agent(&self, uid: &str) -> RunAgent {
+        self.row_rule(uid).agent
+    }
+
+    /// How rows of batches follow from episodes of that run.
+    pub fn row_rule(&self, uid: &str) -> RowRule {
         let mut started = self.journal.iter().rev().filter_map(|entry| match &entry.event {
-            Event::RunStarted { run, agent, .. } if run == uid => Some(agent.clone()),
+            Event::RunStarted {
+                run,
+                agent,
+                rows_per_turn,
+                ..
+            } if run == uid => Some(RowRule {
+                agent: agent.clone(),
+                per_turn: *rows_per_turn,
+            }),
             _ => None,
         });
         started.next().unwrap_or_default()

@@ -39,7 +39,7 @@ pub mod trainer;
 pub mod turn;
 pub mod weights;
 
-pub use batch::{Batch, GroupRecord, Row, StoredRow, StoredRows};
+pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows};
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{Event, JournalEntry, RunAgent};
@@ -52,5 +52,5 @@ pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
-pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, TurnAction, TurnRecord};
+pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
 pub use weights::{WeightsFile, WeightsManifest};

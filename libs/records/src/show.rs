@@ -2,7 +2,7 @@
 //! back, and how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
 
 use crate::look::EpisodeView;
-use crate::{GradeRecord, TurnAction, TurnRecord, paths};
+use crate::{GradeRecord, Omitted, TurnAction, TurnRecord, paths};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -125,6 +125,9 @@ fn turn_text(out: &mut String, turn: &TurnRecord, tell_row: bool, detail: Detail
         turn.sampled.len(),
         turn.logprobs.iter().sum::<f32>()
     );
+    if let Some(Omitted { from, to }) = turn.omitted {
+        let _ = write!(out, "; its history is without turns {from} to {}", to.saturating_sub(1));
+    }
     match turn.action.kind.as_str() {
         TurnAction::COMMAND => out.push('\n'),
         TurnAction::FORMAT_ERROR => {

@@ -25,6 +25,9 @@ pub struct TurnRecord {
     pub turn: u32,
     /// The lease the turn ran under: an episode may go on after a restart only in the same sandbox.
     pub lease: String,
+    /// The earlier turns that its history is without; where the history was trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<Omitted>,
     /// The messages that the prompt's ids were rendered from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub opening: Vec<Message>,
@@ -92,6 +95,13 @@ impl TurnRecord {
             ..self.clone()
         }
     }
+}
+
+/// Turns `from..to` of an episode, left out of a history that did not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Omitted {
+    pub from: u32,
+    pub to: u32,
 }
 
 /// One message, for people.

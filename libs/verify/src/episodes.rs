@@ -3,7 +3,7 @@
 //! The ids are stored once. So turns must cover their rows without gap or overlap, and mask, logprobs, versions and
 //! experts must be where the turns say.
 
-use super::{Check, VerifyError, calls};
+use super::{Check, VerifyError, calls, histories};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
 use grpo_records::store::sha256_hex;
 use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, RunAgent, TokenRow, TurnAction, TurnRecord};
@@ -100,6 +100,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     let mut tokens = Check::new("episodes are the token ids of their turns");
     let mut texts = Check::new("answers are their sampled ids, decoded");
     let mut actions = Check::new("actions follow from the answers");
+    let mut made_anew = Check::new("histories are made of the turns before them");
     let mut experts = Check::new("experts are in the files that turns name");
     for episode in episodes {
         let ended = match folder.ended(&episode.path) {
@@ -136,7 +137,9 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
                 format!("{}: {} is not what was recorded", episode.path, span.file)
             });
         }
-        let agent = folder.agent(&ended.record.run);
+        if !matches!(agent, RunAgent::Cli { .. }) {
+            histories::check(&turns, &episode.path, &mut made_anew);
+        }
         for turn in &turns {
             let place = || format!("{}, turn {}", episode.path, turn.turn);
             if let Some(tokenizer) = &tokenizer {
@@ -161,9 +164,9 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             }
         }
     }
-    // Most runs record none.
-    let experts = Some(experts).filter(|check| check.looked_at > 0);
-    Ok([tokens, texts, actions].into_iter().chain(experts).collect())
+    // Most runs have none of either.
+    let rare = [made_anew, experts].into_iter().filter(|check| check.looked_at > 0);
+    Ok([tokens, texts, actions].into_iter().chain(rare).collect())
 }
 
 /// The first row that is not what its turns add up to, and how.

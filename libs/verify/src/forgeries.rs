@@ -26,6 +26,7 @@ fn store() -> tempfile::TempDir {
             tasks_sha256: "00".into(),
             tasks: 1,
             agent: Default::default(),
+            rows_per_turn: false,
         },
         Event::Promoted {
             weights: "a-v0".into(),

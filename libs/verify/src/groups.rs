@@ -113,8 +113,8 @@ fn check_rows(
         let expected = match folder.ended(&episode.path) {
             Err(FolderError::NotWhole { .. }) | Ok(None) => Vec::new(),
             Ok(Some(ended)) => {
-                let agent = folder.agent(&ended.record.run);
-                Row::trained_on(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN), &agent)
+                let rule = folder.row_rule(&ended.record.run);
+                Row::trained_on(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN), &rule)
             }
             Err(error) => return Err(error.into()),
         };
@@ -127,9 +127,9 @@ fn check_rows(
                 )
             });
         }
-        let mut found: Vec<u32> = given.iter().map(|row| row.stored.row).collect();
+        let mut found: Vec<(u32, Option<u32>)> = given.iter().map(|row| (row.stored.row, row.turn)).collect();
         found.sort_unstable();
-        let due: Vec<u32> = expected.iter().map(|row| row.stored.row).collect();
+        let due: Vec<(u32, Option<u32>)> = expected.iter().map(|row| (row.stored.row, row.turn)).collect();
         rows.expect(found == due, || {
             format!(
                 "step {}: of {name} the batch has rows {found:?}, of {due:?}",

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod episodes;
 pub mod grader;
 pub mod groups;
+pub mod histories;
 pub mod rows;
 pub mod verdicts;
 

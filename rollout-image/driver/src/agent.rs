@@ -6,6 +6,7 @@
 pub mod bash;
 pub mod cli;
 pub mod commands;
+pub mod history;
 pub mod limits;
 pub mod observation;
 pub mod tools;
@@ -13,6 +14,7 @@ pub mod turns;
 
 use self::bash::{BashAgent, Prompts};
 use self::cli::CliLoop;
+use self::history::HistoryRule;
 use self::limits::AgentLimits;
 use self::tools::{ToolsAgent, ToolsSpec};
 use self::turns::TurnLoop;
@@ -101,16 +103,31 @@ impl AgentKind {
         }
     }
 
-    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`].
-    pub fn agent(&self, limits: &AgentLimits, thinking: bool) -> Result<Box<dyn Agent>, TerminalFault> {
+    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`]. `history`: what agents
+    /// that take turns see of it.
+    pub fn agent(
+        &self,
+        limits: &AgentLimits,
+        thinking: bool,
+        history: &HistoryRule,
+    ) -> Result<Box<dyn Agent>, TerminalFault> {
+        let history = history.clone();
         match self {
             Self::Bash(prompts) => {
                 let bash = BashAgent::new(prompts, limits.shown()).map_err(turns::unusable)?;
-                Ok(Box::new(TurnLoop { agent: bash, thinking }))
+                Ok(Box::new(TurnLoop {
+                    agent: bash,
+                    thinking,
+                    history,
+                }))
             }
             Self::Tools(spec) => {
                 let tools = ToolsAgent::new(spec, limits.shown()).map_err(turns::unusable)?;
-                Ok(Box::new(TurnLoop { agent: tools, thinking }))
+                Ok(Box::new(TurnLoop {
+                    agent: tools,
+                    thinking,
+                    history,
+                }))
             }
             Self::Cli(cli) => Ok(Box::new(CliLoop::new(cli, limits, thinking).map_err(turns::unusable)?)),
         }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use grpo_records::batch::RowFault;
 use grpo_records::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RunAgent, RunStore,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RowRule, RunStore,
     StoreError, Writer, paths,
 };
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub struct Heading {
     pub iteration: u32,
     pub step: u32,
     pub max_staleness: u32,
-    pub agent: RunAgent,
+    pub rows: RowRule,
 }
 
 /// Puts the batch together from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
@@ -74,7 +74,7 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
             made.staleness_max = made.staleness_max.max(staleness);
             let reward = meta.reward.unwrap_or_default();
             let episode = ended(store, meta).await?;
-            let of_episode = Row::trained_on(&episode, &meta.outcome, reward, &heading.agent);
+            let of_episode = Row::trained_on(&episode, &meta.outcome, reward, &heading.rows);
             for row in &of_episode {
                 row.check()?;
             }

@@ -3,6 +3,7 @@
 
 use crate::agent::AgentKind;
 use crate::agent::commands::CommandSurroundings;
+use crate::agent::history::HistoryRule;
 use crate::agent::limits::AgentLimits;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
@@ -13,9 +14,10 @@ use crate::tasks::source::Source;
 use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
-use grpo_crds::agent::Thinking;
+use grpo_crds::agent::{Rows, Thinking};
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
+use grpo_records::RowRule;
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
 use std::path::{Path, PathBuf};
@@ -102,6 +104,19 @@ pub struct AgentSettings {
     pub commands: CommandSurroundings,
     /// False: the model's chat template is told to switch reasoning off.
     pub thinking: bool,
+    pub history: HistoryRule,
+    /// Each turn is a training row of its own.
+    pub rows_per_turn: bool,
+}
+
+impl AgentSettings {
+    /// How rows of batches follow from its episodes.
+    pub fn row_rule(&self) -> RowRule {
+        RowRule {
+            agent: self.kind.recorded(),
+            per_turn: self.rows_per_turn,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -383,7 +398,13 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
     let kind = AgentKind::of(agent)?;
+    let history = HistoryRule::of(&agent.context);
     Ok(AgentSettings {
+        rows_per_turn: match agent.context.rows {
+            Some(rows) => rows == Rows::PerTurn,
+            None => !history.only_grows(),
+        },
+        history,
         commands: CommandSurroundings::of(agent, kind.has_edit_tool()),
         thinking: agent.context.thinking != Thinking::Off,
         limits: AgentLimits {

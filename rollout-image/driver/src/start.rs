@@ -108,7 +108,10 @@ pub async fn run(
         })?;
     }
     let limits = &settings.agent.limits;
-    let agent = settings.agent.kind.agent(limits, settings.agent.thinking)?;
+    let agent = settings
+        .agent
+        .kind
+        .agent(limits, settings.agent.thinking, &settings.agent.history)?;
     if let Some(limit) = limits.prompt_tokens {
         for set in &mut sets {
             overlong::leave_out(set, limit, |task| agent.first_prompt(&template, task))?;
@@ -239,6 +242,7 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
                 tasks_sha256: checksum,
                 tasks: tasks.len() as u32,
                 agent: settings.agent.kind.recorded(),
+                rows_per_turn: settings.agent.rows_per_turn,
             })
             .await?;
     }

@@ -4,6 +4,7 @@
 //! the engine sampled is appended as it is, then the ids of the template's glue around what comes after it. Nothing
 //! that was sampled is ever decoded and encoded again.
 //!
+//! [`turnover`] has the ids by which a history is put together anew, where turns are left out of it.
 //! [`message`] is what a prompt is made of; [`python`] renders it as the transformers library would; [`literal`] keeps
 //! text that spells special tokens from becoming such tokens; [`files`] reads the model's files.
 
@@ -12,15 +13,18 @@ mod files;
 mod literal;
 mod message;
 mod python;
+mod turnover;
 
 pub use self::error::TemplateError;
 pub use self::message::{ChatMessage, PromptShape, Role, ToolCall};
+pub use self::turnover::Turnover;
 
 use self::literal::{ANSWER, Literals};
 use crate::memo::Memo;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
 use std::path::Path;
+use std::sync::Arc;
 use tokenizers::Tokenizer;
 
 /// A model's chat template and tokenizer.
@@ -32,6 +36,8 @@ pub struct ChatTemplate {
     tools: Memo<Value>,
     /// Tools that it was seen to show, with thinking and without.
     shown: [Memo<()>; 2],
+    /// What stands before answers, by tools, with thinking and without.
+    turnovers: [Memo<Arc<Turnover>>; 2],
 }
 
 impl ChatTemplate {
@@ -54,6 +60,7 @@ impl ChatTemplate {
             stops,
             tools: Memo::new(),
             shown: Default::default(),
+            turnovers: Default::default(),
         };
         this.check()?;
         Ok(this)
@@ -153,8 +160,18 @@ impl ChatTemplate {
     }
 
     fn render(&self, tools: &Value, thinking: bool, messages: Vec<Value>) -> Result<String, TemplateError> {
+        self.render_before(tools, thinking, messages, true)
+    }
+
+    /// `add_generation_prompt`: with what opens an answer.
+    fn render_before(
+        &self,
+        tools: &Value,
+        thinking: bool,
+        messages: Vec<Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
         let template = self.environment.get_template("chat")?;
-        let add_generation_prompt = true;
         let context = context! { messages, tools, add_generation_prompt };
         Ok(match thinking {
             true => template.render(context)?,

@@ -148,10 +148,14 @@ impl Trajectory {
         self.rows.iter().map(|row| row.tokens.len()).sum()
     }
 
-    /// How many ids came after the first prompt, in all rows: what turns sampled, observed and were given.
+    /// How many ids came after the first prompt, in all rows: what turns sampled, observed and were given. Where a loop
+    /// of ours begins a row, its history is repeated and does not count again.
     pub fn grown(&self) -> usize {
-        let first = self.turns.first().map_or(0, |turn| turn.prompt_length);
-        self.tokens() - first
+        let begins = self.rows.iter().filter_map(|row| row.turns.first());
+        let begins = begins.filter_map(|turn| self.turns.get(*turn as usize));
+        let repeated = begins.filter(|turn| turn.turn == 0 || turn.request.is_none());
+        let repeated: usize = repeated.map(|turn| turn.prompt_length).sum();
+        self.tokens() - repeated
     }
 
     /// How many ids were sampled.

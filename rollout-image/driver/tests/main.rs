@@ -15,6 +15,7 @@ mod faults;
 mod graded;
 mod grading;
 mod harnesses;
+mod histories;
 mod kodcode;
 mod listing;
 mod model;

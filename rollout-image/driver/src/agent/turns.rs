@@ -4,6 +4,7 @@
 //! policy observes of it. The loop owns ids, limits and records, which are the same for all of them.
 
 use super::Agent;
+use super::history::{HistoryRule, NewTurn, SeenHistory, marker};
 use super::limits::AgentLimits;
 use super::observation::Observation;
 use crate::engine::Answered;
@@ -12,10 +13,10 @@ use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
 use crate::seeds;
 use crate::tasks::Task;
-use crate::template::{ChatMessage, ChatTemplate, PromptShape};
+use crate::template::{ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
 use futures::future::BoxFuture;
 use grpo_engine_protocol::{FinishReason, TokenIds};
-use grpo_records::{EpisodeEnd, Message, TurnAction, TurnRecord, VoidReason};
+use grpo_records::{EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
 
 /// An agent that takes turns: the policy answers, its action is carried out, it observes what came of that.
@@ -63,6 +64,7 @@ pub struct TurnLoop<A> {
     pub agent: A,
     /// Whether prompts leave the model's reasoning on, as in [`PromptShape`].
     pub thinking: bool,
+    pub history: HistoryRule,
 }
 
 impl<A: LoopAgent> Agent for TurnLoop<A> {
@@ -82,6 +84,10 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
             TerminalFault::new("PromptUnusable", message)
         })?;
         let shape = self.shape();
+        self.history.rehearse(template, &shape).map_err(|error| {
+            let message = format!("the model's chat template does not serve spec.agent.context: it {error}");
+            TerminalFault::new("TemplateUnusable", message)
+        })?;
         if !shape.tools.is_empty() {
             let results = ["1", "2"].map(|id| ChatMessage::tool(id, "-"));
             template.glue(&shape, None, &results).map_err(|error| {
@@ -136,18 +142,26 @@ impl<A: LoopAgent> TurnLoop<A> {
     /// One turn: sample, act, observe, record.
     async fn turn(&self, episode: &mut LiveEpisode<'_>) -> Result<(), Abort> {
         let number = episode.trajectory.next_turn();
-        let (opening, prompt) = match number {
+        let Prompt {
+            row,
+            opening,
+            ids: prompt,
+            omitted,
+        } = match number {
             0 => {
                 let seen = self.agent.look(episode).await?;
                 let opening = self.opening(&episode.plan.task, &seen)?;
-                let prompt = episode.template.prompt(&self.shape(), &opening)?;
-                (messages(&opening, prompt.len()), prompt)
+                let ids = episode.template.prompt(&self.shape(), &opening)?;
+                Prompt {
+                    opening: messages(&opening, ids.len()),
+                    ids,
+                    ..Prompt::default()
+                }
             }
-            _ => (Vec::new(), Vec::new()),
+            _ => self.later_prompt(episode)?,
         };
-        // The history only grows, so the episode is one row.
-        let row = episode.trajectory.rows.first();
-        let given = TokenIds(row.map_or(&[][..], |row| &row.tokens), &prompt);
+        let before = episode.trajectory.rows.get(row);
+        let given = TokenIds(before.map_or(&[][..], |row| &row.tokens), &prompt);
         let prompt_length = given.len();
         if prompt_length >= episode.limits.context_tokens {
             return Err(Abort::Void {
@@ -158,7 +172,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let plan = episode.plan;
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
-        let sampled = match episode.sample(0, given, seed).await? {
+        let sampled = match episode.sample(row, given, seed).await? {
             Answered::Sampled(sampled) => sampled,
             // The answer is lost, and what was done before it counts.
             Answered::OutOfTime { took } => {
@@ -173,7 +187,9 @@ impl<A: LoopAgent> TurnLoop<A> {
             None => None,
         };
         let mut turn = TurnRecord {
+            omitted,
             opening,
+            row: row as u32,
             prompt_length,
             prompt,
             seed,
@@ -192,6 +208,59 @@ impl<A: LoopAgent> TurnLoop<A> {
         }
         self.respond(episode, &mut turn).await?;
         episode.record(turn).await
+    }
+
+    /// The ids before an answer that is not the first, and the row that they continue or begin.
+    fn later_prompt(&self, episode: &LiveEpisode<'_>) -> Result<Prompt, Abort> {
+        let trajectory = &*episode.trajectory;
+        let last = trajectory.rows.len().saturating_sub(1);
+        let room = history_room(episode);
+        let SeenHistory { anew, omitted } = self.history.seen(episode.template, &self.shape(), trajectory, room)?;
+        let Some(ids) = anew else {
+            return Ok(Prompt {
+                row: last,
+                ..Prompt::default()
+            });
+        };
+        let before = trajectory.turns.last().and_then(|turn| turn.omitted);
+        let told = omitted.filter(|_| omitted != before).map(|gap| Message {
+            role: Role::User.word().to_owned(),
+            content: marker((gap.to - gap.from) as usize),
+            tokens: 0,
+            note: None,
+        });
+        let known = &trajectory.rows[last].tokens;
+        let (row, ids) = match ids.strip_prefix(&known[..]) {
+            Some(more) => (last, more.to_vec()),
+            None => (last + 1, ids),
+        };
+        Ok(Prompt {
+            row,
+            opening: told.into_iter().collect(),
+            ids,
+            omitted,
+        })
+    }
+
+    /// How many tokens stand before the next answer, if this turn ends with so many ids of an observation.
+    fn next_length(
+        &self,
+        episode: &LiveEpisode<'_>,
+        turn: &TurnRecord,
+        observation: usize,
+    ) -> Result<usize, TemplateError> {
+        if self.history.only_grows() {
+            return Ok(turn.prompt_length + turn.sampled.len() + observation);
+        }
+        let new = NewTurn {
+            prompt_length: turn.prompt_length,
+            sampled: &turn.sampled,
+            observation,
+            omitted: turn.omitted,
+        };
+        let room = history_room(episode);
+        self.history
+            .length_after(episode.template, &self.shape(), episode.trajectory, new, room)
     }
 
     /// Carries the action out, and fills in what is observed or why this was the last turn.
@@ -223,7 +292,6 @@ impl<A: LoopAgent> TurnLoop<A> {
     fn tell(&self, episode: &LiveEpisode<'_>, turn: &mut TurnRecord, observed: Observation) -> Result<(), Abort> {
         let limits = episode.limits;
         let turns_left = limits.turns.saturating_sub(turn.turn + 1);
-        let used = turn.prompt_length + turn.sampled.len();
         let grown = episode.trajectory.grown() + turn.sampled.len();
         let text = observed.text();
         if observed.submitted {
@@ -239,7 +307,8 @@ impl<A: LoopAgent> TurnLoop<A> {
         } else if episode.spent(turn) >= limits.episode_timeout {
             Some(EpisodeEnd::EpisodeTimeout)
         } else {
-            limits.full(used + observation.len(), grown + observation.len())
+            let length = self.next_length(episode, turn, observation.len())?;
+            limits.full(length, grown + observation.len())
         };
         if turn.end.is_none() {
             turn.observation = observation;
@@ -247,6 +316,23 @@ impl<A: LoopAgent> TurnLoop<A> {
         turn.observation_text = text;
         Ok(())
     }
+}
+
+/// The ids before an answer, and where they belong.
+#[derive(Default)]
+struct Prompt {
+    row: usize,
+    /// The messages that were rendered for it.
+    opening: Vec<Message>,
+    /// Those that the row has not already.
+    ids: Vec<u32>,
+    omitted: Option<Omitted>,
+}
+
+/// The tokens that a history may have, so that a whole answer fits behind it.
+fn history_room(episode: &LiveEpisode<'_>) -> usize {
+    let answer = episode.plan.sampling.max_tokens_per_call as usize;
+    episode.limits.context_tokens.saturating_sub(answer)
 }
 
 fn too_long(tokens: usize, limits: &AgentLimits) -> String {

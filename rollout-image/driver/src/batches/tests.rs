@@ -1,5 +1,5 @@
 use super::*;
-use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, RunAgent, SCHEMA, TurnRecord, VoidReason, fixture};
+use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, RowRule, SCHEMA, TurnRecord, VoidReason, fixture};
 
 fn episode(mount: &tempfile::TempDir, group: u32, sample: u32, outcome: Outcome, version: &str) -> EpisodeMeta {
     that_sampled(mount, group, sample, outcome, version, &[7])
@@ -65,7 +65,7 @@ fn heading(max_staleness: u32, step: u32) -> Heading {
         iteration: step,
         step,
         max_staleness,
-        agent: RunAgent::Bash,
+        rows: RowRule::default(),
     }
 }
 

@@ -123,6 +123,7 @@ impl LiveEpisode<'_> {
             episode: self.plan.key.name(),
             turn: number,
             lease: self.sandbox.id().to_owned(),
+            omitted: None,
             opening: Vec::new(),
             row: 0,
             prompt_length: 0,

@@ -8,6 +8,7 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
         episode: "a__g0__i0".into(),
         turn: number,
         lease: "l".into(),
+        omitted: None,
         opening: Vec::new(),
         row: 0,
         prompt_length,

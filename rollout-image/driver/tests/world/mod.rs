@@ -28,6 +28,7 @@ use axum::routing::{get, post, put};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::agent::bash::Prompts;
 use grpo_driver::agent::commands::CommandSurroundings;
+use grpo_driver::agent::history::HistoryRule;
 use grpo_driver::agent::limits::AgentLimits;
 use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
 use grpo_driver::fault::DriverError;
@@ -323,6 +324,8 @@ impl World {
                 },
                 commands: CommandSurroundings::default(),
                 thinking: true,
+                history: HistoryRule::default(),
+                rows_per_turn: false,
             },
             sampling: Sampling {
                 temperature: 1.0,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use grpo_crds::{
     GrpoRun,
-    agent::Trim,
     grpo_run::{Mode, Phase},
 };
 use jiff::SignedDuration;
@@ -493,14 +492,14 @@ fn a_deleted_run_is_forgotten_by_admission() {
 
 #[test]
 fn a_run_that_asks_for_what_no_process_executes_fails_before_a_pod_is_made() {
-    let trimmed = |run: &mut GrpoRun| run.spec.agent.context.trim = Some(Trim { head: 0.25, tail: 0.5 });
-    let asks = with_spec(new_demo(), trimmed);
+    let sampled_otherwise = |run: &mut GrpoRun| run.spec.rollout.sampling.min_p = 0.5;
+    let asks = with_spec(new_demo(), sampled_otherwise);
     let decision = decided(&asks);
     assert_eq!(decision.status.phase, Some(Phase::Failed));
     let (_, reason, message) = condition(&decision, "Failed");
     assert_eq!(reason, "NotSupported");
     assert!(
-        message.contains(r#"spec.agent.context.trim: {"head":0.25,"tail":0.5} is not executed"#),
+        message.contains("spec.rollout.sampling.minP: 0.5 is not executed"),
         "{message}"
     );
     assert!(decision.objects.is_empty() && decision.create.is_empty());
@@ -509,7 +508,7 @@ fn a_run_that_asks_for_what_no_process_executes_fails_before_a_pod_is_made() {
     let other_images = decide(&asks, &Settings::admitting_unsupported());
     assert!(!other_images.create.is_empty());
     // The driver of a run that runs already says so itself.
-    let running = with_spec(running_demo(), trimmed);
+    let running = with_spec(running_demo(), sampled_otherwise);
     assert_eq!(decided(&running).status.phase, Some(Phase::Running));
 }
 

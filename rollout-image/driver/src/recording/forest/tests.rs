@@ -118,6 +118,7 @@ fn blank(turn: u32) -> TurnRecord {
         episode: "a".into(),
         turn,
         lease: "l".into(),
+        omitted: None,
         opening: Vec::new(),
         row: 0,
         prompt_length: 0,
