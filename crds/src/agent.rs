@@ -222,12 +222,13 @@ pub struct Context {
     /// switch ends when it begins.
     #[serde(default)]
     pub thinking: Thinking,
-    /// Leaves out turns in the middle where history and answer do not fit together; the newest turn always stays. A user
-    /// message says how many are missing. Not for `cli`, which keeps its own history. Left out: the episode ends there.
+    /// Leaves out turns in the middle where history and answer do not fit together; the newest turn always stays. A
+    /// user message says how many are missing. Not for `cli`, which keeps its own history. Left out: the episode ends
+    /// there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trim: Option<Trim>,
-    /// PerEpisode: turns whose history only grows are one row. PerTurn: each turn is a row of its own, with the history it
-    /// saw; `algorithm.denominator` says whether a row or an episode counts. Default: PerTurn with `trim` or
+    /// PerEpisode: turns whose history only grows are one row. PerTurn: each turn is a row of its own, with the history
+    /// it saw; `algorithm.denominator` says whether a row or an episode counts. Default: PerTurn with `trim` or
     /// `thinking: Strip`, else PerEpisode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,

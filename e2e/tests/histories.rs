@@ -1,5 +1,5 @@
-//! Trimmed histories on a real cluster: the demo's policy in a context that is too small for an episode, trained turn by
-//! turn. Needs a cluster with images: `make test-histories`.
+//! Trimmed histories on a real cluster: the demo's policy in a context that is too small for an episode, trained turn
+//! by turn. Needs a cluster with images: `make test-histories`.
 
 use crate::support::{Result, Scene, small_run, verified};
 use grpo_records::folder::counting;

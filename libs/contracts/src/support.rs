@@ -10,6 +10,7 @@ use grpo_crds::{
     agent::{Agent, Thinking},
     algorithm::{Algorithm, Estimator},
     grpo_run::{GrpoRunSpec, Mode, OnSync, Sampling, Trainer},
+    inference_pool::ExternalWeights,
 };
 
 /// A field that nobody executes.
@@ -44,6 +45,13 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         "leave it out: only verdicts are rewards",
     );
     algorithm(&mut found, &spec.algorithm);
+    let frozen = spec.algorithm.allow_frozen_sampler;
+    found.unless(
+        !frozen || !spec.mode.needs_trainer() || samples_frozen(spec),
+        "algorithm.allowFrozenSampler",
+        &frozen,
+        "describe the external server in inference.pool, or leave it out: other engines take new weights",
+    );
     found.given("finetune", &spec.finetune, "leave it out");
     if let Some(spec) = &spec.trainer {
         trainer(&mut found, spec);
@@ -58,6 +66,16 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         );
     }
     found.0
+}
+
+/// True where a run trains on samples of a server that never takes new weights, and says that this is meant. The server
+/// serves the base model, and its tokens are no staler for it: they are what the run trains on.
+pub fn samples_frozen(spec: &GrpoRunSpec) -> bool {
+    let pool = spec.inference.pool.as_ref();
+    let external = pool.and_then(|pool| pool.engine.external.as_ref());
+    spec.mode == Mode::Train
+        && spec.algorithm.allow_frozen_sampler
+        && external.is_some_and(|external| external.weights == ExternalWeights::Frozen)
 }
 
 /// All of it in one message.
@@ -129,13 +147,6 @@ fn algorithm(found: &mut Found, algorithm: &Algorithm) {
         "algorithm.advantage.estimator",
         &estimator,
         "use Group or LeaveOneOut: only verdicts are rewards",
-    );
-    let frozen = algorithm.allow_frozen_sampler;
-    found.unless(
-        !frozen,
-        "algorithm.allowFrozenSampler",
-        &frozen,
-        "leave it out, and use an engine that takes new weights",
     );
 }
 

@@ -30,7 +30,10 @@ fn what_is_executed_is_not_named() {
     let tools = "{spec: {agent: {bash: null, tools: {toolset: Rewrite, callFormat: Qwen3Coder, bash: true}}}}";
     let cli = "{spec: {agent: {bash: null, cli: {command: [a], image: i, env: [{name: A, value: b}]}, limits: {episodeTokens: 8}}}}";
     let trimmed = "{spec: {agent: {context: {thinking: Strip, trim: {head: 0.2}, rows: PerTurn}}}}";
-    for patch in [steered, dataset, bucket, files, agent, kod_code, tools, cli, trimmed] {
+    let frozen = "{spec: {algorithm: {allowFrozenSampler: true}, inference: {pool: {engine: {embedded: null, external: {url: 'https://a.b/v1'}}}}}}";
+    for patch in [
+        frozen, steered, dataset, bucket, files, agent, kod_code, tools, cli, trimmed,
+    ] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
     }

@@ -103,8 +103,8 @@ impl AgentKind {
         }
     }
 
-    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`]. `history`: what agents
-    /// that take turns see of it.
+    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`]. `history`: what
+    /// agents that take turns see of it.
     pub fn agent(
         &self,
         limits: &AgentLimits,

@@ -68,6 +68,8 @@ pub struct Settings {
     /// Episodes at the same time; by the size of the pool if it is not given.
     pub concurrency: Option<u32>,
     pub max_staleness: u32,
+    /// Engines serve the base model for ever, and the run trains on its samples.
+    pub frozen_sampler: bool,
     pub reward: Reward,
     pub gateway: String,
     pub engines: Endpoints,
@@ -204,6 +206,7 @@ impl Settings {
             replay: Mixture::of_run(spec, Path::new(&config.model_path))?.map(Arc::new),
             train: train.transpose()?,
             evaluate: evaluate.collect::<Result<_, _>>()?,
+            frozen_sampler: support::samples_frozen(spec),
             agent: agent(config)?,
             sampling: Sampling {
                 temperature: rollout.sampling.temperature,

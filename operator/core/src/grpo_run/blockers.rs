@@ -163,7 +163,7 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
         return Some((
             "SamplerIsFrozen",
             format!(
-                "{words} is an external server that takes no new weights, so every iteration would sample from the base model; use another pool, or accept it with spec.algorithm.allowFrozenSampler"
+                "{words} is an external server that takes no new weights, so every iteration would sample from the base model; use another pool, or describe the server in spec.inference.pool and accept it with spec.algorithm.allowFrozenSampler"
             ),
         ));
     }

@@ -1,10 +1,16 @@
 //! The operator's part of a run's status, and what the status said before.
 
+use grpo_contracts::support::samples_frozen;
 use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{decision::ClaimStep, observation::RunObservation, summary};
-use crate::conditions::{Conditions, shortened};
+use crate::conditions::{ConditionStatus, Conditions, shortened};
+
+/// The condition of a run whose engines never sample what was trained.
+const SAMPLER_FROZEN: &str = "SamplerFrozen";
+const FROZEN: &str = "every iteration and evaluation samples the base model: the server in spec.inference.pool takes no new weights, and \
+                      spec.algorithm.allowFrozenSampler accepts that; trained weights are in the store";
 
 pub fn phase_before(seen: &RunObservation) -> Option<Phase> {
     seen.run.status.as_ref().and_then(|status| status.phase)
@@ -17,7 +23,11 @@ pub fn conditions(seen: &RunObservation) -> Conditions<'_> {
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
-    Conditions::after(previous, seen.run.metadata.generation, Time(seen.now))
+    let conditions = Conditions::after(previous, seen.run.metadata.generation, Time(seen.now));
+    match samples_frozen(&seen.run.spec) {
+        true => conditions.set(SAMPLER_FROZEN, ConditionStatus::True, "Allowed", FROZEN),
+        false => conditions,
+    }
 }
 
 pub fn status(

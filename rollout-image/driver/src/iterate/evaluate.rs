@@ -2,7 +2,6 @@
 
 use super::{Draw, Run};
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::Target;
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
@@ -19,12 +18,7 @@ pub(super) enum Moment {
 
 impl Run {
     pub(super) async fn evaluate_only(&self) -> Result<(), DriverError> {
-        self.set_target(Target {
-            version: BASE_VERSION.to_owned(),
-            order: None,
-            tensors_sha256: None,
-            prefetch: None,
-        });
+        self.sample_base();
         self.wait_synced().await?;
         self.before_evaluating(BASE_VERSION).await?;
         for set in 0..self.settings.evaluate.len() {

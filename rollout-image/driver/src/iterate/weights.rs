@@ -5,7 +5,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::progress::Topic;
 use crate::replicas::switch::{self, Target};
 use grpo_crds::progress::Stage;
-use grpo_engine_protocol::WeightsOrder;
+use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{StepState, TrainerPhase};
 use grpo_records::{Event, WeightsManifest, paths};
@@ -86,6 +86,10 @@ impl Run {
     /// begin as soon as one replica has switched.
     pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
         let _one_at_a_time = self.promoting.lock().await;
+        if self.settings.frozen_sampler {
+            self.sample_base();
+            return Ok(());
+        }
         let path = paths::weights_manifest(weights);
         let bytes = self.store.bytes(&path).await?;
         if sha256_hex(&bytes) != manifest_sha256 {
@@ -123,6 +127,16 @@ impl Run {
         let target = self.target.subscribe();
         let switched = switch::until_one_updated(self.view.clone(), &target);
         switched.await.map(|_| ()).map_err(DriverError::Other)
+    }
+
+    /// Makes the weights that engines boot with the ones to sample from.
+    pub(super) fn sample_base(&self) {
+        self.set_target(Target {
+            version: BASE_VERSION.to_owned(),
+            order: None,
+            tensors_sha256: None,
+            prefetch: None,
+        });
     }
 
     pub(super) fn set_target(&self, target: Target) {

@@ -339,6 +339,7 @@ impl World {
             samples: 4,
             concurrency: Some(4),
             max_staleness: 0,
+            frozen_sampler: false,
             reward: Reward {
                 resolved: 1.0,
                 unresolved: 0.0,

@@ -490,6 +490,22 @@ fn a_deleted_run_is_forgotten_by_admission() {
     assert_eq!(decided(&demo).admission, AdmissionStep::Forget);
 }
 
+/// Defect 28: a sampler that is never updated is not passed over in silence.
+#[test]
+fn a_run_whose_sampler_is_frozen_says_so() {
+    let frozen = |run: &mut GrpoRun| {
+        let engine = json!({"engine": {"external": {"url": "https://a.b/v1"}}});
+        run.spec.inference.pool = Some(serde_json::from_value(engine).unwrap());
+        run.spec.algorithm.allow_frozen_sampler = true;
+    };
+    let decision = decided(&with_spec(new_demo(), frozen));
+    let (status, reason, message) = condition(&decision, "SamplerFrozen");
+    assert_eq!((&*status, &*reason), ("True", "Allowed"));
+    assert!(message.contains("samples the base model"), "{message}");
+    let other = decided(&new_demo()).status.conditions;
+    assert!(other.iter().all(|condition| condition.type_ != "SamplerFrozen"));
+}
+
 #[test]
 fn a_run_that_asks_for_what_no_process_executes_fails_before_a_pod_is_made() {
     let sampled_otherwise = |run: &mut GrpoRun| run.spec.rollout.sampling.min_p = 0.5;

@@ -265,7 +265,7 @@ proptest! {
         }
     }
 
-    /// Whatever happens: the newest turn stays, and the history fits wherever a shorter one could not be had.
+    /// In each case the newest turn stays, and the history fits wherever a shorter one could not be had.
     #[test]
     fn a_history_fits_or_is_as_short_as_can_be(
         costs in prop::collection::vec(1usize..400, 1..40),
