@@ -15,16 +15,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub mod atif;
+pub mod chat_completions;
 pub mod mini_swe_agent;
+pub mod pass_at;
+pub mod report;
+
+use self::pass_at::PassAt;
+use self::report::Report;
 
 /// What was written.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Exported {
     /// The iteration or evaluation, in words.
     pub scope: String,
     pub episodes: usize,
     /// Episodes of this sample without a verdict: they have no prediction.
     pub without_verdict: usize,
+    /// Over all samples.
+    pub pass_at: Vec<PassAt>,
 }
 
 impl Exported {
@@ -42,12 +50,15 @@ impl Exported {
                 self.without_verdict
             );
         }
+        for pass_at in &self.pass_at {
+            words += &format!("{}\n", pass_at.in_words());
+        }
         words
     }
 }
 
-/// Writes `preds.json`, `predictions.jsonl`, `exit_statuses.yaml`, and for each task `<id>/<id>.traj.json` and
-/// `<id>/trajectory.json`.
+/// Writes `preds.json`, `predictions.jsonl`, `exit_statuses.yaml`, `results.jsonl`, `summary.json`, for each task
+/// `<id>/<id>.traj.json` and `<id>/trajectory.json`, and of all samples `chat_completions/<step>.jsonl`.
 pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result<Exported, Error> {
     let listing = episodes::list(source, &wanted.part, &[], usize::MAX).await?;
     // A set has a scope for each version that was evaluated; the newest is first.
@@ -60,6 +71,8 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         .map(|scope| format!("{}/", paths::scope(scope)))
         .unwrap_or_default();
     let mut predictions = Map::new();
+    let mut report = Report::default();
+    let mut chats = BTreeMap::new();
     let mut statuses: BTreeMap<String, Vec<String>> = BTreeMap::new();
     std::fs::create_dir_all(dest)?;
     for episode in listing
@@ -67,6 +80,12 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         .iter()
         .filter(|episode| episode.path.starts_with(&root))
     {
+        if let Some(meta) = episode.meta.as_ref().filter(|meta| meta.outcome.is_verdict()) {
+            report.judged(meta);
+            let turns = source.turns(&episode.path).await?;
+            let place = (meta.key.group, meta.key.sample);
+            chats.insert(place, format!("{}\n", chat_completions::line(&turns)));
+        }
         match judged(episode, wanted.sample) {
             Some(meta) if !predictions.contains_key(&meta.key.instance) => {
                 let id = &meta.key.instance;
@@ -86,12 +105,25 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
                 let status = mini_swe_agent::exit_status(meta.end);
                 statuses.entry(status).or_default().push(id.clone());
                 predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
+                report.exported(meta);
             }
-            _ if is_sample(episode, wanted.sample) => done.without_verdict += 1,
-            _ => {}
+            _ => {
+                let voided = episode.meta.iter().filter(|meta| is_void(meta, wanted.sample));
+                voided.for_each(|meta| report.exported(meta));
+            }
         }
     }
     done.episodes = predictions.len();
+    done.pass_at = report.pass_at();
+    if let Some(scope) = scope {
+        let file = dest.join(chat_completions::file(scope));
+        file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        output::write(&file, &chats.into_values().collect::<String>())?;
+    }
+    done.without_verdict = report.errors();
+    output::write(&dest.join("results.jsonl"), &report.results())?;
+    let summary = report.summary(&done.scope, wanted.sample);
+    output::write(&dest.join("summary.json"), &pretty(&summary))?;
     let lines: String = predictions
         .values()
         .map(|prediction| format!("{prediction}\n"))
@@ -109,10 +141,9 @@ fn judged(episode: &Episode, sample: u32) -> Option<&EpisodeMeta> {
     (meta.key.sample == sample && meta.outcome.is_verdict()).then_some(meta)
 }
 
-/// True for an episode of that sample that came to nothing; another attempt of it may have.
-fn is_sample(episode: &Episode, sample: u32) -> bool {
-    let meta = episode.meta.as_ref();
-    meta.is_some_and(|meta| meta.key.sample == sample && !meta.outcome.is_verdict())
+/// True for an attempt at that sample that came to nothing; another one may have a verdict.
+fn is_void(meta: &EpisodeMeta, sample: u32) -> bool {
+    meta.key.sample == sample && !meta.outcome.is_verdict()
 }
 
 /// What the store's pages leave out: the ids of turns, from the file of their rows.

@@ -40,6 +40,17 @@ async fn a_sample_of_each_task_is_exported() {
         serde_json::from_str::<Value>(&line).unwrap(),
         predictions["psf__requests-1"]
     );
+    let chats = std::fs::read_to_string(dest.path().join("chat_completions/1.jsonl")).unwrap();
+    // Two samples have a verdict.
+    assert_eq!(chats.lines().count(), 2);
+    let chat: Value = serde_json::from_str(chats.lines().next().unwrap()).unwrap();
+    let roles: Vec<&Value> = chat
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| &message["role"])
+        .collect();
+    assert_eq!(roles[..3], ["system", "user", "assistant"]);
     let interchange = read(&dest.path().join("psf__requests-1/trajectory.json"));
     assert_eq!(interchange["extra"]["sample"], 1);
     assert!(interchange["steps"][2]["metrics"]["completion_token_ids"].is_array());
@@ -63,7 +74,10 @@ async fn a_void_episode_has_no_prediction() {
     assert_eq!(read(&dest.path().join("preds.json")), json!({}));
     let words = done.in_words(&wanted(2), Path::new("out"));
     assert!(
-        words.ends_with("1 episodes of this sample have no verdict and were left out\n"),
+        words.contains("1 episodes of this sample have no verdict and were left out\n"),
         "{words}"
     );
+    assert!(words.contains("pass@1 "), "{words}");
+    let summary = read(&dest.path().join("summary.json"));
+    assert_eq!((&summary["total"], &summary["errors"]), (&json!(1), &json!(1)));
 }
