@@ -129,6 +129,14 @@ test-histories: ## episodes that are longer than their context on the real clust
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
 
+test-seeds: ## manifests of the reference systems, scaled down, on the real cluster (200 MB to download)
+	@demo/prepare.sh
+	e2e/agents/files.sh
+	e2e/cluster/images.sh agents
+	e2e/cluster/images.sh long-model
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture seeds::
+
 test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trained on what was sampled for it (200 MB to download)
 	@demo/prepare.sh
 	e2e/agents/files.sh

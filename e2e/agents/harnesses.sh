@@ -30,4 +30,5 @@ unshare --mount --net sh -euc '
   ip link set lo up
   exec cargo test --offline -p grpo-driver -p grpo-features --test driver -- --ignored --test-threads=1 --nocapture "$@"
 ' "$TREE" "$@"
-cargo run -p grpo-bench-report -p grpo-features --bin grpo-harness-report -- "$GRPO_HARNESS_RESULTS" bench/results/harnesses.json
+cargo build -p grpo-bench-report -p grpo-features --bin grpo-harness-report
+"$CARGO_TARGET_DIR/debug/grpo-harness-report" "$GRPO_HARNESS_RESULTS" bench/results/harnesses.json

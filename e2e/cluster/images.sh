@@ -4,6 +4,7 @@
 #   images.sh import [NAME...]       images -> the cluster
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
 #   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
+#   images.sh long-model             the demo's model with 32,768 positions and a chat template that has tools -> the cluster
 #   images.sh base-tar               prints the path of the base image's root file system (a tar)
 #   images.sh pause                  the image of the pods' first container (used by up.sh)
 #   images.sh check                  the images that check.sh runs
@@ -361,6 +362,34 @@ build_agent() {
   stamp "image-agent-$1" "$hash"
 }
 
+# long_model: the demo's model for prompts that are too long for it, or that have tools. It answers nonsense there, by the same
+# weights: its positions beyond 2,048 were never trained.
+long_model() {
+  local context="$CONTEXTS/long-model" model="$REPO/demo/model" template="$REPO/rollout-image/driver/tests/harnesses/chat_template.jinja"
+  local hash reference=grpo.dev/demo/long-model:1 off
+  # As Qwen3's template switches reasoning off.
+  off="{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+  hash=$(hash_of "$model"/*.json "$model/model.safetensors" "$template" "$off")
+  if ! fresh image-long-model "$hash" || ! in_layout "$reference"; then
+    rm -rf "$context"
+    mkdir -p "$context/model"
+    cp "$model/generation_config.json" "$model/tokenizer.json" "$model/model.safetensors" "$context/model/"
+    jq '.max_position_embeddings = 32768' "$model/config.json" > "$context/model/config.json"
+    jq --rawfile template "$template" --arg off "$off" '.chat_template = $template + $off | .model_max_length = 32768' \
+      "$model/tokenizer_config.json" > "$context/model/tokenizer_config.json"
+    printf 'FROM scratch\nCOPY model/ /\n' > "$context/Dockerfile"
+    bud "$reference" "$context/Dockerfile" "$context"
+    rm -rf "$context"
+    stamp image-long-model "$hash"
+    sweep
+  fi
+  if with_docker; then
+    stage "import of the long model" kind load docker-image --name grpo "$reference"
+  else
+    stage "import of the long model" import_layout "$LAYOUT" "$reference"
+  fi
+}
+
 # forget: drops images that have lost their name to a newer one. Only for a cluster without pods.
 forget() {
   images list | awk 'NR > 1 && $1 !~ /^sha256:/ { named[$3] = 1 } NR > 1 && $1 ~ /^sha256:/ { id[$1] = $3 }
@@ -390,7 +419,8 @@ case "${1:-}" in
   base-tar) base_tar ;;
   pause) pause ;;
   agents) agents ;;
+  long-model) long_model ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,12p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,13p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -1,7 +1,7 @@
 //! Every test that crosses processes, in one binary: linking dominates the time of a build.
 //!
 //! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-histories` and `check-stores` name the modules they run.
+//! `test-agents`, `test-histories`, `test-seeds` and `check-stores` name the modules they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -23,6 +23,7 @@ mod operator;
 mod records_server;
 mod sandbox_faults;
 mod sandboxes;
+mod seeds;
 mod stores;
 mod support;
 mod tools;

@@ -191,6 +191,9 @@ struct StepClaim {
     advantages: Vec<Vec<f64>>,
     #[serde(default)]
     shuffled: bool,
+    /// Rows of episodes that a limit cut, which are not trained on (`maskOverlong`).
+    #[serde(default)]
+    rows_overlong: u32,
 }
 
 fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
@@ -201,17 +204,21 @@ fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
         .iter()
         .filter(|g| g.rewards.windows(2).all(|w| w[0] == w[1]))
         .count() as u32;
-    let sampled: u64 = batch.rows.iter().map(|r| r.sampled() as u64).sum();
-    let all: u64 = batch.rows.iter().map(|r| r.tokens.len() as u64).sum();
-    let found = (batch.groups.len() as u32, constant, sampled, all);
+    let cut = |row: &&Row| claim.rows_overlong > 0 && row.truncated;
+    let trained = || batch.rows.iter().filter(|row| !cut(row));
+    let sampled: u64 = trained().map(|r| r.sampled() as u64).sum();
+    let all: u64 = trained().map(|r| r.tokens.len() as u64).sum();
+    let overlong = batch.rows.iter().filter(cut).count() as u32;
+    let found = (batch.groups.len() as u32, constant, sampled, all, overlong);
     let claimed = (
         claim.groups,
         claim.groups_zero_variance,
         claim.trained_tokens,
         claim.row_tokens,
+        claim.rows_overlong,
     );
     steps.expect(found == claimed && (mean - claim.mean_reward).abs() < REWARD_ROUNDING, || {
-        format!("step {}: groups, constant groups, sampled and all tokens are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
+        format!("step {}: groups, constant groups, sampled and all trained tokens and rows that limits cut are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
     });
     for (group, claimed) in batch.groups.iter().zip(&claim.advantages) {
         let mut claimed = claimed.clone();

@@ -1,5 +1,5 @@
-//! `chat_completions/<step>.jsonl`: the conversations of a step as rLLM's trainer dumps them (Apache-2.0), a JSON list of
-//! messages a line. All samples are in it, in the order of groups and samples.
+//! `chat_completions/<step>.jsonl`: the conversations of a step as rLLM's trainer dumps them (Apache-2.0), a JSON list
+//! of messages a line. All samples are in it, in the order of groups and samples.
 
 use grpo_records::{EpisodeScope, TurnRecord, ended, paths};
 use serde_json::{Value, json};

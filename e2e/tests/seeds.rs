@@ -1,0 +1,175 @@
+//! Manifests of the reference systems on a real cluster: each as it is in `docs/examples`, under an overlay that
+//! changes what a small machine cannot have. Agent, prompts, history, reward and algorithm are the manifest's own.
+//!
+//! The overlay gives the demo's tasks and model (with more positions, and tools in its template), the embedded engine,
+//! a trainer on CPU, one iteration of one task with two samples, and short answers. The model answers nonsense there:
+//! what is looked at is that everything runs, and that the verifier recomputes it. Needs a cluster with the images of
+//! agents and of that model: `make test-seeds`.
+
+use crate::support::{Result, Scene, repository, rows, verified};
+use grpo_records::trainer::StepMetrics;
+use grpo_records::{EpisodeScope, paths};
+use grpo_testing::cluster::manifest::RunManifest;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const MODEL: &str = "grpo.dev/demo/long-model:1";
+const TASKS: &str = "grpo.dev/demo/tasks:1";
+
+macro_rules! seeds {
+    ($($test:ident: $file:literal, $own:expr;)*) => {$(
+        #[tokio::test]
+        #[ignore = "needs a cluster with images: make test-seeds"]
+        async fn $test() -> Result<()> {
+            runs($file, $own).await
+        }
+    )*};
+}
+
+seeds! {
+    qwen_code_locally: "0-qwen-code-local", |run| run;
+    mini_swe_agent_plus: "1-mini-swe-agent-plus", |run| run;
+    tools_of_4b: "2-swe-pdb-4b", tools;
+    tools_of_8b: "2-swe-pdb-8b", tools;
+    tools_of_14b: "2-swe-pdb-14b", tools;
+    tools_without_a_debugger: "2-swe-pdb-14b-rewrite", tools;
+    trimmed_histories: "3-remote-pool-32b", |run| run.with("/agent/limits/contextTokens", json!(1024));
+    trimmed_histories_resumable: "3-remote-pool-32b-resume", |run| run.with("/agent/limits/contextTokens", json!(1024));
+    four_nodes: "3-remote-pool-32b-4nodes", |run| run;
+    two_nodes: "3-remote-pool-8b", |run| run;
+    an_evaluation: "3-evaluate", |run| run;
+    an_evaluation_on_a_pool: "3-evaluate-shared-cluster", |run| run;
+}
+
+/// The tool `eval` needs a command, which rows of KodCode have and the demo's have not.
+fn tools(run: RunManifest) -> RunManifest {
+    // The demo's tokenizer has 1,024 tokens: a prompt is several times as long as in Qwen3's.
+    run.with("/agent/limits/promptTokens", json!(16_000)).with(
+        "/tasks/train",
+        json!({"dataset": {"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}}}),
+    )
+}
+
+/// The GrpoRun of a file, which may have pools beside it.
+fn manifest(file: &str) -> Result<RunManifest> {
+    let text = std::fs::read_to_string(repository().join(format!("docs/examples/{file}.yaml")))?;
+    for document in serde_yaml_ng::Deserializer::from_str(&text) {
+        let object = Value::deserialize(document)?;
+        if object["kind"] == "GrpoRun" {
+            return Ok(RunManifest(object));
+        }
+    }
+    Err(format!("{file} has no GrpoRun").into())
+}
+
+fn without(mut run: RunManifest, part: &str, field: &str) -> RunManifest {
+    if let Some(part) = run.0["spec"][part].as_object_mut() {
+        part.remove(field);
+    }
+    run
+}
+
+/// What every manifest gets.
+fn scaled_down(run: RunManifest) -> RunManifest {
+    let trains = run.0["spec"]["mode"] != "Evaluate";
+    let mut model = json!({"image": {"reference": MODEL}});
+    let lora = &run.0["spec"]["model"]["lora"];
+    if !lora.is_null() {
+        model["lora"] = lora.clone();
+    }
+    let resources = json!({
+        "requests": {"cpu": "10m", "ephemeral-storage": "64Mi"},
+        "limits": {"cpu": "500m", "memory": "512Mi", "ephemeral-storage": "1Gi"},
+    });
+    let dataset = |path: &str| json!({"image": {"reference": TASKS, "path": path}});
+    let run = run
+        .with("/model", model)
+        .with("/inference", json!({"pool": {"engine": {"embedded": {}}}}))
+        .with(
+            "/sandboxes",
+            json!({"pool": {"max": 4, "resources": resources, "allowUnenforced": true}}),
+        )
+        .with(
+            "/store",
+            json!({"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}}),
+        )
+        .with("/rollout/sampling/maxTokensPerCall", json!(48))
+        .with("/agent/limits/turns", json!(4))
+        .with("/agent/limits/commandTimeout", json!("20s"))
+        .with("/agent/limits/episodeTimeout", json!("10m"));
+    // Counts of GPUs and of what they hold at once.
+    let run = without(without(run, "rollout", "concurrency"), "algorithm", "routerReplay");
+    match trains {
+        true => run
+            .with("/tasks", json!({"train": {"dataset": dataset("train.jsonl")}}))
+            .with("/trainer", json!({"nodes": 1}))
+            .with("/rollout/iterations", json!(1))
+            .with("/rollout/prompts", json!(1))
+            .with("/rollout/samples", json!(2)),
+        false => run.with(
+            "/tasks",
+            json!({"evaluate": [{"name": "heldout", "dataset": dataset("heldout.jsonl"), "select": {"limit": 2}}]}),
+        ),
+    }
+}
+
+/// The first rows of the demo, with the command that runs their tests.
+fn rows_with_commands() -> Result<String> {
+    let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
+    let mut out = String::new();
+    for line in text.lines().take(2) {
+        let mut row: Value = serde_json::from_str(line)?;
+        row["test_command"] = json!("env -i PATH=/usr/bin:/bin LANG=C.UTF-8 python3 -S -s -B /opt/task/run.py report");
+        out += &format!("{row}\n");
+    }
+    Ok(out)
+}
+
+async fn runs(file: &str, own: fn(RunManifest) -> RunManifest) -> Result<()> {
+    let scene = Scene::new(&format!("seed-{file}")).await?;
+    let run = own(scaled_down(manifest(file)?));
+    let (name, trains) = (run.name().to_owned(), run.0["spec"]["mode"] != "Evaluate");
+    if run.0["spec"]["agent"]["tools"].is_object() {
+        let tasks = rows_with_commands()?;
+        scene.volume_with_files("tasks", &[("train.jsonl", &tasks)]).await?;
+    }
+    scene.apply(&run).await?;
+    let ended = scene.follow(&name).await?;
+    let folder = scene.store_of(&ended.run).await?;
+    verified(&folder)?;
+    let (mut episodes, mut turns, mut stored) = (0, 0, 0);
+    for scope in folder.scopes()? {
+        for episode in folder.episodes(&scope)? {
+            assert!(
+                episode.meta.outcome.is_verdict(),
+                "{}: {:?}",
+                episode.path,
+                episode.meta.message
+            );
+            let ended = folder.ended(&episode.path)?.ok_or("an episode has no record")?;
+            episodes += 1;
+            turns += ended.record.turns.len();
+            stored += ended.rows.len();
+        }
+    }
+    assert!(turns >= episodes && episodes > 0, "an episode without an answer");
+    let mut told = format!(
+        "{file}: {episodes} episodes, {turns} turns, {stored} rows, {:.0} s",
+        ended.seconds
+    );
+    if trains {
+        assert!(!folder.episodes(&EpisodeScope::Iteration { iteration: 1 })?.is_empty());
+        let metrics: Option<StepMetrics> = folder.json_if_there(&paths::trainer_metrics(1))?;
+        let metrics = metrics.ok_or("the step has no metrics")?;
+        assert_eq!(
+            metrics.logprob_gap_over, 0,
+            "tokens whose logprob differs by more than 1e-3: {metrics:?}"
+        );
+        told += &format!(
+            ", {} trained tokens, gap {:.1e}",
+            metrics.trained_tokens, metrics.logprob_gap_max
+        );
+    }
+    scene.say(&told);
+    scene.clear().await
+}
