@@ -8,8 +8,7 @@ use crate::episodes;
 use crate::error::Error;
 use crate::output;
 use crate::records::Source;
-use grpo_records::look::Episode;
-use grpo_records::{EndedEpisode, EpisodeMeta, EpisodeRecord, TurnRecord, paths};
+use grpo_records::{EndedEpisode, EpisodeRecord, TurnRecord, paths};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -80,38 +79,42 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         .iter()
         .filter(|episode| episode.path.starts_with(&root))
     {
-        if let Some(meta) = episode.meta.as_ref().filter(|meta| meta.outcome.is_verdict()) {
-            report.judged(meta);
-            let turns = source.turns(&episode.path).await?;
-            let place = (meta.key.group, meta.key.sample);
-            chats.insert(place, format!("{}\n", chat_completions::line(&turns)));
+        let Some(meta) = &episode.meta else {
+            continue;
+        };
+        let (id, is_wanted) = (&meta.key.instance, meta.key.sample == wanted.sample);
+        if !meta.outcome.is_verdict() {
+            // Another attempt may have a verdict.
+            is_wanted.then(|| report.exported(meta));
+            continue;
         }
-        match judged(episode, wanted.sample) {
-            Some(meta) if !predictions.contains_key(&meta.key.instance) => {
-                let id = &meta.key.instance;
-                let view = source.episode(&episode.path).await?;
-                let turns = turns_with_ids(source, &episode.path).await?;
-                let patch = match (view.patch, view.patch_omitted) {
-                    (Some(patch), 0) => patch,
-                    (Some(_), _) => whole_patch(source, &episode.path).await?,
-                    (None, _) => String::new(),
-                };
-                let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
-                let folder = dest.join(id);
-                std::fs::create_dir_all(&folder)?;
-                output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
-                let trajectory = atif::trajectory(meta, &turns, &patch);
-                output::write(&folder.join("trajectory.json"), &pretty(&trajectory))?;
-                let status = mini_swe_agent::exit_status(meta.end);
-                statuses.entry(status).or_default().push(id.clone());
-                predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
-                report.exported(meta);
-            }
-            _ => {
-                let voided = episode.meta.iter().filter(|meta| is_void(meta, wanted.sample));
-                voided.for_each(|meta| report.exported(meta));
-            }
+        report.judged(meta);
+        let is_exported = is_wanted && !predictions.contains_key(id);
+        let turns = match is_exported {
+            true => turns_with_ids(source, &episode.path).await?,
+            false => source.turns(&episode.path).await?,
+        };
+        let place = (meta.key.group, meta.key.sample);
+        chats.insert(place, format!("{}\n", chat_completions::line(&turns)));
+        if !is_exported {
+            continue;
         }
+        let view = source.episode(&episode.path).await?;
+        let patch = match (view.patch, view.patch_omitted) {
+            (Some(patch), 0) => patch,
+            (Some(_), _) => whole_patch(source, &episode.path).await?,
+            (None, _) => String::new(),
+        };
+        let folder = dest.join(id);
+        std::fs::create_dir_all(&folder)?;
+        let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
+        output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
+        let trajectory = atif::trajectory(meta, &turns, &patch);
+        output::write(&folder.join("trajectory.json"), &pretty(&trajectory))?;
+        let status = mini_swe_agent::exit_status(meta.end);
+        statuses.entry(status).or_default().push(id.clone());
+        predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
+        report.exported(meta);
     }
     done.episodes = predictions.len();
     done.pass_at = report.pass_at();
@@ -134,16 +137,6 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
     let statuses = pretty(&json!({ "instances_by_exit_status": statuses }));
     output::write(&dest.join("exit_statuses.yaml"), &statuses)?;
     Ok(done)
-}
-
-fn judged(episode: &Episode, sample: u32) -> Option<&EpisodeMeta> {
-    let meta = episode.meta.as_ref()?;
-    (meta.key.sample == sample && meta.outcome.is_verdict()).then_some(meta)
-}
-
-/// True for an attempt at that sample that came to nothing; another one may have a verdict.
-fn is_void(meta: &EpisodeMeta, sample: u32) -> bool {
-    meta.key.sample == sample && !meta.outcome.is_verdict()
 }
 
 /// What the store's pages leave out: the ids of turns, from the file of their rows.

@@ -12,6 +12,7 @@ mod changes;
 mod cli_agent;
 mod datasets;
 mod faults;
+mod frozen_sampler;
 mod graded;
 mod grading;
 mod harnesses;

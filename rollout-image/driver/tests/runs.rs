@@ -494,31 +494,3 @@ async fn an_environment_that_cannot_be_activated_is_a_broken_task_and_no_reward(
         );
     }
 }
-
-/// Somebody else's server: it serves the base model for ever.
-#[tokio::test]
-async fn a_frozen_sampler_is_trained_on_without_being_given_weights() {
-    let world = World::new(1).await;
-    *world.engine.stuck.lock().unwrap() = true;
-    let mut settings = world.settings();
-    settings.frozen_sampler = true;
-    settings.max_staleness = 1;
-    world.go(settings, 1).await.unwrap();
-    let folder = world.verified().await;
-    assert!(world.engine.orders.lock().unwrap().is_empty());
-    assert!(
-        world
-            .engine
-            .asked
-            .lock()
-            .unwrap()
-            .iter()
-            .all(|(.., version)| version == "base")
-    );
-    // Both iterations are in their batches: tokens of the base model are not stale. What was trained is promoted, and
-    // in the store.
-    assert_eq!(world::rows_of_steps(&folder), [8, 8]);
-    assert_eq!(folder.state.promoted.as_ref().map(|promoted| promoted.step), Some(2));
-    // The base model is measured once, whenever the set is due.
-    assert_eq!(folder.evaluations(), [("fixed".to_owned(), "base".to_owned())]);
-}
