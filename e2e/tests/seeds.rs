@@ -6,9 +6,10 @@
 //! what is looked at is that everything runs, and that the verifier recomputes it. Needs a cluster with the images of
 //! agents and of that model: `make test-seeds`.
 
-use crate::support::{Result, Scene, repository, rows, verified};
+use crate::support::{Result, Scene, repository, rows, small_run, verified};
+use grpo_crds::InferencePool;
 use grpo_records::trainer::StepMetrics;
-use grpo_records::{EpisodeScope, paths};
+use grpo_records::{EpisodeScope, JudgedTurn, paths};
 use grpo_testing::cluster::manifest::RunManifest;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ seeds! {
     trimmed_histories_resumable: "3-remote-pool-32b-resume", |run| run.with("/agent/limits/contextTokens", json!(1024));
     four_nodes: "3-remote-pool-32b-4nodes", |run| run;
     two_nodes: "3-remote-pool-8b", |run| run;
+    a_judge_of_turns: "3-prm-8b", judged;
     an_evaluation: "3-evaluate", |run| run;
     an_evaluation_on_a_pool: "3-evaluate-shared-cluster", |run| run;
 }
@@ -48,6 +50,61 @@ fn tools(run: RunManifest) -> RunManifest {
         "/tasks/train",
         json!({"dataset": {"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}}}),
     )
+}
+
+/// Short votes: the judge's model answers nonsense too.
+fn judged(run: RunManifest) -> RunManifest {
+    run.with("/reward/process/sampling/maxTokensPerCall", json!(16))
+}
+
+/// The pool that judges a run's turns, on the same model as its policy.
+async fn judge(scene: &Scene, run: &RunManifest, model: &str) -> Result<()> {
+    if let Some(name) = run.0["spec"]["reward"]["process"]["poolRef"]["name"].as_str() {
+        let spec = json!({"model": {"image": {"reference": model}}, "engine": {"embedded": {}}, "replicas": 1});
+        let pool = json!({"metadata": {"name": name}, "spec": spec});
+        scene.make::<InferencePool>(pool).await?;
+    }
+    Ok(())
+}
+
+/// The demo's policy acts, so its turns are put to the judge.
+#[tokio::test]
+#[ignore = "needs a cluster with images: make test-seeds"]
+async fn turns_are_put_to_the_engine_of_another_pool() -> Result<()> {
+    let scene = Scene::new("seed-judged").await?;
+    let run = small_run("judged")?
+        .with("/rollout/iterations", json!(1))
+        .with("/reward/process", json!({"poolRef": {"name": "judge"}, "votes": 2}))
+        .with("/reward/process/sampling", json!({"maxTokensPerCall": 16}))
+        .with("/reward/process/system", json!(""))
+        .with(
+            "/reward/process/prompt",
+            json!("{{ response }} {{ returnCode }} {{ output }} Good? Answer \\boxed{1} or \\boxed{-1}."),
+        )
+        .with("/reward/process/lengths", json!({"response": 200, "output": 200}));
+    judge(&scene, &run, "grpo.dev/demo/model:1").await?;
+    scene.apply(&run).await?;
+    let ended = scene.follow("judged").await?;
+    let folder = scene.store_of(&ended.run).await?;
+    verified(&folder)?;
+    let (mut votes, mut answered, mut scores) = (0, 0, 0);
+    for episode in folder.episodes(&EpisodeScope::Iteration { iteration: 1 })? {
+        let process = episode.meta.process.ok_or("an episode of the run was not judged")?;
+        for one in &process.turns {
+            let judged: Option<JudgedTurn> = folder.json_if_there(&paths::judged(&episode.path, one.turn))?;
+            let judged = judged.ok_or("a judged turn has no votes")?;
+            assert!(judged.votes.iter().all(|vote| vote.lost.is_none()), "{judged:?}");
+            votes += judged.votes.len();
+            answered += judged.votes.iter().filter(|vote| !vote.text.is_empty()).count();
+            scores += usize::from(one.score.is_some());
+        }
+    }
+    scene.say(&format!(
+        "{votes} votes, {answered} with a text, {scores} turns with a score, {:.0} s",
+        ended.seconds
+    ));
+    assert!(answered > 0, "no vote of {votes} has a text");
+    scene.clear().await
 }
 
 /// The GrpoRun of a file, which may have pools beside it.
@@ -133,6 +190,7 @@ async fn runs(file: &str, own: fn(RunManifest) -> RunManifest) -> Result<()> {
         let tasks = rows_with_commands()?;
         scene.volume_with_files("tasks", &[("train.jsonl", &tasks)]).await?;
     }
+    judge(&scene, &run, MODEL).await?;
     scene.apply(&run).await?;
     let ended = scene.follow(&name).await?;
     let folder = scene.store_of(&ended.run).await?;

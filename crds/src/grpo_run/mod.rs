@@ -23,7 +23,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 pub use lifecycle::{Checkpoint, FailurePolicy, Finetune, Mode, Resume, ResumeFrom};
-pub use reward::{ProcessReward, Reward};
+pub use reward::{JudgeLengths, ProcessReward, Reward};
 pub use rollout::{Dynamic, GroupFilter, OnSync, PassRateBand, Rollout, Sampling};
 pub use status::{Attempts, GrpoRunStatus, Phase, PlannedPods};
 pub use store::{AccessMode, ClaimRequests, ClaimResources, ExistingClaim, Store, VolumeClaimTemplate};
@@ -84,6 +84,7 @@ use crate::{
     validation = rules::train_samples_the_whole_distribution(),
     validation = rules::train_samples_at_a_temperature(),
     validation = rules::steps_need_rewards_of_their_own(),
+    validation = rules::steps_need_rows_of_their_own(),
     validation = rules::the_judge_is_not_the_policy(),
     validation = rules::trimming_leaves_room_for_an_answer(),
     validation = rules::the_context_fits_vllm(),

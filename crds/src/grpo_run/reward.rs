@@ -1,9 +1,11 @@
 //! What an episode is worth, and what judges its turns.
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rollout::Sampling;
+use crate::cel;
 use crate::common::{ObjectRef, Period};
 
 /// What an episode is worth. A fault of the infrastructure is never a reward.
@@ -45,17 +47,25 @@ fn default_grade_timeout() -> Period {
     Period::from_minutes(15)
 }
 
-/// A process reward model: it sees the issue, the turns so far and one turn, and says +1 or -1.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A process reward model, asked of each turn that ran something, while the episode continues: it sees the issue, the
+/// turns so far and the one turn, and says +1 or -1. Only training episodes are judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("self.minVotes <= self.votes", "process.minVotes is {self.minVotes}, more than the {self.votes} of process.votes: no turn would have a score"))]
 pub struct ProcessReward {
     /// The InferencePool (`grpo.dev`) of the same namespace that serves the judge. No run may claim it.
     pub pool_ref: ObjectRef,
-    /// Votes for each turn; its score is the mean of those that can be read.
+    /// Votes for each turn; its score is the mean of those that can be read. A lost vote is a missing one, never a 0.
     #[serde(default = "default_votes")]
     #[schemars(range(min = 1, max = 64))]
     pub votes: u32,
-    /// Weight of the scores beside the verdict.
+    /// Votes that can be read which a score needs. A turn with fewer has no score: it adds nothing to the episode's
+    /// reward, and with `estimator: StepWise` it is left out of the batch.
+    #[serde(default = "default_min_votes")]
+    #[schemars(range(min = 1, max = 64))]
+    pub min_votes: u32,
+    /// Weight of the scores beside the verdict: an episode's reward is the verdict's + coefficient x the mean of its
+    /// turns' scores; with `estimator: StepWise` a turn's is the verdict's + coefficient x its score.
     #[serde(default = "default_coefficient")]
     #[schemars(range(min = -1000.0, max = 1000.0))]
     pub coefficient: f64,
@@ -65,6 +75,87 @@ pub struct ProcessReward {
     /// How the judge's tokens are drawn.
     #[serde(default)]
     pub sampling: Sampling,
+    /// Template of the judge's system text (minijinja), without variables. Default: the text of OpenClaw-RL's swe-rl.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub system: Option<String>,
+    /// Template of what the judge is asked (minijinja). Variables: `problemStatement`, `historySteps`, `history`,
+    /// `step` (from 1), `response`, `returnCode`, `output`. Default: the text of OpenClaw-RL's swe-rl.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
+    pub prompt: Option<String>,
+    /// Earlier turns that the judge sees.
+    #[serde(default = "default_history_steps")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub history_steps: u32,
+    /// Characters that the judge sees at most.
+    #[serde(default)]
+    pub lengths: JudgeLengths,
+    /// Requests at the judge at the same time.
+    #[serde(default = "default_judge_concurrency")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub concurrency: u32,
+}
+
+/// Longest texts in what a judge is asked, in characters. What is longer is cut, and says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JudgeLengths {
+    /// Of the problem statement.
+    #[serde(default = "default_problem_length")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub problem: u32,
+    /// Of the answer of the turn that is judged.
+    #[serde(default = "default_response_length")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub response: u32,
+    /// Of what came of it.
+    #[serde(default = "default_output_length")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub output: u32,
+    /// Of what came of each earlier turn.
+    #[serde(default = "default_history_output_length")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub history_output: u32,
+}
+
+impl Default for JudgeLengths {
+    fn default() -> Self {
+        Self {
+            problem: default_problem_length(),
+            response: default_response_length(),
+            output: default_output_length(),
+            history_output: default_history_output_length(),
+        }
+    }
+}
+
+fn default_problem_length() -> u32 {
+    8000
+}
+
+fn default_response_length() -> u32 {
+    32768
+}
+
+fn default_output_length() -> u32 {
+    4000
+}
+
+fn default_history_output_length() -> u32 {
+    1000
+}
+
+fn default_min_votes() -> u32 {
+    1
+}
+
+fn default_history_steps() -> u32 {
+    8
+}
+
+fn default_judge_concurrency() -> u32 {
+    32
 }
 
 fn default_votes() -> u32 {

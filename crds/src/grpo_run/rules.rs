@@ -79,6 +79,12 @@ pub(super) fn steps_need_rewards_of_their_own() -> Rule {
     )
 }
 
+pub(super) fn steps_need_rows_of_their_own() -> Rule {
+    Rule::new("self.algorithm.advantage.estimator != 'StepWise' || (has(self.agent.context.rows) && self.agent.context.rows == 'PerTurn')").message(
+        "algorithm.advantage.estimator is StepWise, which rewards turns one by one: set agent.context.rows: PerTurn, or estimator: Group",
+    )
+}
+
 pub(super) fn the_judge_is_not_the_policy() -> Rule {
     cel::rule(
         "!has(self.reward.process) || !has(self.inference.poolRef) || self.reward.process.poolRef.name != self.inference.poolRef.name",

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{ErrorBody, ErrorCode, WeightsOrder};
+use grpo_engine_protocol::{ChatRequest, ErrorBody, ErrorCode, WeightsOrder};
 
 use wire::Answered;
 
@@ -106,6 +106,9 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Samples from `version`. The answer says for itself and for each row which version it was sampled from.
     fn complete(&self, body: Bytes, version: Option<&str>) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
+    /// Answers a conversation, from whichever version serves.
+    fn chat(&self, request: ChatRequest) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
+
     /// One of the engine's own pages, as it is.
     fn page(&self, page: Page) -> impl Future<Output = Result<Answered, EngineFault>> + Send;
 }
@@ -170,6 +173,10 @@ impl Engine for EngineBackend {
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         on_each!(self, engine => engine.complete(body, version).await)
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        on_each!(self, engine => engine.chat(request).await)
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// State that the HTTP handlers share.
 pub struct HttpState {
@@ -63,6 +63,7 @@ fn router(state: Arc<HttpState>) -> Router {
     let request_bytes = state.limits.request_bytes;
     Router::new()
         .route("/v1/completions", post(complete))
+        .route("/v1/chat/completions", post(chat))
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
@@ -101,6 +102,12 @@ async fn complete(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let answer = state.complete(&headers, body).await;
+    state.metrics.count(answer.as_ref().err());
+    answer.unwrap_or_else(refusal)
+}
+
+async fn chat(State(state): State<Arc<HttpState>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let answer = state.chat(body).await;
     state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
@@ -233,8 +240,9 @@ fn ends() -> ErrorBody {
 }
 
 impl HttpState {
-    async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
-        let body = body.map_err(|rejection| {
+    /// The body of a request, or why it was not read.
+    fn whole(&self, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
+        body.map_err(|rejection| {
             let code = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
                 _ => ErrorCode::InvalidRequest,
@@ -244,7 +252,31 @@ impl HttpState {
                 code,
                 format!("{}; at most {limit} bytes are taken", rejection.body_text()),
             )
-        })?;
+        })
+    }
+
+    /// A place at the engine, while this replica lets requests in.
+    fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ends());
+        }
+        self.places.try_acquire().map_err(|_| {
+            ErrorBody::new(
+                ErrorCode::QueueFull,
+                "as many requests as this replica takes are at its engine; try again later or use another replica",
+            )
+        })
+    }
+
+    async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let request = serde_json::from_slice(&self.whole(body)?)
+            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let _place = self.place()?;
+        Ok(self.engine.chat(request).await?.into_response())
+    }
+
+    async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let body = self.whole(body)?;
         let wanted = headers
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -254,15 +286,7 @@ impl HttpState {
                 return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
             }
         }
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ends());
-        }
-        let _place = self.places.try_acquire().map_err(|_| {
-            ErrorBody::new(
-                ErrorCode::QueueFull,
-                "as many requests as this replica takes are at its engine; try again later or use another replica",
-            )
-        })?;
+        let _place = self.place()?;
         let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
         let answer = self
             .engine

@@ -2,6 +2,7 @@
 //!
 //! The admin API shares the port: the engine listens on loopback and only its agent is in the same pod.
 
+use crate::chat::{self, Template};
 use crate::inbox::{Inbox, Install};
 use crate::metrics::Metrics;
 use crate::model::{Bounds, Model};
@@ -14,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use grpo_engine_protocol::{
-    ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState, ErrorBody, ErrorCode,
-    LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
+    ChatRequest, ChatResponse, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState,
+    ErrorBody, ErrorCode, LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,7 @@ pub struct HttpState {
     pub model_name: String,
     pub max_rows: usize,
     pub bounds: Bounds,
+    pub template: Template,
     /// Held while a version loads, so that versions are installed in the order they were asked for.
     pub loading: tokio::sync::Mutex<()>,
     /// Makes answer ids unique across restarts.
@@ -44,6 +46,7 @@ pub struct HttpState {
 pub fn router(state: Arc<HttpState>) -> Router {
     Router::new()
         .route("/v1/completions", post(complete))
+        .route("/v1/chat/completions", post(chat))
         .route("/v1/models", get(models))
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
@@ -87,12 +90,16 @@ async fn complete(
     body: Result<Json<CompletionRequest>, JsonRejection>,
 ) -> Result<Json<CompletionResponse>, Refusal> {
     let answer = state.complete(headers, body).await;
-    let counter = if answer.is_ok() {
-        &state.metrics.requests
-    } else {
-        &state.metrics.refused
-    };
-    counter.inc();
+    state.count(answer.is_ok());
+    answer.map(Json)
+}
+
+async fn chat(
+    State(state): State<Arc<HttpState>>,
+    body: Result<Json<ChatRequest>, JsonRejection>,
+) -> Result<Json<ChatResponse>, Refusal> {
+    let answer = state.chat(body).await;
+    state.count(answer.is_ok());
     answer.map(Json)
 }
 
@@ -156,6 +163,14 @@ async fn load(
 }
 
 impl HttpState {
+    fn count(&self, answered: bool) {
+        let counter = match answered {
+            true => &self.metrics.requests,
+            false => &self.metrics.refused,
+        };
+        counter.inc();
+    }
+
     async fn complete(
         &self,
         headers: HeaderMap,
@@ -165,18 +180,36 @@ impl HttpState {
         let wanted = headers
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        self.sample(wanted, request).await.map_err(Refusal)
+    }
+
+    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatResponse, Refusal> {
+        let Json(request) = body?;
+        let template = chat::usable(&self.template).map_err(Refusal)?;
+        let asked = chat::asked(template.clone(), request, self.bounds)
+            .await
+            .map_err(Refusal)?;
+        let sampled = self.sample(None, asked).await.map_err(Refusal)?;
+        chat::answer(template, sampled).await.map_err(Refusal)
+    }
+
+    /// An answer to a request for completions, of the version that is wanted, if one is.
+    async fn sample(
+        &self,
+        wanted: Option<String>,
+        request: CompletionRequest,
+    ) -> Result<CompletionResponse, ErrorBody> {
         let model = request.model.clone();
         let (with_ids, with_logprobs) = (request.return_token_ids, request.logprobs.is_some());
-        let (job, reply) = request::job(request, wanted, self.bounds).map_err(Refusal)?;
+        let (job, reply) = request::job(request, wanted, self.bounds)?;
         let prompt_tokens: usize = job.prompts.iter().map(Vec::len).sum();
-        self.inbox.submit(job).map_err(Refusal)?;
+        self.inbox.submit(job)?;
         let answer = reply.await.map_err(|_| {
-            Refusal(ErrorBody::new(
+            ErrorBody::new(
                 ErrorCode::EngineUnavailable,
                 "the engine is shutting down; use another replica",
-            ))
-        })?;
-        let answer = answer.map_err(Refusal)?;
+            )
+        })??;
         let completion_tokens: usize = answer.rows.iter().map(|row| row.tokens.len()).sum();
         let version = answer.version;
         let choices = answer

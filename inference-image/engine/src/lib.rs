@@ -10,6 +10,7 @@
 //! [`sampling`]) → answer. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
 //! inbox → loop.
 
+pub mod chat;
 pub mod http;
 pub mod inbox;
 pub mod job;
@@ -101,6 +102,10 @@ pub async fn serve(
         })
         .map_err(EngineError::Thread)?;
 
+    let template = chat::template(&options.model_dir);
+    if let Err(why) = &template {
+        tracing::info!(why, "chat completions are not served");
+    }
     let state = HttpState {
         inbox: inbox.clone(),
         report,
@@ -108,6 +113,7 @@ pub async fn serve(
         model_name: options.model_name,
         max_rows: options.max_rows,
         bounds,
+        template,
         loading: tokio::sync::Mutex::new(()),
         started: http::now(),
         answers: AtomicU64::new(0),

@@ -191,6 +191,9 @@ pub struct Endpoints {
     /// A name that resolves to every engine pod, ready or not.
     pub engines_host: String,
     pub engines_port: u16,
+    /// The same of the pool that judges turns, where the run has a judge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge_host: Option<String>,
     /// Base URL of the trainer's rank 0.
     pub trainer: String,
     /// Base URL of the driver, as the agents see it.
@@ -242,6 +245,8 @@ impl RunConfig {
                 ),
                 engines_host: format!("{engines}-engines.{namespace}.svc"),
                 engines_port: Self::AGENT_PORT,
+                judge_host: (run.spec.reward.process.as_ref())
+                    .map(|judge| format!("{}-engines.{namespace}.svc", judge.pool_ref.name)),
                 trainer: format!("http://{name}-trainer.{namespace}.svc:{}", Self::TRAINER_PORT),
                 driver: format!("http://{name}-driver.{namespace}.svc:{}", Self::DRIVER_PORT),
             },

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use grpo_crds::{
     agent::{Agent, Thinking},
-    algorithm::{Algorithm, Estimator},
     grpo_run::{GrpoRunSpec, Mode, OnSync, Sampling, Trainer},
     inference_pool::ExternalWeights,
 };
@@ -39,12 +38,7 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     );
     agent(&mut found, &spec.agent);
     rollout(&mut found, spec);
-    found.given(
-        "reward.process",
-        &spec.reward.process,
-        "leave it out: only verdicts are rewards",
-    );
-    algorithm(&mut found, &spec.algorithm);
+    judge(&mut found, spec);
     let frozen = spec.algorithm.allow_frozen_sampler;
     found.unless(
         !frozen || !spec.mode.needs_trainer() || samples_frozen(spec),
@@ -118,36 +112,36 @@ fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
         &rollout.dynamic,
         "leave it out: every group is trained on",
     );
+    sampling(found, "rollout.sampling", &rollout.sampling);
+}
+
+fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
     let Sampling {
         min_p,
         presence_penalty,
         frequency_penalty,
         repetition_penalty,
         ..
-    } = rollout.sampling;
+    } = *sampling;
     for (name, value, off) in [
         ("minP", min_p, 0.0),
         ("presencePenalty", presence_penalty, 0.0),
         ("frequencyPenalty", frequency_penalty, 0.0),
         ("repetitionPenalty", repetition_penalty, 1.0),
     ] {
-        found.unless(
-            value == off,
-            &format!("rollout.sampling.{name}"),
-            &value,
-            "leave it out",
-        );
+        found.unless(value == off, &format!("{path}.{name}"), &value, "leave it out");
     }
 }
 
-fn algorithm(found: &mut Found, algorithm: &Algorithm) {
-    let estimator = algorithm.advantage.estimator;
-    found.unless(
-        estimator != Estimator::StepWise,
-        "algorithm.advantage.estimator",
-        &estimator,
-        "use Group or LeaveOneOut: only verdicts are rewards",
-    );
+fn judge(found: &mut Found, spec: &GrpoRunSpec) {
+    let Some(process) = &spec.reward.process else {
+        return;
+    };
+    if spec.agent.cli.is_some() {
+        let remedy = "leave it out: what came of a command-line agent's calls is not known turn by turn";
+        found.given("reward.process", &spec.reward.process, remedy);
+    }
+    sampling(found, "reward.process.sampling", &process.sampling);
 }
 
 fn trainer(found: &mut Found, trainer: &Trainer) {

@@ -74,8 +74,8 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "{algorithm: {advantage: {estimator: StepWise}}}",
-        &[("algorithm.advantage.estimator", r#""StepWise""#)],
+        "{reward: {process: {poolRef: {name: judge}, sampling: {minP: 0.5}}}}",
+        &[("reward.process.sampling.minP", "0.5")],
     ),
     (
         "{algorithm: {allowFrozenSampler: true}}",
@@ -108,7 +108,7 @@ fn what_is_not_executed_is_named_with_its_value() {
 fn the_words_name_path_value_and_remedy() {
     let run: GrpoRun = serde_json::from_value(merged(
         &bases()["train"],
-        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "reward": {"process": {"poolRef": {"name": "judge"}}}}}),
+        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "rollout": {"onSync": "Continue"}}}),
     ))
     .unwrap();
     let words = in_words(&unsupported(&run.spec));
@@ -116,5 +116,5 @@ fn the_words_name_path_value_and_remedy() {
         words.contains("spec.trainer.colocate: true is not executed by this version: leave it out"),
         "{words}"
     );
-    assert!(words.contains("spec.reward.process: "), "{words}");
+    assert!(words.contains("spec.rollout.onSync: "), "{words}");
 }

@@ -3,7 +3,9 @@
 //! The stored batch names the rows of episodes and does not repeat their ids: [`Batch::fill`] reads them.
 
 use crate::ended::EndedEpisode;
+use crate::episode::EpisodeMeta;
 use crate::event::RunAgent;
+use crate::judged::ProcessRule;
 use crate::outcome::Outcome;
 use crate::paths;
 use crate::record::{Record, SCHEMA, Writer};
@@ -176,12 +178,21 @@ pub struct AnswerSpan {
 }
 
 /// How the rows of a batch follow from an episode.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RowRule {
     pub agent: RunAgent,
     /// Each turn is a row of its own, with the history that it saw. Their ids are stored once all the same: a row of
     /// the batch names a part of an episode's row.
     pub per_turn: bool,
+    /// How rewards follow from the scores of a judge.
+    pub process: Option<ProcessRule>,
+}
+
+impl RowRule {
+    /// The rule of a run that rewards turns one by one.
+    pub fn step_wise(&self) -> Option<&ProcessRule> {
+        self.process.as_ref().filter(|rule| rule.step_wise)
+    }
 }
 
 /// A file of an episode's rows.
@@ -256,17 +267,26 @@ pub enum RowFault {
 }
 
 impl Row {
-    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, and the agent may
-    /// leave some out.
-    pub fn trained_on(episode: &EndedEpisode, outcome: &Outcome, reward: f32, rule: &RowRule) -> Vec<Self> {
+    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, the agent may leave
+    /// some out, and where turns are rewarded one by one a turn without a reward has nothing to be compared by.
+    pub fn trained_on(episode: &EndedEpisode, verdict: &EpisodeMeta, rule: &RowRule) -> Vec<Self> {
         let turns = &episode.record.turns;
         let skipped = rule.agent.skipped_rows(turns);
-        let mut rows = Self::of(episode, outcome, reward);
+        let mut rows = Self::of(episode, &verdict.outcome, verdict.reward.unwrap_or(f32::NAN));
         rows.retain(|row| !skipped.contains(&row.stored.row));
         if rule.per_turn {
             rows = rows.iter().flat_map(|row| row.of_turns(turns)).collect();
         }
         rows.retain(|row| row.sampled() > 0);
+        if let (Some(rule), Some(scores)) = (rule.step_wise(), &verdict.process) {
+            rows.retain_mut(|row| {
+                let own = row.turn.and_then(|turn| scores.of_turn(turn, rule.coefficient));
+                own.is_some_and(|reward| {
+                    row.reward = reward;
+                    true
+                })
+            });
+        }
         rows
     }
 

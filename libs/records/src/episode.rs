@@ -1,5 +1,6 @@
 //! One episode: where it lives, what happened in it, and its verdict.
 
+use crate::judged::ProcessScores;
 use crate::outcome::{Outcome, VoidReason};
 use crate::paths;
 use crate::record::{Record, Writer};
@@ -120,6 +121,9 @@ pub struct EpisodeMeta {
     /// Absent for a void.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f32>,
+    /// Of a run whose turns are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessScores>,
     pub end: EpisodeEnd,
     pub turns: u32,
     pub tokens: usize,

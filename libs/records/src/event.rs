@@ -1,5 +1,6 @@
 //! One entry of the journal: what the driver decided, or what came to an end.
 
+use crate::judged::ProcessRule;
 use crate::outcome::{Outcome, VoidReason};
 use crate::record::{Record, Writer};
 use crate::settings::LiveSettings;
@@ -72,6 +73,9 @@ pub enum Event {
         /// Each turn is a training row of its own.
         #[serde(default)]
         rows_per_turn: bool,
+        /// How rewards follow from the scores of a judge; absent without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<ProcessRule>,
     },
     /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
     /// taken, and stops.

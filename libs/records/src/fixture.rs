@@ -32,6 +32,7 @@ pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
             reward: outcome
                 .is_verdict()
                 .then(|| f32::from(u8::from(outcome == Outcome::Resolved))),
+            process: None,
             outcome,
             end: EpisodeEnd::Submitted,
             turns: 2,

@@ -132,10 +132,12 @@ impl RunFolder {
                 run,
                 agent,
                 rows_per_turn,
+                process,
                 ..
             } if run == uid => Some(RowRule {
                 agent: agent.clone(),
                 per_turn: *rows_per_turn,
+                process: *process,
             }),
             _ => None,
         });

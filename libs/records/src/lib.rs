@@ -6,6 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
 //!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
 //!   agent asked for);
+//! * [`judged`]: what a judge of turns said of them;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
@@ -23,6 +24,7 @@ pub mod event;
 pub mod fixture;
 pub mod folder;
 pub mod journal;
+pub mod judged;
 pub mod look;
 pub mod outcome;
 pub mod paths;
@@ -44,6 +46,7 @@ pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{Event, JournalEntry, RunAgent};
 pub use journal::{Journal, JournalError};
+pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
 pub use request::{Branch, Overruled, RequestRecord};

@@ -46,6 +46,8 @@ pub enum VoidReason {
     TaskBroken,
     /// No engine answered before the deadline.
     EngineUnavailable,
+    /// The judge of turns did not answer before the deadline.
+    JudgeUnavailable,
     /// The grader failed on this patch and on the empty patch alike.
     GraderFailed,
     /// The episode's time was spent waiting for the infrastructure.

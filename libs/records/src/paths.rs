@@ -127,6 +127,11 @@ pub fn grade_log(episode: &str) -> String {
     format!("{episode}/grade.log")
 }
 
+/// The votes on a turn.
+pub fn judged(episode: &str, turn: u32) -> String {
+    format!("{episode}/judge/{turn:03}.json")
+}
+
 pub fn meta(episode: &str) -> String {
     format!("{episode}/meta.json")
 }

@@ -27,6 +27,7 @@ fn store() -> tempfile::TempDir {
             tasks: 1,
             agent: Default::default(),
             rows_per_turn: false,
+            process: None,
         },
         Event::Promoted {
             weights: "a-v0".into(),

@@ -51,7 +51,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             .unwrap_or_default();
         check_groups(&batch, &valid, &dropped, &mut whole);
         match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {
-            Some(claim) => check_step(&batch, &claim, &mut steps),
+            Some(claim) => check_step(&batch, &compared(folder, &batch), &claim, &mut steps),
             None => steps.passed_over += 1,
         }
         // A server that takes no weights serves the base model, which is never promoted: then the iteration says so.
@@ -118,7 +118,7 @@ fn check_rows(
             Err(FolderError::NotWhole { .. }) | Ok(None) => Vec::new(),
             Ok(Some(ended)) => {
                 let rule = folder.row_rule(&ended.record.run);
-                Row::trained_on(&ended, &meta.outcome, meta.reward.unwrap_or(f32::NAN), &rule)
+                Row::trained_on(&ended, meta, &rule)
             }
             Err(error) => return Err(error.into()),
         };
@@ -196,20 +196,56 @@ struct StepClaim {
     rows_overlong: u32,
 }
 
-fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
-    let rewards: Vec<f32> = batch.groups.iter().flat_map(|g| g.rewards.iter().copied()).collect();
+/// Rewards that are compared with each other.
+struct Set {
+    group: u32,
+    /// Where turns are rewarded one by one.
+    turn: Option<u32>,
+    rewards: Vec<f32>,
+}
+
+/// The sets of a batch: the episodes of a group, or the turns of one number in it, as their rows come.
+fn compared(folder: &RunFolder, batch: &Batch) -> Vec<Set> {
+    if folder.row_rule(&batch.run).step_wise().is_none() {
+        let groups = batch.groups.iter().map(|group| Set {
+            group: group.group,
+            turn: None,
+            rewards: group.rewards.clone(),
+        });
+        return groups.collect();
+    }
+    let mut sets: Vec<Set> = Vec::new();
+    for row in &batch.rows {
+        let (group, turn) = (row.group, row.turn);
+        match sets.iter_mut().find(|set| (set.group, set.turn) == (group, turn)) {
+            Some(set) => set.rewards.push(row.reward),
+            None => sets.push(Set {
+                group,
+                turn,
+                rewards: vec![row.reward],
+            }),
+        }
+    }
+    sets
+}
+
+fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check) {
+    let rewards: Vec<f32> = sets.iter().flat_map(|set| set.rewards.iter().copied()).collect();
     let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / rewards.len().max(1) as f64;
-    let constant = batch
-        .groups
-        .iter()
-        .filter(|g| g.rewards.windows(2).all(|w| w[0] == w[1]))
-        .count() as u32;
+    let several = |set: &&Set| set.rewards.len() > 1;
+    let alike = |set: &&Set| set.rewards.windows(2).all(|w| w[0] == w[1]);
+    let constant = sets.iter().filter(several).filter(alike).count() as u32;
     let cut = |row: &&Row| claim.rows_overlong > 0 && row.truncated;
-    let trained = || batch.rows.iter().filter(|row| !cut(row));
+    // A turn that only one episode has is compared with nothing.
+    let single = |row: &&Row| {
+        let of = |set: &&Set| (set.group, set.turn) == (row.group, row.turn) && set.rewards.len() < 2;
+        row.turn.is_some() && sets.iter().any(|set| of(&set))
+    };
+    let trained = || batch.rows.iter().filter(|row| !cut(row) && !single(row));
     let sampled: u64 = trained().map(|r| r.sampled() as u64).sum();
     let all: u64 = trained().map(|r| r.tokens.len() as u64).sum();
     let overlong = batch.rows.iter().filter(cut).count() as u32;
-    let found = (batch.groups.len() as u32, constant, sampled, all, overlong);
+    let found = (sets.len() as u32, constant, sampled, all, overlong);
     let claimed = (
         claim.groups,
         claim.groups_zero_variance,
@@ -220,7 +256,11 @@ fn check_step(batch: &Batch, claim: &StepClaim, steps: &mut Check) {
     steps.expect(found == claimed && (mean - claim.mean_reward).abs() < REWARD_ROUNDING, || {
         format!("step {}: groups, constant groups, sampled and all trained tokens and rows that limits cut are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
     });
-    for (group, claimed) in batch.groups.iter().zip(&claim.advantages) {
+    for (group, claimed) in sets
+        .iter()
+        .zip(&claim.advantages)
+        .filter(|(set, _)| set.rewards.len() > 1)
+    {
         let mut claimed = claimed.clone();
         if claim.shuffled {
             // Which reward went where is the trainer's draw; which advantages there are is not.

@@ -1,9 +1,10 @@
 //! Recomputes what a run claims from what cannot lie about it: the sampled token ids and the grader's logs.
 //!
-//! Four questions, each a set of checks that counts what it looked at and names what does not agree: does every episode
+//! Five questions, each a set of checks that counts what it looked at and names what does not agree: does every episode
 //! consist of the tokens of its turns ([`episodes`]); does every verdict follow from its grader's log, judged again by
-//! the official package ([`verdicts`]); do batches, rewards and advantages follow from the episodes ([`groups`]); does
-//! the journal say of rates, voids and iterations what the episodes say ([`claims`]).
+//! the official package ([`verdicts`]); do scores follow from what the judge of turns said ([`scores`]); do batches,
+//! rewards and advantages follow from the episodes ([`groups`]); does the journal say of rates, voids and iterations
+//! what the episodes say ([`claims`]).
 
 pub mod calls;
 pub mod claims;
@@ -12,6 +13,7 @@ pub mod grader;
 pub mod groups;
 pub mod histories;
 pub mod rows;
+pub mod scores;
 pub mod verdicts;
 
 #[cfg(test)]
@@ -78,6 +80,7 @@ pub fn verify(folder: &RunFolder, sources: &Sources) -> Result<Vec<Check>, Verif
     let episodes = all_episodes(folder)?;
     let mut checks = episodes::check(folder, &episodes)?;
     checks.extend(verdicts::check(folder, &episodes, sources)?);
+    checks.extend(scores::check(folder, &episodes)?);
     checks.extend(groups::check(folder, &episodes)?);
     checks.extend(claims::check(folder, &episodes)?);
     Ok(checks)

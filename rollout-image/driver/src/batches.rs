@@ -72,14 +72,15 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
                 continue;
             }
             made.staleness_max = made.staleness_max.max(staleness);
-            let reward = meta.reward.unwrap_or_default();
             let episode = ended(store, meta).await?;
-            let of_episode = Row::trained_on(&episode, &meta.outcome, reward, &heading.rows);
+            let of_episode = Row::trained_on(&episode, meta, &heading.rows);
             for row in &of_episode {
                 row.check()?;
             }
-            if !of_episode.is_empty() {
-                rewards.push(reward);
+            // Where turns are rewarded one by one, an episode may have lost the scores of all of them.
+            let unscored = heading.rows.step_wise().is_some() && meta.sampled_tokens > 0;
+            if !of_episode.is_empty() || unscored {
+                rewards.push(meta.reward.unwrap_or_default());
                 rows.extend(of_episode);
             }
         }

@@ -7,6 +7,7 @@ use crate::agent::history::HistoryRule;
 use crate::agent::limits::AgentLimits;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
+use crate::judge::JudgeSettings;
 use crate::replicas::Endpoints;
 use crate::retry::{Budget, Pauses};
 use crate::tasks::selection::{self, Selection, Slice};
@@ -15,11 +16,12 @@ use grpo_contracts::RunConfig;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
 use grpo_crds::agent::{Rows, Thinking};
+use grpo_crds::algorithm::Estimator;
 use grpo_crds::common::Period;
 use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
-use grpo_records::RowRule;
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
+use grpo_records::{ProcessRule, RowRule};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long graders may be lost one after the other before an episode whose patch is durable is void.
 const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
+/// How long the judge may be at one answer.
+const JUDGING: Duration = Duration::from_secs(900);
 /// How long nothing may happen at the trainer before the run is given up.
 const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
 /// Registries come back after minutes; a name that is wrong holds a run up no longer than this.
@@ -71,6 +75,8 @@ pub struct Settings {
     /// Engines serve the base model for ever, and the run trains on its samples.
     pub frozen_sampler: bool,
     pub reward: Reward,
+    /// Of turns; where the run has one.
+    pub judge: Option<JudgeSettings>,
     pub gateway: String,
     pub engines: Endpoints,
     pub trainer: String,
@@ -111,12 +117,13 @@ pub struct AgentSettings {
     pub rows_per_turn: bool,
 }
 
-impl AgentSettings {
-    /// How rows of batches follow from its episodes.
+impl Settings {
+    /// How rows of batches follow from episodes.
     pub fn row_rule(&self) -> RowRule {
         RowRule {
-            agent: self.kind.recorded(),
-            per_turn: self.rows_per_turn,
+            agent: self.agent.kind.recorded(),
+            per_turn: self.agent.rows_per_turn,
+            process: self.judge.as_ref().map(|judge| judge.rule),
         }
     }
 }
@@ -228,6 +235,7 @@ impl Settings {
                 unresolved: spec.reward.unresolved as f32,
                 grade_timeout: duration(spec.reward.grade_timeout),
             },
+            judge: judge(config),
             gateway: config.endpoints.gateway.clone(),
             engines: Endpoints::Name {
                 host: config.endpoints.engines_host.clone(),
@@ -423,6 +431,32 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
             output_bytes: kind.output_bytes(),
         },
         kind,
+    })
+}
+
+/// Only training episodes are judged.
+fn judge(config: &RunConfig) -> Option<JudgeSettings> {
+    let spec = config
+        .spec
+        .reward
+        .process
+        .as_ref()
+        .filter(|_| config.spec.mode == Mode::Train)?;
+    Some(JudgeSettings {
+        endpoints: Endpoints::Name {
+            host: config.endpoints.judge_host.clone()?,
+            port: config.endpoints.engines_port,
+        },
+        rule: ProcessRule {
+            coefficient: spec.coefficient as f32,
+            min_votes: spec.min_votes,
+            step_wise: config.spec.algorithm.advantage.estimator == Estimator::StepWise,
+        },
+        budget: Budget {
+            request: JUDGING,
+            total: GRADING_PATIENCE,
+        },
+        spec: spec.clone(),
     })
 }
 

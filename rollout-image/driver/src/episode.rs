@@ -5,28 +5,33 @@
 //! sandbox is still there, which go on; or an attempt that is left as it lies and followed by another.
 
 pub mod abort;
+mod judging;
 pub mod live;
 mod once;
+pub mod plan;
 mod records;
 pub mod work;
 
 use self::abort::Abort;
-pub use self::live::EpisodePlan;
+use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
+pub use self::plan::EpisodePlan;
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::fault::DriverError;
 use crate::grade::{Graded, Grader};
+use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
+use crate::reward;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
-use crate::template::ChatTemplate;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
+use grpo_chat_template::ChatTemplate;
 use grpo_records::store::sha256_hex;
 use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
@@ -51,6 +56,7 @@ pub struct Episodes {
     pub sessions: Sessions,
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
+    pub judge: Option<Arc<Judge>>,
     /// Closed while engines are given other weights.
     pub gate: Gate,
     /// Counts the episodes that are being graded.
@@ -80,7 +86,9 @@ impl Episodes {
         let mut trajectory = Trajectory::default();
         let limit = self.settings.agent.limits.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
         let inside = self.gate.enter().await;
-        let ended = tokio::time::timeout(limit, self.run_attempt(plan, &dir, attempt, resume, &mut trajectory)).await;
+        let mut judging = Judging::new(plan, &dir, &self.store, &self.writer, self.judge.as_ref());
+        let work = self.run_attempt(plan, &dir, attempt, resume, &mut trajectory, &mut judging);
+        let ended = tokio::time::timeout(limit, work).await;
         drop(inside);
         let stopped = match ended {
             Err(_) => Abort::Void {
@@ -90,7 +98,7 @@ impl Episodes {
             Ok(Err(stop)) => stop,
             Ok(Ok(result)) => {
                 let concluded = match result {
-                    Worked::Ended(patch) => self.conclude(plan, &dir, attempt, &trajectory, patch).await,
+                    Worked::Ended(patch) => self.conclude(plan, &dir, attempt, &trajectory, patch, judging).await,
                     Worked::Aborted(cause) => self.conclude_void(plan, &dir, attempt, &trajectory, cause).await,
                 };
                 return concluded.map(Some);
@@ -119,6 +127,7 @@ impl Episodes {
         attempt: u32,
         resume: bool,
         trajectory: &mut Trajectory,
+        judging: &mut Judging,
     ) -> Result<Worked, Abort> {
         if resume {
             if let Some(record) = self.read_ended(dir, trajectory).await? {
@@ -161,7 +170,7 @@ impl Episodes {
             sandbox.release().await;
             return Err(Abort::Abandoned);
         }
-        match self.run_turns(plan, dir, &sandbox, trajectory).await {
+        match self.run_turns(plan, dir, &sandbox, trajectory, judging).await {
             Ok(patch) => {
                 let result = self.persist(plan, dir, attempt, patch, trajectory).await?;
                 sandbox.release().await;
@@ -182,6 +191,7 @@ impl Episodes {
         dir: &str,
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
+        judging: &mut Judging,
     ) -> Result<Option<Bytes>, Abort> {
         let base = self
             .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
@@ -193,6 +203,7 @@ impl Episodes {
             commands: &self.settings.agent.commands,
             template: &self.template,
             trajectory,
+            judging,
             sandbox,
             sessions: &self.sessions,
             driver: &self.settings.driver,
@@ -334,6 +345,7 @@ impl Episodes {
         attempt: u32,
         trajectory: &Trajectory,
         patch: Option<Bytes>,
+        judging: Judging,
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
@@ -343,8 +355,22 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded)
-            .await
+        let scores = match reward::of_outcome(&self.settings.reward, &graded.outcome) {
+            Some(outcome) => judging.scores(&trajectory.turns, outcome).await,
+            None => Ok(None),
+        };
+        match scores {
+            Ok(scores) => {
+                self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded, scores)
+                    .await
+            }
+            Err(Abort::Void { reason, message }) => {
+                let cause = AbortCause { reason, message };
+                self.conclude_void(plan, dir, attempt, trajectory, cause).await
+            }
+            Err(Abort::Driver(error)) => Err(error),
+            Err(Abort::Abandoned) => Err(DriverError::Other(format!("judging {dir} was given up"))),
+        }
     }
 
     async fn conclude_void(
@@ -362,7 +388,8 @@ impl Episodes {
             message: Some(cause.message),
             took: Duration::ZERO,
         };
-        self.write_meta(plan, dir, attempt, trajectory, None, graded).await
+        self.write_meta(plan, dir, attempt, trajectory, None, graded, None)
+            .await
     }
 
     async fn graded(

@@ -291,7 +291,7 @@ impl Run {
             iteration: k,
             step: k,
             max_staleness: self.settings.max_staleness,
-            rows: self.settings.agent.row_rule(),
+            rows: self.settings.row_rule(),
         };
         let made = batches::make(&self.store, heading, metas)
             .await

@@ -1,7 +1,7 @@
 //! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give
 //! the same answers, whoever asks again after whatever went wrong.
 
-use grpo_records::EpisodeScope;
+use grpo_records::{EpisodeKey, EpisodeScope};
 use sha2::{Digest, Sha256};
 
 /// The seed of one turn. An evaluation's does not depend on the weights, so that two versions face the same dice.
@@ -10,7 +10,23 @@ pub fn of_turn(run_seed: u64, scope: &EpisodeScope, instance: &str, group: u32, 
         EpisodeScope::Iteration { iteration } => format!("iteration {iteration}"),
         EpisodeScope::Evaluation { set, .. } => format!("evaluation {set}"),
     };
-    let digest = Sha256::digest(format!("{run_seed}\n{place}\n{instance}\n{group}\n{sample}\n{turn}"));
+    drawn(&format!("{run_seed}\n{place}\n{instance}\n{group}\n{sample}\n{turn}"))
+}
+
+/// The seed of one vote of a judge on a turn: no two votes share their dice.
+pub fn of_vote(run_seed: u64, key: &EpisodeKey, turn: u32, vote: u32) -> u64 {
+    let EpisodeKey {
+        scope,
+        instance,
+        group,
+        sample,
+    } = key;
+    let turn = of_turn(run_seed, scope, instance, *group, *sample, turn);
+    drawn(&format!("{turn}\nvote {vote}"))
+}
+
+fn drawn(name: &str) -> u64 {
+    let digest = Sha256::digest(name);
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
     // Engines written in other languages take seeds as signed numbers, and JSON readers as floats.

@@ -9,6 +9,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::grade::Grader;
 use crate::grader_worker::GraderWorker;
 use crate::iterate::{self, Run};
+use crate::judge::Judge;
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -22,9 +23,9 @@ use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task, TaskSet, overlong, report};
-use crate::template::ChatTemplate;
 use crate::trainer::TrainerClient;
 use grpo_auth::TokenFile;
+use grpo_chat_template::ChatTemplate;
 use grpo_contracts::access::Service;
 use grpo_contracts::task_sets;
 use grpo_crds::grpo_run::Resume;
@@ -140,6 +141,11 @@ pub async fn run(
         epoch,
     )?;
     remember_verdicts(&store, &journal, &grader).await?;
+    let token = || TokenFile::in_folder(&process.tokens, Service::EngineAgent);
+    let judge = settings
+        .judge
+        .as_ref()
+        .map(|judge| Judge::new(judge, token()).map(Arc::new));
 
     agent.rehearse(&template, limits, &all)?;
     show_what_was(&board, &journal).await;
@@ -158,6 +164,7 @@ pub async fn run(
         sessions: process.sessions.clone(),
         agent,
         grader,
+        judge: judge.transpose()?,
         gate: Gate::default(),
         grading: watch::channel(0).0,
         bases: Default::default(),
@@ -243,6 +250,7 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
                 tasks: tasks.len() as u32,
                 agent: settings.agent.kind.recorded(),
                 rows_per_turn: settings.agent.rows_per_turn,
+                process: settings.judge.as_ref().map(|judge| judge.rule),
             })
             .await?;
     }

@@ -17,6 +17,7 @@ mod graded;
 mod grading;
 mod harnesses;
 mod histories;
+mod judged;
 mod kodcode;
 mod listing;
 mod model;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{EngineState, ErrorBody, LoadRequest, LoadResponse};
+use grpo_engine_protocol::{ChatRequest, EngineState, ErrorBody, LoadRequest, LoadResponse};
 
 use super::wire::{Answered, STATE_DEADLINE, Server, ask};
 use super::{Engine, EngineFault, Page, Serving, Weights};
@@ -37,6 +37,10 @@ impl Engine for Embedded {
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         self.0.pass_on(body, version).await
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        self.0.chat(&request).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

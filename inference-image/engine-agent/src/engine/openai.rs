@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{BASE_VERSION, CompletionRequest, CompletionResponse, ErrorBody};
+use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, CompletionResponse, ErrorBody};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -166,6 +166,11 @@ impl Engine for OpenAi {
         let asked = completion(&request, &prompts, &model);
         let answer: Completion = self.server.sample("/v1/completions", &asked, BASE_VERSION).await?;
         answered(answer, &request, &prompts, Proof::Named(BASE_VERSION))
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        let model = self.name().await.map_err(EngineFault::refusal)?;
+        self.server.chat(&ChatRequest { model, ..request }).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{AgentState, AgentStatus, ErrorBody};
+use grpo_engine_protocol::{AgentState, AgentStatus, ChatRequest, ErrorBody};
 use tokio::time::{Instant, sleep};
 
 use super::wire::{Answered, STATE_DEADLINE, Server, successful};
@@ -76,6 +76,10 @@ impl Engine for Remote {
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         self.0.pass_on(body, version).await
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        self.0.chat(&request).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

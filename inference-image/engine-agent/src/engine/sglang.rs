@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{
-    BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody, Usage,
+    BASE_VERSION, ChatRequest, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody,
+    Usage,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use super::adapters::{Adapters, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
+use super::vllm::SERVED_NAME;
 use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights};
 
@@ -114,6 +116,16 @@ impl Engine for Sglang {
             &prompts,
             adapter.as_ref().map(|adapter| adapter.version.as_str()),
         )
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        // An adapter is named behind its model.
+        let adapter = self.adapters.serving().await.map_err(EngineFault::refusal)?;
+        let model = adapter.map_or_else(
+            || SERVED_NAME.to_owned(),
+            |adapter| format!("{SERVED_NAME}:{}", adapter.version),
+        );
+        self.server.chat(&ChatRequest { model, ..request }).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{BASE_VERSION, CompletionRequest, ErrorBody, WeightsOrder};
+use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBody, WeightsOrder};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -310,6 +310,12 @@ impl Engine for Vllm {
             None => Proof::Named(label.as_deref().unwrap_or(UNVERIFIED)),
         };
         answered(answer, &request, &prompts, from)
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        let adapter = self.adapters.serving().await.map_err(EngineFault::refusal)?;
+        let model = adapter.map_or_else(|| SERVED_NAME.to_owned(), |adapter| adapter.version);
+        self.server.chat(&ChatRequest { model, ..request }).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -7,7 +7,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use grpo_auth::TokenFile;
-use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER};
+use grpo_engine_protocol::{
+    BASE_VERSION, ChatRequest, ChatResponse, CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER,
+};
 use reqwest::{Client, RequestBuilder, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -131,6 +133,23 @@ impl Server {
             call = call.header(WEIGHTS_HEADER, wanted);
         }
         self.fetch(call.body(body), &url).await.map_err(EngineFault::refusal)
+    }
+
+    /// Puts a conversation to the engine's own chat completions, and answers as the engine did, in what is read of it.
+    pub async fn chat(&self, request: &ChatRequest) -> Result<Answered, ErrorBody> {
+        let seed = request.seed.map(engine_seed);
+        let asked = ChatRequest {
+            seed: seed.and_then(|seed| u64::try_from(seed).ok()),
+            ..request.clone()
+        };
+        let asked = serde_json::to_value(asked).map_err(|error| misbehaved(error.to_string()))?;
+        let answer: ChatResponse = self.sample("/v1/chat/completions", &asked, BASE_VERSION).await?;
+        if answer.choices.is_empty() {
+            return Err(misbehaved("the engine's answer has no choices"));
+        }
+        serde_json::to_vec(&answer)
+            .map(Answered::json)
+            .map_err(|error| misbehaved(error.to_string()))
     }
 
     /// Puts a request for a completion, in whichever words, and reads the answer to it.

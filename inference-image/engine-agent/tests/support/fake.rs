@@ -89,6 +89,7 @@ impl Fake {
         fake.told().label = label.to_owned();
         let router = routes
             .route("/v1/models", get(models))
+            .route("/v1/chat/completions", post(chat))
             .route("/health", get(|| async { "" }))
             .route("/metrics", get(|| async { "engine_metric 1\n" }))
             .layer(middleware::from_fn_with_state(fake.clone(), remember_key))
@@ -290,6 +291,22 @@ async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'
     fake.note("/unload_lora_adapter", &body);
     fake.told().adapters.retain(|name| body["lora_name"] != *name);
     "Success: LoRA adapter removed successfully."
+}
+
+/// As servers answer, with more than anybody reads.
+async fn chat(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    fake.note("/v1/chat/completions", &body);
+    if body["messages"][0]["content"] == "too long" {
+        let refused = json!({"error": {"message": "maximum context length is 8 tokens", "type": "BadRequestError"}});
+        return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
+    }
+    let message = json!({"role": "assistant", "content": "fine", "tool_calls": [], "reasoning_content": null});
+    Json(json!({
+        "id": "chat-1", "object": "chat.completion", "model": body["model"],
+        "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4, "prompt_tokens_details": null},
+    }))
+    .into_response()
 }
 
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {

@@ -186,6 +186,13 @@ impl Agent {
         }
     }
 
+    /// The answer of `/v1/chat/completions`, and its status.
+    pub async fn chat(&self, request: &serde_json::Value) -> (u16, serde_json::Value) {
+        let url = format!("{}/v1/chat/completions", self.url);
+        let answer = self.client.post(url).json(request).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
     pub fn versions_on_disk(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.cache.path().join("weights")).unwrap();
         let mut versions: Vec<_> = entries

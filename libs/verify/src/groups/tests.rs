@@ -62,7 +62,12 @@ fn what_a_limit_cut_is_trained_on_or_counted_as_left_out() {
         (claim(2, sampled / 2, whole / 2), false),
     ] {
         let mut steps = Check::new("");
-        check_step(&batch, &claim, &mut steps);
+        let group = Set {
+            group: 0,
+            turn: None,
+            rewards: vec![0.0, 0.0],
+        };
+        check_step(&batch, &[group], &claim, &mut steps);
         assert_eq!(
             steps.disagreements.is_empty(),
             agrees,

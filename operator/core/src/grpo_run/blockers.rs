@@ -1,5 +1,7 @@
 //! Everything a run can wait for, the most fundamental first, in words that say what to do.
 
+mod judge;
+
 use grpo_crds::{
     InferencePool, SandboxPool,
     grpo_run::{GrpoRunSpec, Mode},
@@ -22,11 +24,13 @@ pub type Blocker = (&'static str, String);
 
 /// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
 /// agent may miss a question.
-const ONLY_BEFORE: [&str; 4] = [
+const ONLY_BEFORE: [&str; 6] = [
     "ExceedsGpuMemory",
     "StoreMissing",
     "ReferenceMissing",
     "ExternalServerNotProbed",
+    judge::MISSING,
+    judge::CLAIMED,
 ];
 
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
@@ -44,6 +48,7 @@ pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unusable(seen));
     }
+    blockers.extend(judge::unusable(seen));
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unusable(seen));
     }
@@ -59,6 +64,7 @@ pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Opti
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unready(seen));
     }
+    blockers.extend(judge::unready(seen));
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unready(seen));
     }

@@ -1,4 +1,4 @@
-//! `results.jsonl` and `summary.json`, with the fields of OpenClaw-RL's evaluation (swe-rl, Apache-2.0).
+//! `results.jsonl` and `summary.json`, with the fields of OpenClaw-RL's evaluation (swe-rl, MIT).
 //!
 //! A line of results is one episode of the exported sample. The summary counts these, and has pass@k over all samples
 //! of the iteration or evaluation besides. A void has no verdict: it is an error there, and in no rate.

@@ -6,14 +6,14 @@
 //! is put together from the ids of the turns. Between two turns stand the ids that open an answer, so a turn can be
 //! taken out as a whole.
 //!
-//! Trimming is that of OpenClaw-RL's swe-rl (Apache-2.0): turns are kept from the front within one share of the room
+//! Trimming is that of OpenClaw-RL's swe-rl (MIT): turns are kept from the front within one share of the room
 //! and from the back within the other, and a user message says how many are missing. It differs in three ways. The
 //! newest turn always stays. What was left out stays left out, and turns of the tail leave only when the history is
 //! full again, so that an engine's prefix cache holds and turns between two cuts are one row. And where the newest turn
 //! alone fills the room, turns of the head leave for it.
 
-use crate::template::{ChatTemplate, PromptShape, TemplateError, Turnover};
 use crate::trajectory::Trajectory;
+use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError, Turnover};
 use grpo_crds::agent::{Context, Thinking, Trim};
 use grpo_records::{Omitted, TurnRecord};
 use std::sync::Arc;

@@ -32,6 +32,7 @@ fn that_sampled(
         attempt: 1,
         outcome,
         reward,
+        process: None,
         end: EpisodeEnd::Submitted,
         turns: 1,
         tokens: 2,

@@ -3,7 +3,9 @@
 //! An agent samples, runs commands and records turns here. For every agent a turn exists once its record is durable.
 
 use super::abort::Abort;
+use super::judging::Judging;
 use super::once;
+use super::plan::EpisodePlan;
 use crate::agent::commands::CommandSurroundings;
 use crate::agent::limits::AgentLimits;
 use crate::agent::observation::Observation;
@@ -11,32 +13,14 @@ use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
 use crate::recording::sessions::Sessions;
 use crate::sandbox::Sandbox;
-use crate::tasks::Task;
-use crate::template::ChatTemplate;
 use crate::trajectory::{Trajectory, experts_to};
+use grpo_chat_template::ChatTemplate;
 use grpo_engine_protocol::TokenIds;
-use grpo_records::settings::Sampling;
 use grpo_records::store::sha256_hex;
-use grpo_records::{
-    EpisodeKey, EpisodeScope, ExecSummary, ExpertsSpan, RunStore, SCHEMA, TurnAction, TurnRecord, Writer, paths,
-};
+use grpo_records::{EpisodeScope, ExecSummary, ExpertsSpan, RunStore, SCHEMA, TurnAction, TurnRecord, Writer, paths};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-
-/// What an episode is to be.
-#[derive(Clone, Debug)]
-pub struct EpisodePlan {
-    pub key: EpisodeKey,
-    pub task: Arc<Task>,
-    /// The run's seed, or the evaluated set's.
-    pub seed: u64,
-    /// As it was when the iteration or evaluation began.
-    pub sampling: Sampling,
-    /// The weights to sample from.
-    pub weights: watch::Receiver<String>,
-}
 
 /// One attempt of an episode, with what its agent needs.
 pub struct LiveEpisode<'a> {
@@ -48,6 +32,7 @@ pub struct LiveEpisode<'a> {
     pub template: &'a Arc<ChatTemplate>,
     /// The turns so far.
     pub trajectory: &'a mut Trajectory,
+    pub(super) judging: &'a mut Judging,
     pub sandbox: &'a Sandbox,
     /// Where agents that speak a model's API are answered, and the driver's URL for them.
     pub sessions: &'a Sessions,
@@ -157,7 +142,7 @@ impl LiveEpisode<'_> {
         turn.observation_length = turn.observation.len();
         self.trajectory.push(&turn)?;
         once::create(self.store, self.writer, &paths::turn(self.dir, turn.turn), &turn).await?;
-        Ok(())
+        Ok(self.judging.begin(&self.trajectory.turns)?)
     }
 
     /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the

@@ -12,8 +12,8 @@ use crate::trajectory::{GrowingRow, Trajectory};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, RowsFile, SCHEMA, TokenRow, TurnRecord, paths,
-    rows,
+    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile, SCHEMA, TokenRow,
+    TurnRecord, paths, rows,
 };
 
 impl Episodes {
@@ -130,15 +130,19 @@ impl Episodes {
         trajectory: &Trajectory,
         patch: Option<&Bytes>,
         graded: Graded,
+        process: Option<ProcessScores>,
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
+        let weight = self.judge.as_ref().map_or(0.0, |judge| judge.rule().coefficient);
+        let outcome_reward = reward::of_outcome(&self.settings.reward, &graded.outcome);
         let meta = EpisodeMeta {
             schema: SCHEMA,
             writer: self.writer.clone(),
             run: self.settings.uid.clone(),
             key: plan.key.clone(),
             attempt,
-            reward: reward::of_outcome(&self.settings.reward, &graded.outcome),
+            reward: process.as_ref().map(|scores| scores.reward(weight)).or(outcome_reward),
+            process,
             outcome: graded.outcome,
             end,
             turns: trajectory.next_turn(),

@@ -345,6 +345,7 @@ impl World {
                 unresolved: 0.0,
                 grade_timeout: Duration::from_secs(20),
             },
+            judge: None,
             gateway: self.gateway_url.clone(),
             engines: Endpoints::Fixed(vec![self.engine_address]),
             trainer: self.trainer_url.clone(),

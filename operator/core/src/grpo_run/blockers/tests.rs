@@ -52,3 +52,44 @@ fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
     run.spec.algorithm.router_replay = None;
     assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
 }
+
+#[test]
+fn a_run_with_a_judge_waits_for_a_pool_that_serves_and_follows_no_run() {
+    let mut run: grpo_crds::GrpoRun = object(DEMO);
+    run.spec.reward.process = Some(serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap());
+    let with = |judge: Option<InferencePool>| RunObservation {
+        judge,
+        ..seen(run.clone())
+    };
+    let reason = |seen: &RunObservation| (judge::unusable(seen), judge::unready(seen));
+    let (missing, _) = reason(&with(None));
+    let (at, message) = missing.unwrap();
+    assert!(
+        at == "JudgeMissing" && message.contains("InferencePool demo (grpo.dev)"),
+        "{message}"
+    );
+
+    let (claimed, _) = reason(&with(Some(inference_pool(Some("uid"), "True", ""))));
+    let (at, message) = claimed.unwrap();
+    assert!(
+        at == "JudgeClaimed" && message.contains("GrpoRun some-run"),
+        "{message}"
+    );
+    let mut owned = inference_pool(None, "True", "");
+    let owner = serde_json::json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "name": "mine", "uid": "u"});
+    owned.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+    assert!(reason(&with(Some(owned))).0.unwrap().1.contains("GrpoRun mine"));
+
+    let (none, unready) = reason(&with(Some(inference_pool(None, "False", "0 of 1 replicas serve"))));
+    assert_eq!(none, None);
+    let (at, message) = unready.unwrap();
+    assert!(
+        at == "JudgeNotReady" && message.ends_with("0 of 1 replicas serve"),
+        "{message}"
+    );
+    assert_eq!(reason(&with(Some(inference_pool(None, "True", "")))), (None, None));
+
+    run.spec.mode = grpo_crds::grpo_run::Mode::Evaluate;
+    let evaluates = RunObservation { ..seen(run) };
+    assert_eq!(reason(&evaluates), (None, None), "an evaluation is not judged");
+}

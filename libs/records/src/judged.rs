@@ -1,0 +1,145 @@
+//! What a judge said of single turns, and what episodes and turns are worth by it.
+//!
+//! A vote is the judge's own text, from which its number is read again by who verifies a run. A vote that was lost on
+//! the way, or has no number, is missing: it is never a 0. With too few votes a turn has no score.
+
+use crate::record::{Record, Writer};
+use serde::{Deserialize, Serialize};
+
+/// `…/judge/<t>.json`: the votes on one turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JudgedTurn {
+    pub schema: u32,
+    pub writer: Writer,
+    pub episode: String,
+    pub turn: u32,
+    /// Of what the judge was asked: system text and user text, a zero byte between them.
+    pub prompt_sha256: String,
+    pub votes: Vec<Vote>,
+    /// Absent with too few votes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f32>,
+    /// Seconds since the epoch.
+    pub at: i64,
+}
+
+impl Record for JudgedTurn {}
+
+/// One answer of the judge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Vote {
+    pub seed: u64,
+    /// All that it said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// +1 or -1. Absent where the text has no verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vote: Option<i8>,
+    /// Why there is no answer: the judge's servers were away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+    /// Why there is no answer: the judge's servers refuse this question, which may be too long for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    pub millis: u64,
+}
+
+/// The verdict of a judge's text: its last `\boxed{}`, whose whole content has to be +1 or -1.
+///
+/// OpenClaw-RL reads the first box; a judge that quotes its instructions before it answers is then misread.
+pub fn vote_of(text: &str) -> Option<i8> {
+    let inside = last_box(text)?.trim();
+    let digits = inside.strip_prefix(['+', '-']).unwrap_or(inside);
+    let mut parts = digits.splitn(2, '.');
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !parts.all(all_digits) {
+        return None;
+    }
+    match inside.parse::<f64>().ok()? {
+        1.0 => Some(1),
+        -1.0 => Some(-1),
+        _ => None,
+    }
+}
+
+/// What the last closed `\boxed{…}` holds; braces may be nested once.
+fn last_box(text: &str) -> Option<&str> {
+    text.rmatch_indices("\\boxed{").find_map(|(at, open)| {
+        let rest = &text[at + open.len()..];
+        let mut depth = 0;
+        for (end, byte) in rest.bytes().enumerate() {
+            match byte {
+                b'{' if depth == 1 => return None,
+                b'{' => depth += 1,
+                b'}' if depth == 0 => return rest.get(..end),
+                b'}' => depth -= 1,
+                _ => {}
+            }
+        }
+        None
+    })
+}
+
+/// Mean of the votes that have a number, where there are at least `min` of them.
+pub fn score_of(votes: &[Vote], min: u32) -> Option<f32> {
+    let read: Vec<f32> = votes.iter().filter_map(|vote| vote.vote).map(f32::from).collect();
+    (!read.is_empty() && read.len() >= min as usize).then(|| read.iter().sum::<f32>() / read.len() as f32)
+}
+
+/// How a run's rewards follow from scores. In the run's journal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessRule {
+    /// Weight of scores beside the verdict.
+    pub coefficient: f32,
+    /// Votes with a number that a score needs.
+    pub min_votes: u32,
+    /// Each turn has a reward of its own.
+    pub step_wise: bool,
+}
+
+/// The scores of an episode, in `meta.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessScores {
+    /// What the verdict alone is worth.
+    pub outcome: f32,
+    /// The turns that were judged, in order.
+    pub turns: Vec<TurnScore>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnScore {
+    pub turn: u32,
+    /// Absent with too few votes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<f32>,
+}
+
+impl ProcessScores {
+    /// Reward of the episode: outcome + coefficient x mean of its turns' scores, as OpenClaw-RL's. Without a score it
+    /// is the outcome's.
+    pub fn reward(&self, coefficient: f32) -> f32 {
+        let scores: Vec<f32> = self.turns.iter().filter_map(|turn| turn.score).collect();
+        match scores.len() {
+            0 => self.outcome,
+            count => self.outcome + coefficient * scores.iter().sum::<f32>() / count as f32,
+        }
+    }
+
+    /// Reward of one turn: outcome + coefficient x its score; OpenClaw-RL leaves the coefficient out here. A turn that
+    /// the judge is not asked about has the outcome's. None where its votes were lost: beside turns with a score there
+    /// is nothing to compare it by.
+    pub fn of_turn(&self, turn: u32, coefficient: f32) -> Option<f32> {
+        match self.turns.iter().find(|one| one.turn == turn) {
+            None => Some(self.outcome),
+            Some(judged) => judged.score.map(|score| self.outcome + coefficient * score),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+use super::*;
+
+#[test]
+fn the_last_box_is_the_vote_and_only_one_of_plus_or_minus_one() {
+    for (text, vote) in [
+        ("fine. \\boxed{1}", Some(1)),
+        ("\\boxed{+1}", Some(1)),
+        ("\\boxed{ -1 }", Some(-1)),
+        ("\\boxed{1.0}", Some(1)),
+        ("\\boxed{-1.000}", Some(-1)),
+        ("put it in \\boxed{}. So \\boxed{-1}", Some(-1)),
+        ("\\boxed{1} no: \\boxed{-1}", Some(-1)),
+        ("\\boxed{1} and then \\boxed{-1", Some(1)),
+        ("\\boxed{1 (good)}", None),
+        ("\\boxed{0}", None),
+        ("\\boxed{2}", None),
+        ("\\boxed{\\text{1}}", None),
+        ("\\boxed{1.}", None),
+        ("\\boxed{1e0}", None),
+        ("\\boxed{inf}", None),
+        ("\\boxed{}", None),
+        ("1", None),
+        ("", None),
+        ("\\boxed{é{1}ü}", None),
+    ] {
+        assert_eq!(vote_of(text), vote, "{text}");
+    }
+}
+
+fn votes(given: &[Option<i8>]) -> Vec<Vote> {
+    let vote = |vote: &Option<i8>| Vote {
+        vote: *vote,
+        ..Vote::default()
+    };
+    given.iter().map(vote).collect()
+}
+
+#[test]
+fn a_vote_without_a_number_is_missing_and_never_a_zero() {
+    assert_eq!(score_of(&votes(&[Some(1), None, None]), 1), Some(1.0));
+    assert_eq!(score_of(&votes(&[Some(1), Some(-1), None]), 1), Some(0.0));
+    assert_eq!(score_of(&votes(&[Some(1), Some(1), Some(-1)]), 1), Some(1.0 / 3.0));
+    assert_eq!(score_of(&votes(&[Some(1), None, None]), 2), None);
+    assert_eq!(score_of(&votes(&[None, None]), 0), None);
+}
+
+#[test]
+fn an_episode_has_the_mean_of_its_scores_and_a_turn_its_own() {
+    let turn = |turn, score| TurnScore { turn, score };
+    let scores = ProcessScores {
+        outcome: -1.0,
+        turns: vec![turn(0, Some(1.0)), turn(2, None), turn(3, Some(0.0))],
+    };
+    assert_eq!(scores.reward(0.5), -0.75);
+    assert_eq!(scores.of_turn(0, 0.5), Some(-0.5));
+    assert_eq!(scores.of_turn(1, 0.5), Some(-1.0), "the judge was not asked");
+    assert_eq!(scores.of_turn(2, 0.5), None, "its votes were lost");
+    let unscored = ProcessScores {
+        turns: vec![turn(0, None)],
+        ..scores
+    };
+    assert_eq!(unscored.reward(0.5), -1.0);
+}

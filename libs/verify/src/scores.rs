@@ -1,0 +1,118 @@
+//! Do scores follow from the judge's own words, and rewards from scores?
+
+use super::{Check, VerifyError};
+use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::judged::{score_of, vote_of};
+use grpo_records::{EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, TurnScore, paths};
+
+/// Looks at the training episodes of runs that have a judge.
+pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
+    let mut votes = Check::new("scores of turns follow from what the judge said");
+    let mut rewards = Check::new("rewards follow from verdicts and scores");
+    for episode in episodes {
+        let meta = &episode.meta;
+        let trained_on = matches!(meta.key.scope, EpisodeScope::Iteration { .. });
+        let Some(rule) = folder.row_rule(&meta.run).process.filter(|_| trained_on) else {
+            continue;
+        };
+        if !meta.outcome.is_verdict() {
+            continue;
+        }
+        let Some(scores) = &meta.process else {
+            rewards.expect(false, || format!("{} has a verdict and no scores", episode.path));
+            continue;
+        };
+        for one in &scores.turns {
+            let judged: Option<JudgedTurn> = folder.json_if_there(&paths::judged(&episode.path, one.turn))?;
+            let wrong = match &judged {
+                None => Some("the votes are not there".to_owned()),
+                Some(judged) => wrong(judged, one, &rule),
+            };
+            votes.expect(wrong.is_none(), || {
+                format!("{}, turn {}: {}", episode.path, one.turn, wrong.unwrap_or_default())
+            });
+        }
+        rewards.expect(reward_follows(scores, meta.reward, &rule), || {
+            format!("{} has reward {:?} of {scores:?}", episode.path, meta.reward)
+        });
+    }
+    Ok(vec![votes, rewards])
+}
+
+fn wrong(judged: &JudgedTurn, claimed: &TurnScore, rule: &ProcessRule) -> Option<String> {
+    let misread = judged.votes.iter().find(|vote| {
+        let read = vote_of(&vote.text).filter(|_| vote.lost.is_none() && vote.refused.is_none());
+        read != vote.vote
+    });
+    if let Some(vote) = misread {
+        return Some(format!("a vote counts as {:?}, which its text does not say", vote.vote));
+    }
+    let score = score_of(&judged.votes, rule.min_votes);
+    (score != judged.score || score != claimed.score).then(|| {
+        format!(
+            "its votes come to {score:?}, recorded are {:?} and {:?}",
+            judged.score, claimed.score
+        )
+    })
+}
+
+fn reward_follows(scores: &ProcessScores, reward: Option<f32>, rule: &ProcessRule) -> bool {
+    reward == Some(scores.reward(rule.coefficient))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grpo_records::{SCHEMA, Vote, Writer};
+
+    const RULE: ProcessRule = ProcessRule {
+        coefficient: 0.5,
+        min_votes: 1,
+        step_wise: false,
+    };
+
+    fn judged(votes: &[(&str, Option<i8>)], score: Option<f32>) -> JudgedTurn {
+        let vote = |(text, vote): &(&str, Option<i8>)| Vote {
+            text: (*text).into(),
+            vote: *vote,
+            ..Vote::default()
+        };
+        JudgedTurn {
+            schema: SCHEMA,
+            writer: Writer::driver(1),
+            episode: "a__g0__i0".into(),
+            turn: 0,
+            prompt_sha256: String::new(),
+            votes: votes.iter().map(vote).collect(),
+            score,
+            at: 0,
+        }
+    }
+
+    #[test]
+    fn a_score_that_the_votes_do_not_come_to_and_a_vote_that_the_text_does_not_say_are_found() {
+        let says = [("\\boxed{1}", Some(1)), ("\\boxed{-1}", Some(-1)), ("?", None)];
+        let claim = |score| TurnScore { turn: 0, score };
+        assert_eq!(wrong(&judged(&says, Some(0.0)), &claim(Some(0.0)), &RULE), None);
+        assert!(wrong(&judged(&says, Some(1.0)), &claim(Some(1.0)), &RULE).is_some());
+        assert!(wrong(&judged(&says, Some(0.0)), &claim(None), &RULE).is_some());
+        let misread = [("\\boxed{-1}", Some(1))];
+        assert!(wrong(&judged(&misread, Some(1.0)), &claim(Some(1.0)), &RULE).is_some());
+        let zero = [("?", Some(0))];
+        assert!(wrong(&judged(&zero, Some(0.0)), &claim(Some(0.0)), &RULE).is_some());
+    }
+
+    #[test]
+    fn a_reward_is_the_verdicts_and_the_weighed_mean_of_the_scores() {
+        let scores = ProcessScores {
+            outcome: 1.0,
+            turns: vec![TurnScore {
+                turn: 0,
+                score: Some(-1.0),
+            }],
+        };
+        assert!(reward_follows(&scores, Some(0.5), &RULE));
+        assert!(!reward_follows(&scores, Some(1.0), &RULE));
+        assert!(!reward_follows(&scores, None, &RULE));
+    }
+}

@@ -1,0 +1,253 @@
+//! The judge of single turns: `reward.process`.
+//!
+//! While an episode continues, each turn that ran something is put to the judge, as often as there are votes
+//! (`episode::judging` begins that and gathers it). The votes on a turn are one record, durable before anything
+//! follows from them, so a driver that comes back asks about no turn twice. A vote that the judge's servers lose is
+//! asked for again with the same seed; only where they are silent for as long as a grading may wait is it missing.
+
+pub mod prompt;
+
+use self::prompt::{Asked, JudgePrompt, ran};
+use crate::fault::{DriverError, TerminalFault};
+use crate::replicas::{Endpoints, Replicas};
+use crate::retry::{Budget, Pauses, Retry};
+use crate::tasks::Task;
+use grpo_auth::TokenFile;
+use grpo_crds::grpo_run::ProcessReward;
+use grpo_engine_protocol::{ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody};
+use grpo_records::judged::{score_of, vote_of};
+use grpo_records::{
+    Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
+};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(250), Duration::from_secs(10));
+
+/// What the run wants of its judge.
+#[derive(Clone, Debug)]
+pub struct JudgeSettings {
+    pub spec: ProcessReward,
+    pub endpoints: Endpoints,
+    pub rule: ProcessRule,
+    /// Of one request, and of all for one vote while the judge is silent.
+    pub budget: Budget,
+}
+
+/// The client of the judge.
+pub struct Judge {
+    settings: JudgeSettings,
+    prompt: JudgePrompt,
+    replicas: Replicas,
+    http: reqwest::Client,
+    token: Option<TokenFile>,
+    /// Requests at the judge at one time.
+    places: Semaphore,
+    /// When it last answered anything: an outage is waited for once, not by each vote.
+    heard: Mutex<Instant>,
+}
+
+/// One turn and what is to be asked about it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub store: RunStore,
+    pub writer: Writer,
+    pub episode: String,
+    /// The folder of the attempt.
+    pub dir: String,
+    pub turn: u32,
+    pub asked: Asked,
+    /// One for each vote.
+    pub seeds: Vec<u64>,
+}
+
+/// Why there is no answer.
+enum Unanswered {
+    Again(String),
+    /// Asked again, it would be answered so again. That is no loss: how long a question is, the policy decides.
+    Refused(String),
+}
+
+impl Judge {
+    /// Compiles the templates; nothing is asked of anybody yet.
+    pub fn new(settings: &JudgeSettings, token: TokenFile) -> Result<Self, DriverError> {
+        let unusable = |error: minijinja::Error| {
+            TerminalFault::new(
+                "PromptUnusable",
+                format!("a template of spec.reward.process: {error:#}"),
+            )
+        };
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(2))
+            .pool_idle_timeout(Duration::from_secs(30))
+            .no_proxy()
+            .build()
+            .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
+        Ok(Self {
+            prompt: JudgePrompt::new(&settings.spec).map_err(unusable)?,
+            replicas: Replicas::new(settings.endpoints.clone()),
+            http,
+            token: Some(token),
+            places: Semaphore::new(settings.spec.concurrency as usize),
+            heard: Mutex::new(Instant::now()),
+            settings: settings.clone(),
+        })
+    }
+
+    pub fn rule(&self) -> &ProcessRule {
+        &self.settings.rule
+    }
+
+    /// Whether a turn is put to the judge.
+    pub fn wants(&self, turn: &TurnRecord) -> bool {
+        ran(turn) && !(self.settings.spec.skip_submit && turn.end == Some(EpisodeEnd::Submitted))
+    }
+
+    /// What is asked about turn `at` of these, and with which seeds.
+    pub fn asked(&self, task: &Task, turns: &[TurnRecord], at: usize) -> Result<Asked, TerminalFault> {
+        self.prompt.of_turn(&task.variables(), turns, at).map_err(|error| {
+            let message = format!("a template of spec.reward.process, for {}: {error:#}", task.instance);
+            TerminalFault::new("PromptUnusable", message)
+        })
+    }
+
+    /// One seed for each vote on a turn.
+    pub fn seeds(&self, run_seed: u64, key: &EpisodeKey, turn: u32) -> Vec<u64> {
+        let votes = 0..self.settings.spec.votes;
+        votes
+            .map(|vote| crate::seeds::of_vote(run_seed, key, turn, vote))
+            .collect()
+    }
+
+    /// The votes on a turn, from the store where they are there already.
+    pub async fn votes(&self, case: &Case) -> Result<JudgedTurn, DriverError> {
+        let file = paths::judged(&case.dir, case.turn);
+        if let Some(known) = case.store.read_if_there::<JudgedTurn>(&file).await? {
+            return Ok(known);
+        }
+        let votes = case.seeds.iter().map(|seed| self.vote(&case.asked, *seed));
+        let votes = futures::future::join_all(votes).await;
+        let judged = JudgedTurn {
+            schema: SCHEMA,
+            writer: case.writer.clone(),
+            episode: case.episode.clone(),
+            turn: case.turn,
+            prompt_sha256: case.asked.sha256(),
+            score: score_of(&votes, self.settings.rule.min_votes),
+            votes,
+            at: jiff::Timestamp::now().as_second(),
+        };
+        match case.store.create(&file, &judged).await? {
+            Created::Written { .. } => Ok(judged),
+            // Another driver was faster: there is one score per turn, and that is its.
+            Created::Existed => Ok(case.store.read(&file).await?),
+        }
+    }
+
+    async fn vote(&self, asked: &Asked, seed: u64) -> Vote {
+        // It is never closed.
+        let _place = self.places.acquire().await;
+        let began = Instant::now();
+        let done = |vote: Vote| Vote {
+            seed,
+            millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ..vote
+        };
+        let mut retry = Retry::new(self.settings.budget.total, PAUSES).with_jitter(&seed.to_string());
+        for tries in 0.. {
+            match self.ask(asked, seed, tries).await {
+                Ok(text) => {
+                    return done(Vote {
+                        vote: vote_of(&text),
+                        text,
+                        ..Vote::default()
+                    });
+                }
+                Err(Unanswered::Refused(why)) => {
+                    tracing::warn!(seed, why, "the judge refuses a question");
+                    return done(Vote {
+                        refused: Some(why),
+                        ..Vote::default()
+                    });
+                }
+                Err(Unanswered::Again(why)) => {
+                    tracing::debug!(seed, why, "the judge did not answer");
+                    if self.silent_for() > self.settings.budget.total || retry.pause().await.is_err() {
+                        tracing::warn!(seed, why, "a vote of the judge is lost");
+                        return done(Vote {
+                            lost: Some(why),
+                            ..Vote::default()
+                        });
+                    }
+                }
+            }
+        }
+        done(Vote::default())
+    }
+
+    async fn ask(&self, asked: &Asked, seed: u64, tries: usize) -> Result<String, Unanswered> {
+        let all = self.replicas.all().await;
+        let first = seed as usize % all.len().max(1);
+        let Some(replica) = all.get((first + tries) % all.len().max(1)) else {
+            return Err(Unanswered::Again(format!("{} has no address", self.replicas.host())));
+        };
+        let request = self.http.post(format!("http://{replica}/v1/chat/completions"));
+        let request = TokenFile::authorize(self.token.as_ref(), request);
+        let request = request
+            .timeout(self.settings.budget.request)
+            .json(&self.request(asked, seed));
+        let again = |error: reqwest::Error| Unanswered::Again(format!("{replica}: {error:#}"));
+        let answer = request.send().await.map_err(again)?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(again)?;
+        if !status.is_success() {
+            let said = serde_json::from_slice::<ErrorBody>(&body).map(|error| error.to_string());
+            let said = said.unwrap_or_else(|_| String::from_utf8_lossy(&body).chars().take(300).collect());
+            let why = format!("{replica}: {status}: {said}");
+            return Err(match status.as_u16() {
+                400 | 413 | 422 => Unanswered::Refused(why),
+                _ => Unanswered::Again(why),
+            });
+        }
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let answer: ChatResponse =
+            serde_json::from_slice(&body).map_err(|error| Unanswered::Refused(format!("{replica}: {error}")))?;
+        let said = answer
+            .choices
+            .into_iter()
+            .next()
+            .and_then(|choice| choice.message.content);
+        Ok(said.unwrap_or_default())
+    }
+
+    fn request(&self, asked: &Asked, seed: u64) -> ChatRequest {
+        let sampling = &self.settings.spec.sampling;
+        let says = |role, content: &str| ChatText {
+            role,
+            content: content.to_owned(),
+        };
+        let system = (!asked.system.is_empty()).then(|| says(ChatRole::System, &asked.system));
+        ChatRequest {
+            model: String::new(),
+            messages: system
+                .into_iter()
+                .chain([says(ChatRole::User, &asked.prompt)])
+                .collect(),
+            max_tokens: sampling.max_tokens_per_call,
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: (sampling.top_k > 0).then_some(sampling.top_k.into()),
+            seed: Some(seed),
+        }
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Where the judge's servers are, for messages.
+    pub fn host(&self) -> String {
+        self.replicas.host()
+    }
+}

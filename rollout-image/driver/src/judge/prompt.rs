@@ -1,0 +1,171 @@
+//! What the judge is asked about a turn: the problem, what was done before, the turn and what came of it.
+//!
+//! The default texts are those of OpenClaw-RL's swe-rl (`swe-rl/swe_prm.py` of Gen-Verse/OpenClaw-RL at 0d034dd, MIT
+//! License, copyright 2026 Princeton-AI), character by character, as is how long outputs are cut. Three things differ
+//! from it: a step has the number of its turn, also after a turn that ran nothing, where the original shows the wrong
+//! result; the answer is cut at `lengths.response`; and an output is what the policy was shown of it.
+
+use grpo_crds::grpo_run::{JudgeLengths, ProcessReward};
+use grpo_records::store::sha256_hex;
+use grpo_records::{TurnAction, TurnRecord};
+use minijinja::{Environment, UndefinedBehavior, context};
+use serde_json::{Map, Value};
+
+const SYSTEM: &str = include_str!("texts/system.txt");
+const PROMPT: &str = include_str!("texts/prompt.txt");
+/// An output up to twice as long is shown whole; of a longer one this much of its beginning and of its end.
+const HALF: usize = 2000;
+
+/// The templates, compiled, and how much of a trajectory is shown.
+pub struct JudgePrompt {
+    environment: Environment<'static>,
+    history_steps: usize,
+    lengths: JudgeLengths,
+}
+
+/// What the judge is told and asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// May be empty: then there is no system message.
+    pub system: String,
+    pub prompt: String,
+}
+
+impl Asked {
+    /// As records name it.
+    pub fn sha256(&self) -> String {
+        sha256_hex(format!("{}\0{}", self.system, self.prompt).as_bytes())
+    }
+}
+
+impl JudgePrompt {
+    /// Compiles and renders the templates; an error names the one that is wrong.
+    pub fn new(spec: &ProcessReward) -> Result<Self, minijinja::Error> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_keep_trailing_newline(true);
+        let given = |text: &Option<String>, default: &str| text.clone().unwrap_or_else(|| default.to_owned());
+        environment.add_template_owned("system", given(&spec.system, SYSTEM))?;
+        environment.add_template_owned("prompt", given(&spec.prompt, PROMPT))?;
+        let this = Self {
+            environment,
+            history_steps: spec.history_steps as usize,
+            lengths: spec.lengths.clone(),
+        };
+        this.render("", &Shown::default(), 0, "", 1)?;
+        Ok(this)
+    }
+
+    /// What is asked about turn `at` of these. `task`: the variables of the episode's task.
+    pub fn of_turn(
+        &self,
+        task: &Map<String, Value>,
+        turns: &[TurnRecord],
+        at: usize,
+    ) -> Result<Asked, minijinja::Error> {
+        let problem = task
+            .get("problem_statement")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let before: Vec<&TurnRecord> = turns[..at].iter().filter(|turn| ran(turn)).collect();
+        let shown = &before[before.len().saturating_sub(self.history_steps)..];
+        let steps = shown.iter().map(|turn| {
+            let Shown {
+                action, code, output, ..
+            } = Shown::of(turn, self.lengths.history_output);
+            format!(
+                "Step {}: $ {action}\n  returncode={code}\n  output:\n{output}",
+                turn.turn + 1
+            )
+        });
+        let steps: Vec<String> = steps.collect();
+        let history = match steps.is_empty() {
+            true => "None (this is the first step)".to_owned(),
+            false => steps.join("\n\n"),
+        };
+        let mut step = Shown::of(&turns[at], self.lengths.output);
+        step.response = cut(&turns[at].text, self.lengths.response, "\n... (truncated)");
+        let problem = cut(problem, self.lengths.problem, "\n... (truncated)");
+        self.render(&problem, &step, steps.len(), &history, turns[at].turn + 1)
+    }
+
+    fn render(
+        &self,
+        problem: &str,
+        step: &Shown,
+        history_steps: usize,
+        history: &str,
+        number: u32,
+    ) -> Result<Asked, minijinja::Error> {
+        let prompt = self.environment.get_template("prompt")?.render(context! {
+            problemStatement => problem,
+            historySteps => history_steps,
+            history,
+            step => number,
+            response => step.response,
+            returnCode => step.code,
+            output => step.output,
+        })?;
+        Ok(Asked {
+            system: self.environment.get_template("system")?.render(())?,
+            prompt,
+        })
+    }
+}
+
+/// A turn that ran something: the judge is asked about no other.
+pub fn ran(turn: &TurnRecord) -> bool {
+    turn.action.is_action() && turn.action.kind != TurnAction::ANSWER
+}
+
+/// A turn as the judge sees it.
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    action: String,
+    code: String,
+    output: String,
+    response: String,
+}
+
+impl Shown {
+    fn of(turn: &TurnRecord, longest: u32) -> Self {
+        let calls = || {
+            let calls = turn.action.as_calls().unwrap_or_default();
+            let calls = calls.iter().map(|call| format!("{}({})", call.name, call.arguments));
+            calls.collect::<Vec<_>>().join("; ")
+        };
+        let exec = turn.exec.as_ref();
+        let code = exec.and_then(|exec| exec.exit_code.or(exec.signal.map(|signal| -signal)));
+        Self {
+            action: turn.action.as_command().map_or_else(calls, str::to_owned),
+            code: code.map_or_else(|| "?".to_owned(), |code| code.to_string()),
+            output: output(&turn.observation_text, longest),
+            response: String::new(),
+        }
+    }
+}
+
+/// An output: whole, or its beginning and its end with how much is missing between them; then cut.
+fn output(text: &str, longest: u32) -> String {
+    let length = text.chars().count();
+    let shown = match length.checked_sub(2 * HALF) {
+        None | Some(0) => text.to_owned(),
+        Some(gap) => {
+            let head: String = text.chars().take(HALF).collect();
+            let tail: String = text.chars().skip(length - HALF).collect();
+            format!("{head}\n... ({gap} characters omitted) ...\n{tail}")
+        }
+    };
+    cut(&shown, longest, &format!("\n... (truncated to {longest} chars)"))
+}
+
+/// The first so many characters, with `mark` behind them where there were more.
+fn cut(text: &str, longest: u32, mark: &str) -> String {
+    match text.char_indices().nth(longest as usize) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}{mark}", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests;
