@@ -241,11 +241,7 @@ async fn a_driver_that_is_told_to_stop_stops_at_once() {
 async fn weights_and_progress_are_for_the_engines_of_the_run_only() {
     let world = World::new(1).await;
     *world.trainer.away_for.lock().unwrap() = u32::MAX;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = grpo_free_port::free_port().unwrap();
     let (issuer, listen) = (LocalIssuer::new().unwrap(), format!("127.0.0.1:{port}"));
     let _driver = Driver::start_at(&world, &config(&world, 1), 1, &listen, &issuer);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();

@@ -32,8 +32,7 @@ impl Drop for Gateway {
 }
 
 fn free_port() -> u16 {
-    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    held.local_addr().unwrap().port()
+    grpo_free_port::free_port().unwrap()
 }
 
 fn kubeconfig(folder: &Path, server: &Server) {

@@ -153,8 +153,7 @@ async fn serve(router: Router) -> String {
 }
 
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    grpo_free_port::free_port().unwrap()
 }
 
 fn shell(id: &str, script: &str) -> Value {

@@ -18,10 +18,6 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     process::Command,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU16, Ordering},
-    },
     time::Duration,
 };
 
@@ -42,8 +38,6 @@ const AUDIT_POLICY: &str = include_str!("config/audit.yaml");
 const BOOT: Duration = Duration::from_secs(120);
 /// Second bytes of the addresses that pods may say they have.
 const SECOND_BYTES: Range<u8> = 64..128;
-/// Below those that the kernel takes for connections.
-const PORTS: Range<u16> = 11_000..30_000;
 /// The controllers that what we make depends on.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
      namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller,\
@@ -368,20 +362,13 @@ pub fn free_port() -> Result<u16, ControlPlaneError> {
     free_ports().map(|[port]| port)
 }
 
-/// Ports that nobody listens on, and that the kernel gives to no connection: one of its own choice may belong to a
-/// client by the time the server that it was for has started.
 fn free_ports<const N: usize>() -> Result<[u16; N], ControlPlaneError> {
-    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
-    let next = NEXT.get_or_init(|| AtomicU16::new(rand::random()));
     let mut ports = [0; N];
     for port in &mut ports {
-        *port = (0..PORTS.len())
-            .map(|_| PORTS.start + next.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start))
-            .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-            .ok_or_else(|| ControlPlaneError::Prepare {
-                doing: "looking for a free port",
-                what: format!("all of {PORTS:?} are taken"),
-            })?;
+        *port = grpo_free_port::free_port().ok_or_else(|| ControlPlaneError::Prepare {
+            doing: "looking for a free port",
+            what: "all are taken".to_owned(),
+        })?;
     }
     Ok(ports)
 }

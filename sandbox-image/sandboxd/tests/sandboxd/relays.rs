@@ -13,8 +13,7 @@ use tokio::net::TcpStream;
 use crate::sandbox::{Sandbox, shell};
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    grpo_free_port::free_port().unwrap()
 }
 
 #[tokio::test]

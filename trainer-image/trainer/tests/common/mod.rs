@@ -124,11 +124,7 @@ pub fn steps(model: &mut Sharded, steps: std::ops::RangeInclusive<u32>) {
 
 /// Runs the ranks of a world as threads that meet on the loopback.
 pub fn ranks<T: Send>(world: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = grpo_free_port::free_port().unwrap();
     std::thread::scope(|scope| {
         let work = &work;
         let ranks = (0..world).map(|rank| {

@@ -1,7 +1,7 @@
 //! A run's trainer as its pods start it: processes, orders over HTTP, deaths.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -256,22 +256,30 @@ impl Attempt {
         }
     }
 
-    /// Waits until every rank is ready for orders; what a rank said that ended before is the error.
+    /// Waits until every rank is ready for orders; what a rank said that ended before is the error. Each is heard at
+    /// once: where one cannot begin, the others wait for it as long as they are let.
     pub fn takes_orders(&mut self) -> Result<(), String> {
-        for rank in &mut self.ranks {
-            let mut lines = BufReader::new(rank.stderr.take().unwrap()).lines();
-            let mut seen: Vec<String> = Vec::new();
-            let ready = |line: &&String| line.contains("ready for orders");
-            while seen.iter().filter(ready).count() < self.each as usize {
-                match lines.next() {
-                    Some(line) => seen.push(line.unwrap()),
-                    None => return Err(seen.join("\n")),
+        let (tell, told) = mpsc::channel();
+        for (pod, rank) in self.ranks.iter_mut().enumerate() {
+            let lines = BufReader::new(rank.stderr.take().unwrap()).lines();
+            let (tell, said, mut own) = (tell.clone(), self.said.clone(), Vec::new());
+            // To the end, so that the rank never waits for room in the pipe.
+            std::thread::spawn(move || {
+                for line in lines.map(Result::unwrap) {
+                    if line.contains("ready for orders") {
+                        let _ = tell.send(Ok(()));
+                    }
+                    said.lock().unwrap().push(line.clone());
+                    own.push(line);
                 }
-            }
-            // Read on, so that the rank never waits for room in the pipe.
-            let said = self.said.clone();
-            said.lock().unwrap().append(&mut seen);
-            std::thread::spawn(move || lines.for_each(|line| said.lock().unwrap().push(line.unwrap())));
+                let _ = tell.send(Err((pod, own.join("\n"))));
+            });
+        }
+        drop(tell);
+        for _ in 0..self.ranks.len() * self.each as usize {
+            told.recv()
+                .unwrap()
+                .map_err(|(pod, said)| format!("pod {pod}:\n{said}"))?;
         }
         Ok(())
     }
@@ -383,7 +391,7 @@ impl Drop for Attempt {
 }
 
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    grpo_free_port::free_port().unwrap()
 }
 
 pub fn checksum(run: &Run, step: u32) -> String {
