@@ -1,9 +1,10 @@
 //! What the driver, the engine agent and the engine say to each other.
 //!
-//! Three conversations, one module each, and what one of them carries:
+//! Four conversations, one module each, and what one of them carries:
 //!
 //! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The
 //!   driver speaks it to the agent and the agent passes it on to whichever engine it guards.
+//! * [`chat`]: a conversation in text, for who only reads the answer.
 //! * [`experts`]: of each token, the experts of a mixture it went through; a part of sampling.
 //! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
 //! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.
@@ -12,12 +13,14 @@
 
 pub mod admin;
 pub mod agent;
+pub mod chat;
 pub mod completion;
 mod error;
 pub mod experts;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
 pub use agent::{AgentState, AgentStatus, WeightsOrder};
+pub use chat::{ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole, ChatText};
 pub use completion::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,
     Prompt, TokenIds, Usage,

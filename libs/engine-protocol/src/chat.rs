@@ -1,0 +1,110 @@
+//! `POST /v1/chat/completions`, as OpenAI shapes it: text in, text out, in the model's own chat template.
+//!
+//! For who only reads what a model says, such as the judge of a run's turns. What is trained on is sampled by
+//! [`crate::completion`], in token ids. Only what is honoured is in the request type, and unknown fields are refused.
+
+use serde::{Deserialize, Serialize};
+
+use crate::completion::Usage;
+
+/// A request for one answer to a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatRequest {
+    /// As in [`crate::CompletionRequest`].
+    #[serde(default)]
+    pub model: String,
+    pub messages: Vec<ChatText>,
+    /// Most tokens of the answer, its end token included.
+    pub max_tokens: u32,
+    #[serde(default = "one")]
+    pub temperature: f64,
+    #[serde(default = "one")]
+    pub top_p: f64,
+    /// Keep the k likeliest tokens; absent keeps all. OpenAI's own servers do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// Without a seed the engine draws one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// What one side of a conversation said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatText {
+    pub role: ChatRole,
+    pub content: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChatRole {
+    System,
+    User,
+    Assistant,
+}
+
+/// The answer. Servers say more than this; what is not read is not here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChatResponse {
+    #[serde(default)]
+    pub model: String,
+    pub choices: Vec<ChatChoice>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChatChoice {
+    #[serde(default)]
+    pub index: u32,
+    pub message: ChatAnswer,
+    /// `stop`, `length`, or another word of the server's.
+    #[serde(default)]
+    pub finish_reason: Option<String>,
+}
+
+/// What the model said. A server that keeps reasoning apart may leave the content out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChatAnswer {
+    #[serde(default)]
+    pub content: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_written_as_openai_reads_it() {
+        let request = ChatRequest {
+            model: "judge".into(),
+            messages: vec![ChatText {
+                role: ChatRole::User,
+                content: "good?".into(),
+            }],
+            max_tokens: 8,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: None,
+            seed: Some(3),
+        };
+        let written = r#"{"model":"judge","messages":[{"role":"user","content":"good?"}],"max_tokens":8,"temperature":1.0,"top_p":1.0,"seed":3}"#;
+        assert_eq!(serde_json::to_string(&request).unwrap(), written);
+        assert_eq!(serde_json::from_str::<ChatRequest>(written).unwrap(), request);
+        let penalty = written.replace("\"seed\"", "\"presence_penalty\"");
+        assert!(serde_json::from_str::<ChatRequest>(&penalty).is_err());
+    }
+
+    #[test]
+    fn an_answer_is_read_from_what_servers_write_beside_it() {
+        let written = r#"{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"reasoning_content":"so"},"logprobs":null,"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4,"prompt_tokens_details":null}}"#;
+        let read: ChatResponse = serde_json::from_str(written).unwrap();
+        assert_eq!(read.choices[0].message.content, None);
+    }
+}
