@@ -65,6 +65,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
             .pending_pods
             .with_made(&group_key(&owner.uid, role::TRAINER), trainer_pods),
         inference: None,
+        judge: None,
         sandboxes: None,
         store: StoreVolume::Missing,
         store_node: None,
@@ -84,6 +85,10 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     if run.spec.mode.needs_engines() {
         let pools = &context.watched.inference_pools;
         read.inference = pools.read(&read.owner.namespace, read.inference_name(), &parent).await;
+    }
+    if let Some(judge) = read.judge_name() {
+        let pools = &context.watched.inference_pools;
+        read.judge = pools.read(&read.owner.namespace, judge, &parent).await;
     }
     if run.spec.mode.needs_sandboxes() {
         let pools = &context.watched.sandbox_pools;

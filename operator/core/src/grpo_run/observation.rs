@@ -1,6 +1,9 @@
 //! What there is of a run when it is decided upon.
 
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool, grpo_run::Attempts};
+use grpo_crds::{
+    GrpoRun, InferencePool, SandboxPool,
+    grpo_run::{Attempts, Mode},
+};
 use jiff::Timestamp;
 
 use super::references::Reference;
@@ -16,6 +19,8 @@ pub struct RunObservation {
     pub trainer_pods: Vec<PodFacts>,
     /// The pool the run samples from, when it exists.
     pub inference: Option<InferencePool>,
+    /// The pool that judges the run's turns, when it exists.
+    pub judge: Option<InferencePool>,
     /// The pool the run's sandboxes come from, when it exists.
     pub sandboxes: Option<SandboxPool>,
     pub store: StoreVolume,
@@ -54,6 +59,14 @@ impl RunObservation {
             .pool_ref
             .as_ref()
             .map_or(&self.owner.name, |pool| &pool.name)
+    }
+
+    /// Name of the InferencePool that judges the run's turns. None: no turn is judged.
+    pub fn judge_name(&self) -> Option<&str> {
+        let spec = &self.run.spec;
+        let process = spec.reward.process.as_ref();
+        let process = process.filter(|_| spec.mode == Mode::Train)?;
+        Some(&process.pool_ref.name)
     }
 
     /// A pod of it is on a node.

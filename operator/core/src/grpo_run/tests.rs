@@ -31,6 +31,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         driver_pods: Vec::new(),
         trainer_pods: Vec::new(),
         inference: None,
+        judge: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
         store_node: None,
