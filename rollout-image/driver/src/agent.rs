@@ -22,8 +22,8 @@ use crate::episode::abort::Abort;
 use crate::episode::live::LiveEpisode;
 use crate::fault::TerminalFault;
 use crate::tasks::Task;
-use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
+use grpo_chat_template::ChatTemplate;
 use grpo_crds::agent::{CliAgent, SideConversations};
 use grpo_records::{EpisodeEnd, RunAgent};
 
@@ -103,7 +103,7 @@ impl AgentKind {
         }
     }
 
-    /// The agent, with its templates compiled. `thinking`: as in [`crate::template::PromptShape`]. `history`: what
+    /// The agent, with its templates compiled. `thinking`: as in [`grpo_chat_template::PromptShape`]. `history`: what
     /// agents that take turns see of it.
     pub fn agent(
         &self,

@@ -1,7 +1,7 @@
 //! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
 //!
 //! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from
-//! [`agent`], ids from [`template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
+//! [`agent`], ids from [`grpo_chat_template`], answers from [`engine`], [`experts`] of a mixture with them, commands through
 //! [`sandbox`]); its [`patch`] is judged by [`grade`] and [`outcome`] and has its [`reward`]; [`rollout`] runs many of
 //! them at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the [`replicas`] serve what it
 //! published. Everything finished is in the store before it counts; [`shared_journal`] is the journal of decisions,
@@ -23,7 +23,6 @@ pub mod grade;
 pub mod grader_worker;
 pub mod iterate;
 pub mod live;
-pub mod memo;
 pub mod metrics;
 pub mod model;
 pub mod outcome;
@@ -44,6 +43,5 @@ pub mod setup;
 pub mod shared_journal;
 pub mod start;
 pub mod tasks;
-pub mod template;
 pub mod trainer;
 pub mod trajectory;

@@ -1,9 +1,9 @@
 //! Trimmed histories in whole runs: what the policy sees, and the rows that are trained on.
 
 use crate::world::{World, model};
+use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role};
 use grpo_crds::agent::Trim;
 use grpo_driver::agent::history::marker;
-use grpo_driver::template::{ChatMessage, ChatTemplate, PromptShape, Role};
 use grpo_records::{Batch, EpisodeEnd, EpisodeRecord, Outcome, TurnRecord, ended, paths, rows};
 
 /// A run of one iteration whose policy mends the file and reads much at every turn.

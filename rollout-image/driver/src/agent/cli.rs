@@ -19,8 +19,8 @@ use crate::recording::recorder::Recorder;
 use crate::recording::sessions::Session;
 use crate::sandbox::SandboxError;
 use crate::tasks::Task;
-use crate::template::ChatTemplate;
 use futures::future::BoxFuture;
+use grpo_chat_template::ChatTemplate;
 use grpo_crds::agent::CliAgent;
 use grpo_records::{AgentProcess, EpisodeEnd, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose, Killed, RelayRequest};
@@ -53,7 +53,7 @@ pub struct CliLoop {
     cli: CliAgent,
     environment: Environment<'static>,
     limits: AgentLimits,
-    /// As in [`crate::template::PromptShape`].
+    /// As in [`grpo_chat_template::PromptShape`].
     thinking: bool,
 }
 

@@ -12,8 +12,8 @@
 //! full again, so that an engine's prefix cache holds and turns between two cuts are one row. And where the newest turn
 //! alone fills the room, turns of the head leave for it.
 
-use crate::template::{ChatTemplate, PromptShape, TemplateError, Turnover};
 use crate::trajectory::Trajectory;
+use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError, Turnover};
 use grpo_crds::agent::{Context, Thinking, Trim};
 use grpo_records::{Omitted, TurnRecord};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What the policy is told after an action.
 
-use crate::template::{ChatMessage, Role};
+use grpo_chat_template::{ChatMessage, Role};
 
 /// Messages that follow an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

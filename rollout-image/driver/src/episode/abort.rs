@@ -3,8 +3,8 @@
 use crate::engine::EngineError;
 use crate::fault::{DriverError, TerminalFault};
 use crate::sandbox::SandboxError;
-use crate::template::TemplateError;
 use crate::trajectory::TrajectoryError;
+use grpo_chat_template::TemplateError;
 use grpo_records::VoidReason;
 
 /// Why an attempt stopped short of a verdict.

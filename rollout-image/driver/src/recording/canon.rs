@@ -8,7 +8,7 @@
 
 use super::request::{ChatMessage, Request, Role};
 use crate::calls::{THINK, THOUGHT};
-use crate::memo::Memo;
+use grpo_chat_template::memo::Memo;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;

@@ -11,7 +11,7 @@ use crate::episode::abort::Abort;
 use crate::episode::live::{LiveEpisode, millis};
 use crate::fault::DriverError;
 use crate::seeds;
-use crate::template::{ChatTemplate, PromptShape, TemplateError};
+use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError};
 use grpo_crds::agent::CallFormat;
 use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{CalledTool, EpisodeEnd, Message, TurnAction, TurnRecord};

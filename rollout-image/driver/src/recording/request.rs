@@ -2,7 +2,7 @@
 //!
 //! [`super::api`] makes a [`Request`] of a body, and a body of an [`Answer`]. What lies between knows no API.
 
-pub use crate::template::{ChatMessage, Role, ToolCall};
+pub use grpo_chat_template::{ChatMessage, Role, ToolCall};
 
 /// What a client asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

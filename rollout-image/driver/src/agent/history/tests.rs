@@ -1,7 +1,7 @@
 //! Which turns are left out, and that a history put together from ids is what the template would have rendered.
 
 use super::*;
-use crate::template::{ChatMessage, Role};
+use grpo_chat_template::{ChatMessage, Role};
 use grpo_records::{SCHEMA, fixture};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Reading hostile JSON: bounded lists, fields in the client's order, faults that name their field.
 
 use super::{BadRequest, MOST_PARTS, MOST_TOOLS};
-use crate::memo::Memo;
+use grpo_chat_template::memo::Memo;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;

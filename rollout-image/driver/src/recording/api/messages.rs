@@ -4,8 +4,8 @@
 
 use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, encode};
-use crate::memo::Memo;
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
+use grpo_chat_template::memo::Memo;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -6,11 +6,13 @@
 //!
 //! [`turnover`] has the ids by which a history is put together anew, where turns are left out of it.
 //! [`message`] is what a prompt is made of; [`python`] renders it as the transformers library would; [`literal`] keeps
-//! text that spells special tokens from becoming such tokens; [`files`] reads the model's files.
+//! text that spells special tokens from becoming such tokens; [`files`] reads the model's files;
+//! [`memo`] keeps what was made of a text.
 
 mod error;
 mod files;
 mod literal;
+pub mod memo;
 mod message;
 mod python;
 mod turnover;
@@ -20,7 +22,7 @@ pub use self::message::{ChatMessage, PromptShape, Role, ToolCall};
 pub use self::turnover::Turnover;
 
 use self::literal::{ANSWER, Literals};
-use crate::memo::Memo;
+use self::memo::Memo;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
 use std::path::Path;
