@@ -1,8 +1,10 @@
-//! The engine's HTTP surface: OpenAI's completion and model routes, health, metrics, and the admin API.
+//! The engine's HTTP surface: OpenAI's completion, chat and model routes, health, metrics, and the admin API.
 //!
 //! The admin API shares the port: the engine listens on loopback and only its agent is in the same pod.
 
+use crate::chat::Chat;
 use crate::inbox::{Inbox, Install};
+use crate::job::Answer;
 use crate::metrics::Metrics;
 use crate::model::{Bounds, Model};
 use crate::request;
@@ -14,8 +16,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use grpo_engine_protocol::{
-    ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState, ErrorBody, ErrorCode,
-    LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
+    ChatRequest, ChatResponse, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState,
+    ErrorBody, ErrorCode, LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +36,7 @@ pub struct HttpState {
     pub model_name: String,
     pub max_rows: usize,
     pub bounds: Bounds,
+    pub chat: Arc<Chat>,
     /// Held while a version loads, so that versions are installed in the order they were asked for.
     pub loading: tokio::sync::Mutex<()>,
     /// Makes answer ids unique across restarts.
@@ -44,6 +47,7 @@ pub struct HttpState {
 pub fn router(state: Arc<HttpState>) -> Router {
     Router::new()
         .route("/v1/completions", post(complete))
+        .route("/v1/chat/completions", post(chat))
         .route("/v1/models", get(models))
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
@@ -87,12 +91,16 @@ async fn complete(
     body: Result<Json<CompletionRequest>, JsonRejection>,
 ) -> Result<Json<CompletionResponse>, Refusal> {
     let answer = state.complete(headers, body).await;
-    let counter = if answer.is_ok() {
-        &state.metrics.requests
-    } else {
-        &state.metrics.refused
-    };
-    counter.inc();
+    state.count(answer.is_ok());
+    answer.map(Json)
+}
+
+async fn chat(
+    State(state): State<Arc<HttpState>>,
+    body: Result<Json<ChatRequest>, JsonRejection>,
+) -> Result<Json<ChatResponse>, Refusal> {
+    let answer = state.chat(body).await;
+    state.count(answer.is_ok());
     answer.map(Json)
 }
 
@@ -167,17 +175,7 @@ impl HttpState {
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let model = request.model.clone();
         let (with_ids, with_logprobs) = (request.return_token_ids, request.logprobs.is_some());
-        let (job, reply) = request::job(request, wanted, self.bounds).map_err(Refusal)?;
-        let prompt_tokens: usize = job.prompts.iter().map(Vec::len).sum();
-        self.inbox.submit(job).map_err(Refusal)?;
-        let answer = reply.await.map_err(|_| {
-            Refusal(ErrorBody::new(
-                ErrorCode::EngineUnavailable,
-                "the engine is shutting down; use another replica",
-            ))
-        })?;
-        let answer = answer.map_err(Refusal)?;
-        let completion_tokens: usize = answer.rows.iter().map(|row| row.tokens.len()).sum();
+        let (answer, usage) = self.sample(request, wanted).await.map_err(Refusal)?;
         let version = answer.version;
         let choices = answer
             .rows
@@ -203,12 +201,49 @@ impl HttpState {
             model,
             choices: choices.collect(),
             weights_version: version,
-            usage: Usage {
-                prompt_tokens: prompt_tokens as u64,
-                completion_tokens: completion_tokens as u64,
-                total_tokens: (prompt_tokens + completion_tokens) as u64,
-            },
+            usage,
         })
+    }
+
+    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatResponse, Refusal> {
+        let Json(request) = body?;
+        let model = request.model.clone();
+        let (chat, bounds) = (self.chat.clone(), self.bounds);
+        let asked = aside(move || chat.asked(request, bounds)).await.map_err(Refusal)?;
+        let (answer, usage) = self.sample(asked, None).await.map_err(Refusal)?;
+        let chat = self.chat.clone();
+        aside(move || chat.answered(model, answer.rows, usage))
+            .await
+            .map_err(Refusal)
+    }
+
+    /// What the engine loop samples for a request, and how many tokens that took.
+    async fn sample(&self, request: CompletionRequest, wanted: Option<String>) -> Result<(Answer, Usage), ErrorBody> {
+        let (job, reply) = request::job(request, wanted, self.bounds)?;
+        let prompt_tokens = job.prompts.iter().map(Vec::len).sum::<usize>() as u64;
+        self.inbox.submit(job)?;
+        let answer = reply.await.map_err(|_| {
+            ErrorBody::new(
+                ErrorCode::EngineUnavailable,
+                "the engine is shutting down; use another replica",
+            )
+        })??;
+        let completion_tokens = answer.rows.iter().map(|row| row.tokens.len()).sum::<usize>() as u64;
+        let usage = Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        };
+        Ok((answer, usage))
+    }
+
+    /// Counts a request to sample that was answered, or refused.
+    fn count(&self, answered: bool) {
+        let counter = match answered {
+            true => &self.metrics.requests,
+            false => &self.metrics.refused,
+        };
+        counter.inc();
     }
 
     async fn load(&self, request: LoadRequest) -> Result<LoadResponse, ErrorBody> {
@@ -244,4 +279,17 @@ impl HttpState {
     fn report(&self) -> Report {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Does work that takes its time beside the event loop.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
+) -> Result<T, ErrorBody> {
+    let worked = tokio::task::spawn_blocking(work).await;
+    worked.unwrap_or_else(|error| {
+        Err(ErrorBody::new(
+            ErrorCode::EngineMisbehaved,
+            format!("the chat template or tokenizer broke off: {error}"),
+        ))
+    })
 }

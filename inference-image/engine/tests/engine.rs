@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod chat;
 mod support;
 
 use grpo_engine_protocol::{
