@@ -18,13 +18,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use grpo_auth::Guard;
-use grpo_engine_protocol::{AgentStatus, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
+use grpo_engine_protocol::{AgentStatus, ChatRequest, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
 use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// State that the HTTP handlers share.
 pub struct HttpState {
@@ -63,6 +63,7 @@ fn router(state: Arc<HttpState>) -> Router {
     let request_bytes = state.limits.request_bytes;
     Router::new()
         .route("/v1/completions", post(complete))
+        .route("/v1/chat/completions", post(chat))
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
@@ -101,6 +102,12 @@ async fn complete(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let answer = state.complete(&headers, body).await;
+    state.metrics.count(answer.as_ref().err());
+    answer.unwrap_or_else(refusal)
+}
+
+async fn chat(State(state): State<Arc<HttpState>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let answer = state.chat(body).await;
     state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
@@ -234,17 +241,7 @@ fn ends() -> ErrorBody {
 
 impl HttpState {
     async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
-        let body = body.map_err(|rejection| {
-            let code = match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
-                _ => ErrorCode::InvalidRequest,
-            };
-            let limit = self.limits.request_bytes;
-            ErrorBody::new(
-                code,
-                format!("{}; at most {limit} bytes are taken", rejection.body_text()),
-            )
-        })?;
+        let body = self.whole(body)?;
         let wanted = headers
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -254,15 +251,7 @@ impl HttpState {
                 return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
             }
         }
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ends());
-        }
-        let _place = self.places.try_acquire().map_err(|_| {
-            ErrorBody::new(
-                ErrorCode::QueueFull,
-                "as many requests as this replica takes are at its engine; try again later or use another replica",
-            )
-        })?;
+        let _place = self.place()?;
         let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
         let answer = self
             .engine
@@ -274,6 +263,41 @@ impl HttpState {
             sampled_from(&answer.body, wanted)?;
         }
         Ok(answer.into_response())
+    }
+
+    /// A conversation is answered from whichever weights serve.
+    async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let request: ChatRequest = serde_json::from_slice(&self.whole(body)?)
+            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let _place = self.place()?;
+        Ok(self.engine.chat(request).await?.into_response())
+    }
+
+    fn whole(&self, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
+        body.map_err(|rejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
+                _ => ErrorCode::InvalidRequest,
+            };
+            let limit = self.limits.request_bytes;
+            ErrorBody::new(
+                code,
+                format!("{}; at most {limit} bytes are taken", rejection.body_text()),
+            )
+        })
+    }
+
+    /// A place at the engine, until it is dropped.
+    fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ends());
+        }
+        self.places.try_acquire().map_err(|_| {
+            ErrorBody::new(
+                ErrorCode::QueueFull,
+                "as many requests as this replica takes are at its engine; try again later or use another replica",
+            )
+        })
     }
 
     /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they

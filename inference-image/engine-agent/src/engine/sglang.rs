@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{
-    BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody, Usage,
+    BASE_VERSION, ChatRequest, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody,
+    Usage,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use super::adapters::{Adapters, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, Serving, Weights};
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Sglang {
@@ -114,6 +115,12 @@ impl Engine for Sglang {
             &prompts,
             adapter.as_ref().map(|adapter| adapter.version.as_str()),
         )
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        let adapter = self.adapters.sampling_now();
+        let lora_path = adapter.as_ref().map(|adapter| adapter.version.as_str());
+        chat::ask(&self.server, &request, SERVED_NAME, lora_path).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

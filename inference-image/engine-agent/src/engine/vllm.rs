@@ -15,17 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{BASE_VERSION, CompletionRequest, ErrorBody, WeightsOrder};
+use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBody, WeightsOrder};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::adapters::{Adapters, version_of_label};
 use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, STATE_DEADLINE, Server, ask, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, Serving, Weights};
-
-/// The name under which the operator has the engine serve the model it booted with.
-pub const SERVED_NAME: &str = "policy";
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 /// What weights are called until it is known that they were loaded. Nobody asks for them by this name.
 const UNVERIFIED: &str = "unverified";
@@ -310,6 +307,12 @@ impl Engine for Vllm {
             None => Proof::Named(label.as_deref().unwrap_or(UNVERIFIED)),
         };
         answered(answer, &request, &prompts, from)
+    }
+
+    async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
+        let adapter = self.adapters.sampling_now();
+        let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
+        chat::ask(&self.server, &request, model, None).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -119,9 +119,9 @@ impl Server {
             .await
     }
 
-    /// A request for a completion passed on as it is, to an engine that speaks our protocol.
-    pub async fn pass_on(&self, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
-        let url = self.at("/v1/completions");
+    /// A request to sample passed on as it is, to an engine that speaks our protocol.
+    pub async fn pass_on(&self, path: &str, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
+        let url = self.at(path);
         let mut call = self
             .client
             .post(url.clone())
@@ -135,30 +135,41 @@ impl Server {
 
     /// Puts a request for a completion, in whichever words, and reads the answer to it.
     pub async fn sample<T: DeserializeOwned>(&self, path: &str, body: &Value, version: &str) -> Result<T, ErrorBody> {
+        let answer = self.put_question(path, body).await?;
+        match answer.status {
+            // The name of an adapter that is not there (any more).
+            StatusCode::NOT_FOUND => Err(ErrorBody::wrong_weights(None, version)),
+            status if status.is_success() => self.read(path, &answer),
+            _ => Err(not_sampled(&answer)),
+        }
+    }
+
+    /// The answer to a request to sample, whatever its status.
+    pub async fn put_question(&self, path: &str, body: &Value) -> Result<Answered, ErrorBody> {
         let url = self.at(path);
         let call = self
             .client
             .post(url.clone())
             .timeout(self.completion_deadline)
             .json(body);
-        let answer = self.fetch(call, &url).await.map_err(EngineFault::refusal)?;
-        if !answer.status.is_success() {
-            return Err(not_sampled(&answer, version));
-        }
+        self.fetch(call, &url).await.map_err(EngineFault::refusal)
+    }
+
+    /// What an answer says, if it is one.
+    pub fn read<T: DeserializeOwned>(&self, path: &str, answer: &Answered) -> Result<T, ErrorBody> {
         serde_json::from_slice(&answer.body).map_err(|error| {
             misbehaved(format!(
-                "the engine at {url} answered what this agent does not understand: {error}"
+                "the engine at {} answered what this agent does not understand: {error}",
+                self.at(path)
             ))
         })
     }
 }
 
 /// What an engine's refusal to sample means for the one who asked.
-fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
-    let said = words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status));
+pub fn not_sampled(answer: &Answered) -> ErrorBody {
+    let said = said(answer);
     match answer.status {
-        // The name of an adapter that is not there (any more).
-        StatusCode::NOT_FOUND => ErrorBody::wrong_weights(None, version),
         // vLLM has other words where max_tokens alone is too much.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
             if said.contains("context length") || said.contains("greater than max_model_len") =>
@@ -176,6 +187,11 @@ fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
         }
         _ => misbehaved(said),
     }
+}
+
+/// What an engine says where it refuses.
+pub fn said(answer: &Answered) -> String {
+    words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status))
 }
 
 pub fn misbehaved(message: impl Into<String>) -> ErrorBody {

@@ -1,5 +1,6 @@
 //! The agent before engines that are not ours, over real sockets: servers that speak as vLLM and SGLang do.
 
+mod chat;
 mod sglang;
 mod vllm;
 
