@@ -6,8 +6,8 @@
 //! the same time.
 //!
 //! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop;
-//! [`prefix`] reuse, [`sampling`]) → answer. A conversation in text becomes such a request by [`chat`]. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
-//! inbox → loop.
+//! [`prefix`] reuse, [`sampling`]) → answer. A conversation in text becomes such a request by [`chat`]. New weights
+//! flow: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
 
 pub mod chat;
 pub mod http;

@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    /// The answer to a request to sample, whatever its status.
+    /// The answer to a request to sample, a refusal as well.
     pub async fn put_question(&self, path: &str, body: &Value) -> Result<Answered, ErrorBody> {
         let url = self.at(path);
         let call = self
