@@ -12,7 +12,7 @@ use grpo_engine_protocol::{
 use std::path::Path;
 use std::sync::Arc;
 
-/// The model's template, or why there is none.
+/// The model's template, or the error of reading it.
 pub type Template = Result<Arc<ChatTemplate>, String>;
 
 /// Reads the template of a model's folder.

@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`, as OpenAI shapes it: text in, text out, in the model's own chat template.
 //!
-//! For who only reads what a model says, such as the judge of a run's turns. What is trained on is sampled by
+//! For answers that are only read, such as those of a run's judge. What is trained on is sampled by
 //! [`crate::completion`], in token ids. Only what is honoured is in the request type, and unknown fields are refused.
 
 use serde::{Deserialize, Serialize};

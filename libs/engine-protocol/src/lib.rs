@@ -4,7 +4,7 @@
 //!
 //! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The
 //!   driver speaks it to the agent and the agent passes it on to whichever engine it guards.
-//! * [`chat`]: a conversation in text, for who only reads the answer.
+//! * [`chat`]: a conversation in text, for answers that are only read.
 //! * [`experts`]: of each token, the experts of a mixture it went through; a part of sampling.
 //! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
 //! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.

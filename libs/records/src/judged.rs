@@ -1,6 +1,6 @@
 //! What a judge said of single turns, and what episodes and turns are worth by it.
 //!
-//! A vote is the judge's own text, from which its number is read again by who verifies a run. A vote that was lost on
+//! A vote is the judge's own text: the verifier reads its number again. A vote that was lost on
 //! the way, or has no number, is missing: it is never a 0. With too few votes a turn has no score.
 
 use crate::record::{Record, Writer};
