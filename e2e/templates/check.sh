@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random conversations with tools, rendered by Jinja2 with the chat templates of TRL 1.16.0 and by the driver. Installs Jinja2, fetches TRL's wheel; network
+# Random conversations with tools, rendered by Jinja2 with the chat templates of TRL 1.16.0 and by grpo-chat-template. Installs Jinja2, fetches TRL's wheel; network
 # for that only.
 #   check.sh            2,000 conversations, each with five templates
 #   check.sh --record   and writes 200 others to libs/chat-template/src/tests/peers.jsonl, which `make test-unit` reads
@@ -19,4 +19,4 @@ CASES="$CACHE/template-cases.jsonl"
 made "$CASES" --number "${GRPO_PEER_NUMBER:-2000}" --seed "${GRPO_PEER_SEED:-2}"
 [ "${1:-}" != --record ] || made libs/chat-template/src/tests/peers.jsonl --number 200 --seed 1 --texts 8
 . e2e/setup/env.sh
-GRPO_TEMPLATE_CASES="$CASES" cargo test -p grpo-driver -p grpo-features --lib template::
+GRPO_TEMPLATE_CASES="$CASES" cargo test -p grpo-chat-template -p grpo-features --lib

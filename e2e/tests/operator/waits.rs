@@ -116,6 +116,10 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
             "InferencePoolMissing",
         ),
         (
+            run("judged", json!({"reward": {"process": {"poolRef": {"name": "judge"}}}})),
+            "JudgeMissing",
+        ),
+        (
             run(
                 "boxed",
                 json!({"sandboxes": {"pool": null, "poolRef": {"name": "shared"}}}),
@@ -136,7 +140,7 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
         told(&client, run, "Admitted", reason, SOON, &[]).await?;
     }
     let list = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ids", "namespace": TEAM}, "data": {"ids.txt": "a"}});
-    for object in [&volume, &list, &engines("engines"), &sandboxes] {
+    for object in [&volume, &list, &engines("engines"), &engines("judge"), &sandboxes] {
         ask(&client, Verb::Create, object, false).await?;
     }
     ask(&client, Verb::Apply, &lent(json!(["another", TEAM])), false).await?;

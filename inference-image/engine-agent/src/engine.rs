@@ -2,7 +2,7 @@
 //!
 //! The rest of the agent (orders, pulling, status, HTTP) is the same for every engine. What differs is here, a
 //! module each: how an engine is asked what it serves, how it is given a version, and how a request to sample is put to
-//! it.
+//! it. A conversation in text ([`chat`]) is put to all of them alike.
 //!
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
@@ -13,6 +13,7 @@
 //! | [`remote`] | orders, passed on | what the other agent says |
 
 pub mod adapters;
+pub mod chat;
 pub mod completion;
 pub mod embedded;
 pub mod experts;
@@ -30,6 +31,9 @@ use axum::body::Bytes;
 use grpo_engine_protocol::{ChatRequest, ErrorBody, ErrorCode, WeightsOrder};
 
 use wire::Answered;
+
+/// The name under which the operator has vLLM and SGLang serve the model they booted with.
+pub const SERVED_NAME: &str = "policy";
 
 /// What an engine says it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +110,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Samples from `version`. The answer says for itself and for each row which version it was sampled from.
     fn complete(&self, body: Bytes, version: Option<&str>) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
-    /// Answers a conversation, from whichever version serves.
+    /// Answers a conversation, from the weights that serve.
     fn chat(&self, request: ChatRequest) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
     /// One of the engine's own pages, as it is.

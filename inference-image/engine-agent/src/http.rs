@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use grpo_auth::Guard;
-use grpo_engine_protocol::{AgentStatus, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
+use grpo_engine_protocol::{AgentStatus, ChatRequest, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
 use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -240,41 +240,6 @@ fn ends() -> ErrorBody {
 }
 
 impl HttpState {
-    /// The body of a request, or why it was not read.
-    fn whole(&self, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
-        body.map_err(|rejection| {
-            let code = match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
-                _ => ErrorCode::InvalidRequest,
-            };
-            let limit = self.limits.request_bytes;
-            ErrorBody::new(
-                code,
-                format!("{}; at most {limit} bytes are taken", rejection.body_text()),
-            )
-        })
-    }
-
-    /// A place at the engine, while this replica lets requests in.
-    fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ends());
-        }
-        self.places.try_acquire().map_err(|_| {
-            ErrorBody::new(
-                ErrorCode::QueueFull,
-                "as many requests as this replica takes are at its engine; try again later or use another replica",
-            )
-        })
-    }
-
-    async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
-        let request = serde_json::from_slice(&self.whole(body)?)
-            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
-        let _place = self.place()?;
-        Ok(self.engine.chat(request).await?.into_response())
-    }
-
     async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
         let body = self.whole(body)?;
         let wanted = headers
@@ -298,6 +263,41 @@ impl HttpState {
             sampled_from(&answer.body, wanted)?;
         }
         Ok(answer.into_response())
+    }
+
+    /// A conversation is answered from whichever weights serve.
+    async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let request: ChatRequest = serde_json::from_slice(&self.whole(body)?)
+            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let _place = self.place()?;
+        Ok(self.engine.chat(request).await?.into_response())
+    }
+
+    fn whole(&self, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
+        body.map_err(|rejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
+                _ => ErrorCode::InvalidRequest,
+            };
+            let limit = self.limits.request_bytes;
+            ErrorBody::new(
+                code,
+                format!("{}; at most {limit} bytes are taken", rejection.body_text()),
+            )
+        })
+    }
+
+    /// A place at the engine, until it is dropped.
+    fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ends());
+        }
+        self.places.try_acquire().map_err(|_| {
+            ErrorBody::new(
+                ErrorCode::QueueFull,
+                "as many requests as this replica takes are at its engine; try again later or use another replica",
+            )
+        })
     }
 
     /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they

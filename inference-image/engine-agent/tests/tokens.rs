@@ -46,6 +46,7 @@ async fn orders_samples_and_state_are_for_callers_with_a_valid_token() {
         (Method::PUT, "/agent/v1/weights", order),
         (Method::GET, "/agent/v1/status", Value::Null),
         (Method::POST, "/v1/completions", json!({"prompt": [1]})),
+        (Method::POST, "/v1/chat/completions", json!({"messages": []})),
         (Method::GET, "/v1/models", Value::Null),
     ];
     for (token, wanted) in cases {

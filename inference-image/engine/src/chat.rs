@@ -1,101 +1,115 @@
-//! `POST /v1/chat/completions`: a conversation as text, answered as text.
+//! Conversations in text: the model's own chat template makes of one a request in token ids, and its tokenizer makes
+//! text of the answer.
 //!
-//! The model's own chat template renders the messages; what it makes of them is sampled as any prompt is. A model
-//! without a tokenizer serves token ids only, and says so here.
+//! Template and tokenizer are those of the model that the engine booted with. A model without them is served all the
+//! same, and conversations are refused.
 
+use crate::job::AnswerRow;
 use crate::model::Bounds;
-use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role};
+use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
 use grpo_engine_protocol::{
-    ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole, CompletionRequest, CompletionResponse, ErrorBody,
-    ErrorCode, FinishReason, Prompt,
+    ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole, CompletionRequest, ErrorBody, ErrorCode, FinishReason,
+    Prompt, Usage,
 };
 use std::path::Path;
-use std::sync::Arc;
 
-/// The model's template, or the error of reading it.
-pub type Template = Result<Arc<ChatTemplate>, String>;
+/// The model's chat template, or why it has none.
+pub struct Chat(Result<ChatTemplate, String>);
 
-/// Reads the template of a model's folder.
-pub fn template(model: &Path) -> Template {
-    ChatTemplate::load(model)
-        .map(Arc::new)
-        .map_err(|error| error.to_string())
+impl Chat {
+    /// Reads tokenizer and chat template in the model's folder.
+    pub fn load(model: &Path) -> Self {
+        Self(ChatTemplate::load(model).map_err(|error| {
+            tracing::info!("conversations in text are not served: {error}");
+            error.to_string()
+        }))
+    }
+
+    /// The request in token ids. It may take what the context leaves.
+    pub fn asked(&self, request: ChatRequest, bounds: Bounds) -> Result<CompletionRequest, ErrorBody> {
+        let template = self.template()?;
+        if request.messages.is_empty() {
+            return Err(invalid("messages must hold at least one message".to_owned()));
+        }
+        let messages: Vec<ChatMessage> = request
+            .messages
+            .into_iter()
+            .map(|message| ChatMessage::new(role(message.role), message.content))
+            .collect();
+        let prompt = template.prompt(&PromptShape::default(), &messages).map_err(refused)?;
+        // A prompt that leaves nothing is refused with the other bounds.
+        let left = u32::try_from(bounds.max_context.saturating_sub(prompt.len())).unwrap_or(u32::MAX);
+        Ok(CompletionRequest {
+            model: request.model,
+            prompt: Prompt::Tokens(prompt),
+            max_tokens: request.max_tokens.min(left.max(1)),
+            temperature: request.temperature,
+            top_p: request.top_p,
+            top_k: request.top_k.unwrap_or(0),
+            n: 1,
+            seed: request.seed,
+            stop_token_ids: template.stop_ids(),
+            ignore_eos: false,
+            logprobs: None,
+            return_token_ids: false,
+            routed_experts_from: None,
+        })
+    }
+
+    /// The answer in text, without the token that ended it.
+    pub fn answered(&self, model: String, rows: Vec<AnswerRow>, usage: Usage) -> Result<ChatResponse, ErrorBody> {
+        let template = self.template()?;
+        let choices = (0..).zip(rows).map(|(index, mut row)| {
+            if row.stop_token.is_some() {
+                row.tokens.pop();
+            }
+            let text = template.text(&row.tokens);
+            let text = text.map_err(|error| ErrorBody::new(ErrorCode::EngineMisbehaved, error.to_string()))?;
+            Ok(ChatChoice {
+                index,
+                message: ChatAnswer { content: Some(text) },
+                finish_reason: Some(word(row.finish).to_owned()),
+            })
+        });
+        Ok(ChatResponse {
+            model,
+            choices: choices.collect::<Result<_, ErrorBody>>()?,
+            usage: Some(usage),
+        })
+    }
+
+    fn template(&self) -> Result<&ChatTemplate, ErrorBody> {
+        self.0.as_ref().map_err(|why| {
+            let message = format!(
+                "this engine cannot read conversations in text: {why}; serve a model with tokenizer.json, \
+                 tokenizer_config.json and a chat template, or send token ids to /v1/completions"
+            );
+            ErrorBody::new(ErrorCode::TextPromptUnsupported, message)
+        })
+    }
 }
 
-/// The template, or the refusal of a conversation.
-pub fn usable(template: &Template) -> Result<Arc<ChatTemplate>, ErrorBody> {
-    template.clone().map_err(|why| {
-        ErrorBody::new(
-            ErrorCode::TextPromptUnsupported,
-            format!("this model takes no messages: {why}; ask /v1/completions with token ids"),
-        )
-    })
+fn role(role: ChatRole) -> Role {
+    match role {
+        ChatRole::System => Role::System,
+        ChatRole::User => Role::User,
+        ChatRole::Assistant => Role::Assistant,
+    }
 }
 
-/// The conversation as a request for completions: at most as many tokens as the context has left.
-pub async fn asked(
-    template: Arc<ChatTemplate>,
-    request: ChatRequest,
-    bounds: Bounds,
-) -> Result<CompletionRequest, ErrorBody> {
-    let messages = request.messages.into_iter().map(|message| {
-        let role = match message.role {
-            ChatRole::System => Role::System,
-            ChatRole::User => Role::User,
-            ChatRole::Assistant => Role::Assistant,
-        };
-        ChatMessage::new(role, message.content)
-    });
-    let messages: Vec<ChatMessage> = messages.collect();
-    let stop_token_ids = template.stop_ids();
-    let prompt = off_the_loop(move || template.prompt(&PromptShape::default(), &messages)).await?;
-    let left = bounds.max_context.saturating_sub(prompt.len());
-    Ok(CompletionRequest {
-        prompt: Prompt::Tokens(prompt),
-        // Where nothing is left, completions say so.
-        max_tokens: request.max_tokens.min(u32::try_from(left).unwrap_or(u32::MAX).max(1)),
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k.unwrap_or(0),
-        n: 1,
-        seed: request.seed,
-        stop_token_ids,
-        ignore_eos: false,
-        logprobs: None,
-        return_token_ids: true,
-        routed_experts_from: None,
-        model: request.model,
-    })
-}
-
-/// What was sampled, as text.
-pub async fn answer(template: Arc<ChatTemplate>, sampled: CompletionResponse) -> Result<ChatResponse, ErrorBody> {
-    let Some(choice) = sampled.choices.into_iter().next() else {
-        return Err(ErrorBody::new(ErrorCode::EngineMisbehaved, "nothing was sampled"));
-    };
-    let content = off_the_loop(move || template.text(&choice.token_ids)).await?;
-    let finished = match choice.finish_reason {
+fn word(finish: FinishReason) -> &'static str {
+    match finish {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::Abort => "abort",
-    };
-    Ok(ChatResponse {
-        model: sampled.model,
-        choices: vec![ChatChoice {
-            index: 0,
-            message: ChatAnswer { content: Some(content) },
-            finish_reason: Some(finished.to_owned()),
-        }],
-        usage: Some(sampled.usage),
-    })
+    }
 }
 
-/// Rendering and tokenising take a while for long texts, and every other request would wait.
-async fn off_the_loop<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, grpo_chat_template::TemplateError> + Send + 'static,
-) -> Result<T, ErrorBody> {
-    let refused = |why: String| ErrorBody::new(ErrorCode::InvalidRequest, format!("messages: {why}"));
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| refused(error.to_string()))?
-        .map_err(|error| refused(error.to_string()))
+/// The template's refusal of these messages.
+fn refused(error: TemplateError) -> ErrorBody {
+    invalid(format!("messages: {error}"))
+}
+
+fn invalid(message: String) -> ErrorBody {
+    ErrorBody::new(ErrorCode::InvalidRequest, message)
 }

@@ -1,9 +1,10 @@
-//! The engine's HTTP surface: OpenAI's completion and model routes, health, metrics, and the admin API.
+//! The engine's HTTP surface: OpenAI's completion, chat and model routes, health, metrics, and the admin API.
 //!
 //! The admin API shares the port: the engine listens on loopback and only its agent is in the same pod.
 
-use crate::chat::{self, Template};
+use crate::chat::Chat;
 use crate::inbox::{Inbox, Install};
+use crate::job::Answer;
 use crate::metrics::Metrics;
 use crate::model::{Bounds, Model};
 use crate::request;
@@ -35,7 +36,7 @@ pub struct HttpState {
     pub model_name: String,
     pub max_rows: usize,
     pub bounds: Bounds,
-    pub template: Template,
+    pub chat: Arc<Chat>,
     /// Held while a version loads, so that versions are installed in the order they were asked for.
     pub loading: tokio::sync::Mutex<()>,
     /// Makes answer ids unique across restarts.
@@ -163,14 +164,6 @@ async fn load(
 }
 
 impl HttpState {
-    fn count(&self, answered: bool) {
-        let counter = match answered {
-            true => &self.metrics.requests,
-            false => &self.metrics.refused,
-        };
-        counter.inc();
-    }
-
     async fn complete(
         &self,
         headers: HeaderMap,
@@ -180,37 +173,9 @@ impl HttpState {
         let wanted = headers
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        self.sample(wanted, request).await.map_err(Refusal)
-    }
-
-    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatResponse, Refusal> {
-        let Json(request) = body?;
-        let template = chat::usable(&self.template).map_err(Refusal)?;
-        let asked = chat::asked(template.clone(), request, self.bounds)
-            .await
-            .map_err(Refusal)?;
-        let sampled = self.sample(None, asked).await.map_err(Refusal)?;
-        chat::answer(template, sampled).await.map_err(Refusal)
-    }
-
-    /// An answer to a request for completions, of the version that is wanted, if one is.
-    async fn sample(
-        &self,
-        wanted: Option<String>,
-        request: CompletionRequest,
-    ) -> Result<CompletionResponse, ErrorBody> {
         let model = request.model.clone();
         let (with_ids, with_logprobs) = (request.return_token_ids, request.logprobs.is_some());
-        let (job, reply) = request::job(request, wanted, self.bounds)?;
-        let prompt_tokens: usize = job.prompts.iter().map(Vec::len).sum();
-        self.inbox.submit(job)?;
-        let answer = reply.await.map_err(|_| {
-            ErrorBody::new(
-                ErrorCode::EngineUnavailable,
-                "the engine is shutting down; use another replica",
-            )
-        })??;
-        let completion_tokens: usize = answer.rows.iter().map(|row| row.tokens.len()).sum();
+        let (answer, usage) = self.sample(request, wanted).await.map_err(Refusal)?;
         let version = answer.version;
         let choices = answer
             .rows
@@ -236,12 +201,49 @@ impl HttpState {
             model,
             choices: choices.collect(),
             weights_version: version,
-            usage: Usage {
-                prompt_tokens: prompt_tokens as u64,
-                completion_tokens: completion_tokens as u64,
-                total_tokens: (prompt_tokens + completion_tokens) as u64,
-            },
+            usage,
         })
+    }
+
+    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatResponse, Refusal> {
+        let Json(request) = body?;
+        let model = request.model.clone();
+        let (chat, bounds) = (self.chat.clone(), self.bounds);
+        let asked = aside(move || chat.asked(request, bounds)).await.map_err(Refusal)?;
+        let (answer, usage) = self.sample(asked, None).await.map_err(Refusal)?;
+        let chat = self.chat.clone();
+        aside(move || chat.answered(model, answer.rows, usage))
+            .await
+            .map_err(Refusal)
+    }
+
+    /// What the engine loop samples for a request, and how many tokens that took.
+    async fn sample(&self, request: CompletionRequest, wanted: Option<String>) -> Result<(Answer, Usage), ErrorBody> {
+        let (job, reply) = request::job(request, wanted, self.bounds)?;
+        let prompt_tokens = job.prompts.iter().map(Vec::len).sum::<usize>() as u64;
+        self.inbox.submit(job)?;
+        let answer = reply.await.map_err(|_| {
+            ErrorBody::new(
+                ErrorCode::EngineUnavailable,
+                "the engine is shutting down; use another replica",
+            )
+        })??;
+        let completion_tokens = answer.rows.iter().map(|row| row.tokens.len()).sum::<usize>() as u64;
+        let usage = Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        };
+        Ok((answer, usage))
+    }
+
+    /// Counts a request to sample that was answered, or refused.
+    fn count(&self, answered: bool) {
+        let counter = match answered {
+            true => &self.metrics.requests,
+            false => &self.metrics.refused,
+        };
+        counter.inc();
     }
 
     async fn load(&self, request: LoadRequest) -> Result<LoadResponse, ErrorBody> {
@@ -277,4 +279,17 @@ impl HttpState {
     fn report(&self) -> Report {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Does work that takes its time beside the event loop.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
+) -> Result<T, ErrorBody> {
+    let worked = tokio::task::spawn_blocking(work).await;
+    worked.unwrap_or_else(|error| {
+        Err(ErrorBody::new(
+            ErrorCode::EngineMisbehaved,
+            format!("the chat template or tokenizer broke off: {error}"),
+        ))
+    })
 }

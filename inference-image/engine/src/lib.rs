@@ -6,9 +6,8 @@
 //! the same time.
 //!
 //! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop;
-//! [`prefix`] reuse,
-//! [`sampling`]) → answer. New weights flow: `/admin/load` → [`model`] (read and checked beside the running loop) →
-//! inbox → loop.
+//! [`prefix`] reuse, [`sampling`]) → answer. A conversation in text becomes such a request by [`chat`]. New weights
+//! flow: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
 
 pub mod chat;
 pub mod http;
@@ -21,6 +20,7 @@ pub mod request;
 pub mod sampling;
 pub mod scheduler;
 
+use chat::Chat;
 use grpo_engine_protocol::BASE_VERSION;
 use http::HttpState;
 use inbox::Inbox;
@@ -36,7 +36,8 @@ use tokio::sync::oneshot;
 /// What an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder of config.json and model.safetensors, served as version `base`.
+    /// Folder of config.json and model.safetensors, served as version `base`. Its tokenizer and chat template, if it
+    /// has them, serve conversations in text.
     pub model_dir: PathBuf,
     pub model_name: String,
     /// Rows in one pass.
@@ -83,6 +84,9 @@ pub async fn serve(
         "model image loaded"
     );
 
+    let dir = options.model_dir.clone();
+    let chat = tokio::task::spawn_blocking(move || Chat::load(&dir)).await?;
+
     let inbox = Arc::new(Inbox::new(options.max_waiting));
     let report = Arc::new(Mutex::new(Report::default()));
     let metrics = Arc::new(Metrics::default());
@@ -102,10 +106,6 @@ pub async fn serve(
         })
         .map_err(EngineError::Thread)?;
 
-    let template = chat::template(&options.model_dir);
-    if let Err(why) = &template {
-        tracing::info!(why, "chat completions are not served");
-    }
     let state = HttpState {
         inbox: inbox.clone(),
         report,
@@ -113,7 +113,7 @@ pub async fn serve(
         model_name: options.model_name,
         max_rows: options.max_rows,
         bounds,
-        template,
+        chat: Arc::new(chat),
         loading: tokio::sync::Mutex::new(()),
         started: http::now(),
         answers: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Folder of config.json and model.safetensors.
+    /// Folder of config.json and model.safetensors; for conversations in text also of tokenizer and chat template.
     #[arg(long, default_value = "/model")]
     model_dir: PathBuf,
     /// Loopback: the agent beside it forwards requests. The admin API is on this port too.

@@ -18,7 +18,7 @@ pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -
         Prompt::Text(_) | Prompt::Texts(_) => {
             return Err(ErrorBody::new(
                 ErrorCode::TextPromptUnsupported,
-                "prompt is text, and this engine has no tokenizer: send token ids, as [ids] or [[ids], …]",
+                "prompt is text: send token ids, as [ids] or [[ids], …], or a conversation to /v1/chat/completions",
             ));
         }
     };

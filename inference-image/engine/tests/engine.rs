@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod chat;
 mod support;
 
 use grpo_engine_protocol::{
@@ -9,7 +10,7 @@ use grpo_engine_protocol::{
 };
 use serde_json::json;
 use std::sync::Arc;
-use support::{CONTEXT, Random, Running, options, start, write_model, write_talking_model};
+use support::{CONTEXT, Random, Running, options, start, write_model};
 
 /// Tokens and the bits of their logprobs, row by row.
 fn bits(answer: &CompletionResponse) -> Vec<(Vec<u32>, Vec<u32>)> {
@@ -393,70 +394,4 @@ async fn models_health_and_metrics_answer() {
     let metrics = get("/metrics").await.unwrap().text().await.unwrap();
     assert!(metrics.contains("grpo_engine_requests_total 1"), "{metrics}");
     assert_eq!(get("/nowhere").await.unwrap().status(), 404);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_is_rendered_by_the_models_template_and_answered_in_text() {
-    let dir = tempfile::tempdir().unwrap();
-    write_talking_model(dir.path());
-    let engine = start(options(dir.path())).await;
-    let messages = json!([{"role": "system", "content": "Be short."}, {"role": "user", "content": "Is it good?"}]);
-    let asked = json!({"messages": messages, "max_tokens": 12, "temperature": 0.8, "seed": 5});
-    let (status, answer) = engine.chat(&asked).await;
-    assert_eq!(status, 200, "{answer}");
-    // The same ids, asked for as ids.
-    let template = grpo_chat_template::ChatTemplate::load(dir.path()).unwrap();
-    let says = [
-        (grpo_chat_template::Role::System, "Be short."),
-        (grpo_chat_template::Role::User, "Is it good?"),
-    ];
-    let says = says.map(|(role, text)| grpo_chat_template::ChatMessage::new(role, text));
-    let prompt = template.prompt(&Default::default(), &says).unwrap();
-    let tokens = prompt.len();
-    let request = CompletionRequest {
-        temperature: 0.8,
-        stop_token_ids: template.stop_ids(),
-        ..CompletionRequest::of_tokens("", prompt, 12, 5)
-    };
-    let same = engine.complete(&request).await.unwrap();
-    let text = template.text(&same.choices[0].token_ids).unwrap();
-    let message = &answer["choices"][0];
-    assert_eq!(message["message"]["content"], json!(text));
-    let reason = if same.choices[0].finish_reason == FinishReason::Stop {
-        "stop"
-    } else {
-        "length"
-    };
-    assert_eq!(message["finish_reason"], json!(reason));
-    assert_eq!(answer["usage"]["prompt_tokens"], json!(tokens));
-    // More tokens than the context has left are as many as it has.
-    let (status, answer) = engine.chat(&json!({"messages": messages, "max_tokens": 100_000})).await;
-    assert_eq!(status, 200, "{answer}");
-    let long = json!([{"role": "user", "content": "word ".repeat(2 * CONTEXT)}]);
-    let (status, answer) = engine.chat(&json!({"messages": long, "max_tokens": 1})).await;
-    assert_eq!((status, &answer["code"]), (400, &json!("ContextTooLong")), "{answer}");
-    let (status, _) = engine
-        .chat(&json!({"messages": messages, "max_tokens": 1, "presence_penalty": 1}))
-        .await;
-    assert_eq!(status, 400, "what is not honoured is refused");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_without_a_tokenizer_says_so_to_a_conversation_and_serves_ids() {
-    let dir = tempfile::tempdir().unwrap();
-    write_model(dir.path(), 1);
-    let engine = start(options(dir.path())).await;
-    let (status, answer) = engine
-        .chat(&json!({"messages": [{"role": "user", "content": "?"}], "max_tokens": 1}))
-        .await;
-    assert_eq!(status, 400, "{answer}");
-    let said = answer["message"].as_str().unwrap();
-    assert!(
-        said.contains("tokenizer_config.json") && said.contains("/v1/completions"),
-        "{said}"
-    );
-    engine
-        .complete(&CompletionRequest::of_tokens("", vec![5], 2, 1))
-        .await
-        .unwrap();
 }

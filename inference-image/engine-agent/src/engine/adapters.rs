@@ -92,14 +92,24 @@ impl Adapters {
     /// The adapter that serves, if it is `version`, marked as in use.
     pub fn sampling(&self, version: &str) -> Option<Sampling> {
         // Counted before it is looked at: what is tidied away between the two is not what serves.
-        *self.running().entry(version.to_owned()).or_default() += 1;
-        let sampling = Sampling {
-            adapters: self.clone(),
-            version: version.to_owned(),
-        };
+        let sampling = self.counted(version);
         self.current()
             .is_some_and(|serving| serving.version == version)
             .then_some(sampling)
+    }
+
+    /// The adapter that serves, whichever it is, marked as in use. The one before it stays loaded, so it may serve no
+    /// more when this returns.
+    pub fn sampling_now(&self) -> Option<Sampling> {
+        self.current().map(|serving| self.counted(&serving.version))
+    }
+
+    fn counted(&self, version: &str) -> Sampling {
+        *self.running().entry(version.to_owned()).or_default() += 1;
+        Sampling {
+            adapters: self.clone(),
+            version: version.to_owned(),
+        }
     }
 
     pub fn in_use(&self) -> BTreeSet<String> {

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use grpo_engine_protocol::{ChatRequest, EngineState, ErrorBody, LoadRequest, LoadResponse};
 
 use super::wire::{Answered, STATE_DEADLINE, Server, ask};
-use super::{Engine, EngineFault, Page, Serving, Weights};
+use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Embedded(pub Server);
@@ -36,11 +36,11 @@ impl Engine for Embedded {
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
-        self.0.pass_on(body, version).await
+        self.0.pass_on("/v1/completions", body, version).await
     }
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
-        self.0.chat(&request).await
+        chat::pass_on(&self.0, &request).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

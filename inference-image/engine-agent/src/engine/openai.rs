@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::completion::{Completion, Proof, answered, completion};
 use super::experts::not_reported;
 use super::wire::{Answered, Server, read_request};
-use super::{Engine, EngineFault, Page, Serving, Weights};
+use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
 /// Tokens that the probe has sampled.
 const PROBED_TOKENS: u32 = 4;
@@ -78,6 +78,15 @@ impl OpenAi {
             url: url.to_string(),
             why: "it lists no model; name one in engine.external.model".to_owned(),
         })
+    }
+
+    /// The name that requests to sample give: the one that passed the probe.
+    async fn sampling_name(&self) -> Result<String, ErrorBody> {
+        let probed = self.probed.lock().await.model.clone();
+        match probed {
+            Some(model) => Ok(model),
+            None => self.name().await.map_err(EngineFault::refusal),
+        }
     }
 
     /// One completion, and whether it is what a trainer can use.
@@ -158,19 +167,15 @@ impl Engine for OpenAi {
                 "of a server that is somebody else's it is not known which experts its tokens go through",
             ));
         }
-        let model = self.probed.lock().await.model.clone();
-        let model = match model {
-            Some(model) => model,
-            None => self.name().await.map_err(EngineFault::refusal)?,
-        };
+        let model = self.sampling_name().await?;
         let asked = completion(&request, &prompts, &model);
         let answer: Completion = self.server.sample("/v1/completions", &asked, BASE_VERSION).await?;
         answered(answer, &request, &prompts, Proof::Named(BASE_VERSION))
     }
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
-        let model = self.name().await.map_err(EngineFault::refusal)?;
-        self.server.chat(&ChatRequest { model, ..request }).await
+        let model = self.sampling_name().await?;
+        chat::ask(&self.server, &request, &model, None).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -7,7 +7,7 @@ use grpo_engine_protocol::{AgentState, AgentStatus, ChatRequest, ErrorBody};
 use tokio::time::{Instant, sleep};
 
 use super::wire::{Answered, STATE_DEADLINE, Server, successful};
-use super::{Engine, EngineFault, Page, Serving, Weights};
+use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
 /// Between two looks at an agent that is at work on an order.
 const LOOK: Duration = Duration::from_millis(500);
@@ -75,11 +75,11 @@ impl Engine for Remote {
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
-        self.0.pass_on(body, version).await
+        self.0.pass_on("/v1/completions", body, version).await
     }
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
-        self.0.chat(&request).await
+        chat::pass_on(&self.0, &request).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -18,9 +18,8 @@ use serde_json::{Value, json};
 use super::adapters::{Adapters, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
-use super::vllm::SERVED_NAME;
 use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, Serving, Weights};
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Sglang {
@@ -119,13 +118,9 @@ impl Engine for Sglang {
     }
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
-        // An adapter is named behind its model.
-        let adapter = self.adapters.serving().await.map_err(EngineFault::refusal)?;
-        let model = adapter.map_or_else(
-            || SERVED_NAME.to_owned(),
-            |adapter| format!("{SERVED_NAME}:{}", adapter.version),
-        );
-        self.server.chat(&ChatRequest { model, ..request }).await
+        let adapter = self.adapters.sampling_now();
+        let lora_path = adapter.as_ref().map(|adapter| adapter.version.as_str());
+        chat::ask(&self.server, &request, SERVED_NAME, lora_path).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

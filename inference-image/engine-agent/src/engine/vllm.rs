@@ -22,10 +22,7 @@ use serde_json::json;
 use super::adapters::{Adapters, version_of_label};
 use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, STATE_DEADLINE, Server, ask, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, Serving, Weights};
-
-/// The name under which the operator has the engine serve the model it booted with.
-pub const SERVED_NAME: &str = "policy";
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 /// What weights are called until it is known that they were loaded. Nobody asks for them by this name.
 const UNVERIFIED: &str = "unverified";
@@ -313,9 +310,9 @@ impl Engine for Vllm {
     }
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
-        let adapter = self.adapters.serving().await.map_err(EngineFault::refusal)?;
-        let model = adapter.map_or_else(|| SERVED_NAME.to_owned(), |adapter| adapter.version);
-        self.server.chat(&ChatRequest { model, ..request }).await
+        let adapter = self.adapters.sampling_now();
+        let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
+        chat::ask(&self.server, &request, model, None).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

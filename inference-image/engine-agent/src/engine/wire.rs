@@ -7,9 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use grpo_auth::TokenFile;
-use grpo_engine_protocol::{
-    BASE_VERSION, ChatRequest, ChatResponse, CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER,
-};
+use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER};
 use reqwest::{Client, RequestBuilder, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -121,9 +119,9 @@ impl Server {
             .await
     }
 
-    /// A request for a completion passed on as it is, to an engine that speaks our protocol.
-    pub async fn pass_on(&self, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
-        let url = self.at("/v1/completions");
+    /// A request to sample passed on as it is, to an engine that speaks our protocol.
+    pub async fn pass_on(&self, path: &str, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
+        let url = self.at(path);
         let mut call = self
             .client
             .post(url.clone())
@@ -135,49 +133,43 @@ impl Server {
         self.fetch(call.body(body), &url).await.map_err(EngineFault::refusal)
     }
 
-    /// Puts a conversation to the engine's own chat completions, and answers as the engine did, in what is read of it.
-    pub async fn chat(&self, request: &ChatRequest) -> Result<Answered, ErrorBody> {
-        let seed = request.seed.map(engine_seed);
-        let asked = ChatRequest {
-            seed: seed.and_then(|seed| u64::try_from(seed).ok()),
-            ..request.clone()
-        };
-        let asked = serde_json::to_value(asked).map_err(|error| misbehaved(error.to_string()))?;
-        let answer: ChatResponse = self.sample("/v1/chat/completions", &asked, BASE_VERSION).await?;
-        if answer.choices.is_empty() {
-            return Err(misbehaved("the engine's answer has no choices"));
-        }
-        serde_json::to_vec(&answer)
-            .map(Answered::json)
-            .map_err(|error| misbehaved(error.to_string()))
-    }
-
     /// Puts a request for a completion, in whichever words, and reads the answer to it.
     pub async fn sample<T: DeserializeOwned>(&self, path: &str, body: &Value, version: &str) -> Result<T, ErrorBody> {
+        let answer = self.put_question(path, body).await?;
+        match answer.status {
+            // The name of an adapter that is not there (any more).
+            StatusCode::NOT_FOUND => Err(ErrorBody::wrong_weights(None, version)),
+            status if status.is_success() => self.read(path, &answer),
+            _ => Err(not_sampled(&answer)),
+        }
+    }
+
+    /// The answer to a request to sample, a refusal as well.
+    pub async fn put_question(&self, path: &str, body: &Value) -> Result<Answered, ErrorBody> {
         let url = self.at(path);
         let call = self
             .client
             .post(url.clone())
             .timeout(self.completion_deadline)
             .json(body);
-        let answer = self.fetch(call, &url).await.map_err(EngineFault::refusal)?;
-        if !answer.status.is_success() {
-            return Err(not_sampled(&answer, version));
-        }
+        self.fetch(call, &url).await.map_err(EngineFault::refusal)
+    }
+
+    /// What an answer says, if it is one.
+    pub fn read<T: DeserializeOwned>(&self, path: &str, answer: &Answered) -> Result<T, ErrorBody> {
         serde_json::from_slice(&answer.body).map_err(|error| {
             misbehaved(format!(
-                "the engine at {url} answered what this agent does not understand: {error}"
+                "the engine at {} answered what this agent does not understand: {error}",
+                self.at(path)
             ))
         })
     }
 }
 
 /// What an engine's refusal to sample means for the one who asked.
-fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
-    let said = words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status));
+pub fn not_sampled(answer: &Answered) -> ErrorBody {
+    let said = said(answer);
     match answer.status {
-        // The name of an adapter that is not there (any more).
-        StatusCode::NOT_FOUND => ErrorBody::wrong_weights(None, version),
         // vLLM has other words where max_tokens alone is too much.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
             if said.contains("context length") || said.contains("greater than max_model_len") =>
@@ -195,6 +187,11 @@ fn not_sampled(answer: &Answered, version: &str) -> ErrorBody {
         }
         _ => misbehaved(said),
     }
+}
+
+/// What an engine says where it refuses.
+pub fn said(answer: &Answered) -> String {
+    words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status))
 }
 
 pub fn misbehaved(message: impl Into<String>) -> ErrorBody {

@@ -1,5 +1,6 @@
 //! The agent before engines that are not ours, over real sockets: servers that speak as vLLM and SGLang do.
 
+mod chat;
 mod sglang;
 mod vllm;
 
@@ -208,40 +209,4 @@ async fn the_kubelet_asks_the_agent_whether_the_engine_answers() {
     );
     let nobody = Agent::guarding(sglang(), "http://127.0.0.1:1", None, 16).await;
     assert_eq!(nobody.get("/engine/healthz").await.status(), 503);
-}
-
-#[tokio::test]
-async fn a_conversation_is_put_to_the_servers_own_chat_completions_by_the_name_of_its_model() {
-    for (kind, fake) in [
-        (vllm(), Fake::vllm().await),
-        (sglang(), Fake::sglang().await),
-        (openai(), Fake::vllm().await),
-    ] {
-        let agent = before(kind, &fake).await;
-        agent.wait_until_serving("base").await;
-        fake.calls();
-        let messages = json!([{"role": "user", "content": "good?"}]);
-        let asked = json!({"messages": messages, "max_tokens": 7, "temperature": 0.5, "top_k": 3, "seed": u64::MAX});
-        let (status, answer) = agent.chat(&asked).await;
-        assert_eq!(
-            (status, &answer["choices"][0]["message"]["content"]),
-            (200, &json!("fine")),
-            "{answer}"
-        );
-        assert_eq!(answer["usage"]["total_tokens"], json!(4));
-        let calls = fake.calls();
-        let wanted = json!({
-            "model": "policy", "messages": messages, "max_tokens": 7, "temperature": 0.5, "top_p": 1.0, "top_k": 3,
-            "seed": i64::MAX,
-        });
-        assert_eq!(body_of(&calls, "/v1/chat/completions"), &wanted);
-
-        let long = json!({"messages": [{"role": "user", "content": "too long"}], "max_tokens": 7});
-        let (status, refused) = agent.chat(&long).await;
-        assert_eq!((status, &refused["code"]), (400, &json!("ContextTooLong")), "{refused}");
-        let (status, refused) = agent
-            .chat(&json!({"messages": messages, "max_tokens": 7, "logit_bias": {}}))
-            .await;
-        assert_eq!((status, &refused["code"]), (400, &json!("InvalidRequest")), "{refused}");
-    }
 }

@@ -46,6 +46,7 @@ struct Told {
     no_spans: bool,
     spans: Option<Value>,
     reports_experts: bool,
+    in_chat: Option<Value>,
 }
 
 impl Fake {
@@ -54,6 +55,7 @@ impl Fake {
             "default",
             Router::new()
                 .route("/v1/completions", post(completions))
+                .route("/v1/chat/completions", post(chat))
                 .route("/weight_info", get(weight_info))
                 .route("/weight_checker", post(weight_checker))
                 .route("/collective_rpc", post(reload))
@@ -72,6 +74,7 @@ impl Fake {
             "base",
             Router::new()
                 .route("/generate", post(generate))
+                .route("/v1/chat/completions", post(chat))
                 .route("/model_info", get(weight_info))
                 .route("/update_weights_from_disk", post(update_from_disk))
                 .route("/load_lora_adapter", post(load_adapter))
@@ -89,7 +92,6 @@ impl Fake {
         fake.told().label = label.to_owned();
         let router = routes
             .route("/v1/models", get(models))
-            .route("/v1/chat/completions", post(chat))
             .route("/health", get(|| async { "" }))
             .route("/metrics", get(|| async { "engine_metric 1\n" }))
             .layer(middleware::from_fn_with_state(fake.clone(), remember_key))
@@ -167,6 +169,11 @@ impl Fake {
         self.told().reports_experts = true;
     }
 
+    /// Answers every conversation with this.
+    pub fn say_in_chat(&self, answer: Value) {
+        self.told().in_chat = Some(answer);
+    }
+
     /// As a server that does not know vLLM's `return_token_ids`.
     pub fn keep_token_ids(&self, keep: bool) {
         self.told().no_token_ids = keep;
@@ -184,6 +191,16 @@ impl Fake {
 
     pub fn running(&self) -> u32 {
         self.told().running
+    }
+
+    /// The answer to a request for a model that is not there.
+    fn lacks(&self, model: &str) -> Option<Response> {
+        if model == "policy" || self.adapters().iter().any(|name| name == model) {
+            return None;
+        }
+        let message = format!("The model `{model}` does not exist.");
+        let missing = json!({"error": {"message": message, "type": "NotFoundError", "code": 404}});
+        Some((StatusCode::NOT_FOUND, Json(missing)).into_response())
     }
 
     async fn work(&self) {
@@ -293,29 +310,12 @@ async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'
     "Success: LoRA adapter removed successfully."
 }
 
-/// As servers answer, with more than anybody reads.
-async fn chat(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
-    fake.note("/v1/chat/completions", &body);
-    if body["messages"][0]["content"] == "too long" {
-        let refused = json!({"error": {"message": "maximum context length is 8 tokens", "type": "BadRequestError"}});
-        return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
-    }
-    let message = json!({"role": "assistant", "content": "fine", "tool_calls": [], "reasoning_content": null});
-    Json(json!({
-        "id": "chat-1", "object": "chat.completion", "model": body["model"],
-        "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4, "prompt_tokens_details": null},
-    }))
-    .into_response()
-}
-
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/v1/completions", &body);
     let model = body["model"].as_str().unwrap();
     // Names are looked up when a request comes; an adapter that is unloaded later is sampled from to the end.
-    if model != "policy" && !fake.adapters().iter().any(|name| name == model) {
-        let missing = json!({"error": {"message": format!("The model `{model}` does not exist."), "type": "NotFoundError", "code": 404}});
-        return (StatusCode::NOT_FOUND, Json(missing)).into_response();
+    if let Some(missing) = fake.lacks(model) {
+        return missing;
     }
     fake.work().await;
     let told = fake.told();
@@ -359,6 +359,22 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
         "system_fingerprint": "vllm-0.33.0-tp1-00000000",
     }))
     .into_response()
+}
+
+async fn chat(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    fake.note("/v1/chat/completions", &body);
+    let model = body["model"].as_str().unwrap();
+    if let Some(missing) = fake.lacks(body["lora_path"].as_str().unwrap_or(model)) {
+        return missing;
+    }
+    fake.work().await;
+    let message = json!({"role": "assistant", "content": "0.5", "reasoning_content": null, "tool_calls": []});
+    let answer = json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1_700_000_000, "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": "stop", "stop_reason": null}],
+        "usage": {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": null},
+    });
+    Json(fake.told().in_chat.clone().unwrap_or(answer)).into_response()
 }
 
 fn length(ids: &Value) -> usize {

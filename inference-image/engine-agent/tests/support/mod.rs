@@ -19,7 +19,8 @@ use grpo_engine_agent::pull::sha256;
 use grpo_engine_agent::worker::Pace;
 use grpo_engine_agent::{Kind, Options, new_instance, serve};
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER, WeightsOrder,
+    AgentStatus, ChatRequest, ChatResponse, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER,
+    WeightsOrder,
 };
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 use reqwest::Client;
@@ -186,11 +187,17 @@ impl Agent {
         }
     }
 
-    /// The answer of `/v1/chat/completions`, and its status.
-    pub async fn chat(&self, request: &serde_json::Value) -> (u16, serde_json::Value) {
-        let url = format!("{}/v1/chat/completions", self.url);
-        let answer = self.client.post(url).json(request).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+    pub async fn chat(&self, request: &ChatRequest) -> Result<ChatResponse, ErrorBody> {
+        let call = self.client.post(format!("{}/v1/chat/completions", self.url));
+        let answer = call.json(request).send().await.unwrap();
+        match answer.status().as_u16() {
+            200 => Ok(answer.json().await.unwrap()),
+            status => {
+                let error: ErrorBody = answer.json().await.unwrap();
+                assert_eq!(error.status(), status);
+                Err(error)
+            }
+        }
     }
 
     pub fn versions_on_disk(&self) -> Vec<String> {

@@ -50,8 +50,8 @@ fn what_does_not_fit_the_context_is_refused_before_it_runs() {
 }
 
 #[test]
-fn a_text_prompt_is_refused_because_there_is_no_tokenizer() {
+fn a_text_prompt_is_refused_and_both_ways_around_it_are_named() {
     let error = refused(|request| request.prompt = Prompt::Text("hello".to_owned()));
     assert_eq!(error.code, ErrorCode::TextPromptUnsupported);
-    assert!(error.message.contains("token ids"));
+    assert!(error.message.contains("token ids") && error.message.contains("/v1/chat/completions"));
 }

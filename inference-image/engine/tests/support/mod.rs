@@ -15,25 +15,12 @@ use tokio::task::JoinHandle;
 pub const VOCABULARY: usize = 96;
 pub const CONTEXT: usize = 512;
 
-/// A random model of the demo model's vocabulary, with its tokenizer and chat template.
-pub fn write_talking_model(dir: &Path) {
-    write_model_of(dir, 1, 1024);
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model");
-    for file in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
-        std::fs::copy(demo.join(file), dir.join(file)).unwrap();
-    }
-}
-
 /// Writes config.json and model.safetensors of a random two-layer model. The seed tells models apart.
 pub fn write_model(dir: &Path, seed: u64) {
-    write_model_of(dir, seed, VOCABULARY);
-}
-
-fn write_model_of(dir: &Path, seed: u64, vocabulary: usize) {
     std::fs::create_dir_all(dir).unwrap();
     let (hidden, intermediate, layers, heads, kv_heads, head_dim) = (32, 48, 2, 4, 2, 16);
     let config = json!({
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": vocabulary, "hidden_size": hidden,
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": hidden,
         "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_act": "silu", "attention_bias": false,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": CONTEXT, "tie_word_embeddings": true,
@@ -41,7 +28,7 @@ fn write_model_of(dir: &Path, seed: u64, vocabulary: usize) {
     });
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let mut tensors = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![vocabulary, hidden]),
+        ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, hidden]),
         ("model.norm.weight".to_owned(), vec![hidden]),
     ];
     for layer in 0..layers {
@@ -171,13 +158,6 @@ impl Running {
                 Err(error)
             }
         }
-    }
-
-    /// The answer of `/v1/chat/completions`, and its status.
-    pub async fn chat(&self, request: &serde_json::Value) -> (u16, serde_json::Value) {
-        let url = format!("{}/v1/chat/completions", self.url);
-        let answer = self.client.post(url).json(request).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
     }
 
     pub async fn state(&self) -> EngineState {

@@ -1,12 +1,11 @@
 //! Everything a run can wait for, the most fundamental first, in words that say what to do.
 
-mod judge;
-
 use grpo_crds::{
     InferencePool, SandboxPool,
     grpo_run::{GrpoRunSpec, Mode},
     inference_pool::{Claim, ExternalWeights, InferencePoolSpec},
 };
+use grpo_engine_protocol::BASE_VERSION;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     admission::{Gate, Verdict},
-    estimate,
+    estimate, names,
     pod_group::{GroupState, GroupUpdate},
 };
 
@@ -24,13 +23,11 @@ pub type Blocker = (&'static str, String);
 
 /// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
 /// agent may miss a question.
-const ONLY_BEFORE: [&str; 6] = [
+const ONLY_BEFORE: [&str; 4] = [
     "ExceedsGpuMemory",
     "StoreMissing",
     "ReferenceMissing",
     "ExternalServerNotProbed",
-    judge::MISSING,
-    judge::CLAIMED,
 ];
 
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
@@ -48,7 +45,7 @@ pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unusable(seen));
     }
-    blockers.extend(judge::unusable(seen));
+    blockers.extend(judge_unusable(seen));
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unusable(seen));
     }
@@ -64,7 +61,7 @@ pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Opti
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unready(seen));
     }
-    blockers.extend(judge::unready(seen));
+    blockers.extend(judge_unready(seen));
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unready(seen));
     }
@@ -248,6 +245,64 @@ fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
             unready("InferencePoolNotReady", &words, conditions)
         }
     }
+}
+
+/// The judge's pool is not there, or it serves what a run trained. The agents of a pool with a run's label let in that
+/// run's driver only.
+fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
+    let name = seen.judge_name()?;
+    let words = pool_in_words::<InferencePool>(name);
+    let Some(pool) = &seen.judge else {
+        return Some((
+            "JudgeMissing",
+            format!(
+                "there is no {words} in this namespace to judge the run's turns, or it cannot be read; make it, or name another pool in \
+                 reward.process.poolRef of another run"
+            ),
+        ));
+    };
+    if let Some(run) = pool.metadata.labels.as_ref().and_then(|labels| labels.get(names::RUN)) {
+        return Some((
+            "JudgeOwned",
+            format!(
+                "{words} is the own pool of GrpoRun {run} and follows its weights, so it cannot judge; name a pool that no run owns in \
+                 reward.process.poolRef of another run"
+            ),
+        ));
+    }
+    let status = pool.status.as_ref()?;
+    if let Some(claim) = &status.claimed_by {
+        return Some((
+            "JudgeClaimed",
+            format!(
+                "{words} follows the weights of GrpoRun {0}, so it cannot judge; this run waits until that one ends. `kubectl get grun {0}` \
+                 shows how far it is; a run should sample from another pool than this judge",
+                claim.name
+            ),
+        ));
+    }
+    // What an external engine serves is decided elsewhere.
+    if pool.spec.engine.external.is_some() {
+        return None;
+    }
+    let mut versions = status.weights.as_deref().unwrap_or(BASE_VERSION).split(',');
+    let trained = versions.find(|version| *version != BASE_VERSION)?;
+    Some((
+        "JudgeServesTrainedWeights",
+        format!(
+            "{words} still serves {trained}, the weights of a run that claimed it, so it cannot judge; start its replicas again with `kubectl \
+             delete pods -n {} -l {}={name}`, then it serves its own model",
+            seen.owner.namespace,
+            names::INFERENCE_POOL
+        ),
+    ))
+}
+
+fn judge_unready(seen: &RunObservation) -> Option<Blocker> {
+    let words = pool_in_words::<InferencePool>(seen.judge_name()?);
+    let status = seen.judge.as_ref()?.status.as_ref();
+    let conditions = status.map(|status| status.conditions.as_slice());
+    unready("JudgeNotReady", &words, conditions)
 }
 
 fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {

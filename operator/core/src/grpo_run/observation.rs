@@ -61,11 +61,12 @@ impl RunObservation {
             .map_or(&self.owner.name, |pool| &pool.name)
     }
 
-    /// Name of the InferencePool that judges its turns. Only training episodes are judged.
+    /// Name of the InferencePool that judges the run's turns. None: no turn is judged.
     pub fn judge_name(&self) -> Option<&str> {
         let spec = &self.run.spec;
-        let process = spec.reward.process.as_ref().filter(|_| spec.mode == Mode::Train);
-        process.map(|judge| judge.pool_ref.name.as_str())
+        let process = spec.reward.process.as_ref();
+        let process = process.filter(|_| spec.mode == Mode::Train)?;
+        Some(&process.pool_ref.name)
     }
 
     /// A pod of it is on a node.

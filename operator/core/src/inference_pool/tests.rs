@@ -176,10 +176,19 @@ fn the_agents_of_a_runs_own_pool_let_in_its_driver_and_the_operator_only() {
 #[test]
 fn the_agents_of_a_pool_that_no_run_owns_let_in_the_runs_of_its_namespace() {
     let pool = InferencePoolObservation { run: None, ..seen(1) };
-    let agent = decided(&pool).create[0].0.object["spec"]["containers"][1]["args"].to_string();
+    let decision = decided(&pool);
+    let agent = decision.create[0].0.object["spec"]["containers"][1]["args"].to_string();
     assert!(
         agent.ends_with(r#""--allow","team/*-driver","--allow","team/*-engines"]"#),
         "{agent}"
+    );
+    let policy = &find(&decision.objects, "NetworkPolicy", "demo-engines")["spec"];
+    assert_eq!(
+        policy["ingress"][1]["from"][0],
+        json!({"podSelector": {"matchExpressions": [
+            {"key": "grpo.dev/role", "operator": "In", "values": ["driver", "engine"]},
+        ]}}),
+        "of any run, whether it samples from the pool or is judged by it"
     );
 }
 

@@ -7,7 +7,7 @@ use grpo_contracts::{
     DatasetMount, RunConfig,
     support::{Unsupported, unsupported},
 };
-use grpo_crds::{GrpoRun, SandboxPool};
+use grpo_crds::{GrpoRun, SandboxPool, grpo_run::Mode};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Serialize;
 
@@ -62,6 +62,9 @@ pub struct RunPlan {
     datasets: BTreeMap<String, String>,
     gateway: String,
     engines: String,
+    /// The pool that judges turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    judge: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trainer: Option<String>,
     driver: String,
@@ -105,6 +108,8 @@ impl RunPlan {
             (None, None, None) => format!("hub {}", mount.hub.as_ref().map_or("", |hub| &hub.repo)),
         };
         let datasets = config.datasets.into_iter();
+        let judge = run.spec.reward.process.as_ref();
+        let judge = judge.filter(|_| run.spec.mode == Mode::Train);
         Self {
             mode: format!("{:?}", run.spec.mode),
             objective: run.status.as_ref().and_then(|status| status.objective.clone()),
@@ -116,6 +121,7 @@ impl RunPlan {
             datasets: datasets.map(|set| (set.path.clone(), source(&set))).collect(),
             gateway: config.endpoints.gateway,
             engines: format!("{}:{}", config.endpoints.engines_host, config.endpoints.engines_port),
+            judge: judge.map(|process| format!("InferencePool {}", process.pool_ref.name)),
             trainer: run.spec.trainer.as_ref().map(|_| config.endpoints.trainer),
             driver: config.endpoints.driver,
         }

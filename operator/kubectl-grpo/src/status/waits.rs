@@ -69,6 +69,7 @@ fn thing(reason: &str, message: &str) -> &'static str {
         _ if says("cannot be scheduled") => "room on the nodes",
         "InferencePoolClaimed" => "an InferencePool that another run holds",
         _ if reason.starts_with("InferencePool") || reason.starts_with("ExternalServer") => "its InferencePool",
+        _ if reason.starts_with("Judge") => "the InferencePool of its judge",
         _ if reason.starts_with("SandboxPool") => "its SandboxPool",
         "DriverNotReady" | "TrainerNotReady" => "its pods",
         _ => "",

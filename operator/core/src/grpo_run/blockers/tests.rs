@@ -1,7 +1,13 @@
+use grpo_crds::grpo_run::Phase;
+
 use super::*;
 use crate::{
     fixtures::{DEMO, object},
-    grpo_run::tests::{inference_pool, seen},
+    grpo_run::{
+        decide::decide,
+        tests::{condition, inference_pool, running_demo, seen},
+    },
+    settings::Settings,
 };
 
 /// What a training run with an adapter of rank 16 says of the pool it refers to.
@@ -53,43 +59,95 @@ fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
     assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
 }
 
-#[test]
-fn a_run_with_a_judge_waits_for_a_pool_that_serves_and_follows_no_run() {
+/// A run of this mode whose turns the pool `judge` judges.
+fn judged(mode: Mode, judge: Option<InferencePool>) -> RunObservation {
     let mut run: grpo_crds::GrpoRun = object(DEMO);
-    run.spec.reward.process = Some(serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap());
-    let with = |judge: Option<InferencePool>| RunObservation {
+    run.spec.mode = mode;
+    run.spec.reward.process = Some(serde_json::from_value(serde_json::json!({"poolRef": {"name": "judge"}})).unwrap());
+    RunObservation {
         judge,
-        ..seen(run.clone())
+        run,
+        ..running_demo()
+    }
+}
+
+#[test]
+fn a_run_whose_turns_are_judged_waits_for_a_judge_that_serves_its_own_model() {
+    let free = || inference_pool(None, "True", "");
+    let owned = |mut pool: InferencePool| {
+        pool.metadata.labels = Some([(names::RUN.to_owned(), "mine".to_owned())].into());
+        pool
     };
-    let reason = |seen: &RunObservation| (judge::unusable(seen), judge::unready(seen));
-    let (missing, _) = reason(&with(None));
-    let (at, message) = missing.unwrap();
-    assert!(
-        at == "JudgeMissing" && message.contains("InferencePool demo (grpo.dev)"),
-        "{message}"
-    );
+    let serving = |weights: &str| {
+        let mut pool = free();
+        pool.status.as_mut().unwrap().weights = Some(weights.to_owned());
+        pool
+    };
+    let external = |mut pool: InferencePool| {
+        let engine = serde_json::json!({"external": {"url": "http://judge.example.com", "weights": "Frozen"}});
+        pool.spec.engine = serde_json::from_value(engine).unwrap();
+        pool
+    };
+    let new = || InferencePool { status: None, ..free() };
+    let claimed = || inference_pool(Some("uid-of-another"), "True", "");
+    let unready = || inference_pool(None, "False", "0 of 1 replicas serve; no image");
+    let cases = [
+        (None, "JudgeMissing", "there is no InferencePool judge (grpo.dev)"),
+        (Some(owned(free())), "JudgeOwned", "the own pool of GrpoRun mine"),
+        (Some(owned(new())), "JudgeOwned", "name a pool that no run owns"),
+        (Some(claimed()), "JudgeClaimed", "the weights of GrpoRun some-run"),
+        (
+            Some(serving("base,a-v3")),
+            "JudgeServesTrainedWeights",
+            "still serves a-v3, the weights of a run",
+        ),
+        (
+            Some(unready()),
+            "JudgeNotReady",
+            "InferencePool judge (grpo.dev): 0 of 1 replicas serve; no image",
+        ),
+        (Some(new()), "JudgeNotReady", "has not been looked at yet"),
+        (Some(serving("base")), "", ""),
+        (Some(external(serving("a-v3"))), "", ""),
+        (Some(free()), "", ""),
+    ];
+    for (judge, reason, words) in cases {
+        let seen = judged(Mode::Train, judge.clone());
+        let early = judge_unusable(&seen);
+        let waits = early.clone().or_else(|| judge_unready(&seen)).unwrap_or_default();
+        assert_eq!(waits.0, reason, "{waits:?}");
+        assert!(waits.1.contains(words), "{waits:?}");
+        assert_eq!(
+            early.is_some(),
+            !["", "JudgeNotReady"].contains(&reason),
+            "{reason}: before admission"
+        );
 
-    let (claimed, _) = reason(&with(Some(inference_pool(Some("uid"), "True", ""))));
-    let (at, message) = claimed.unwrap();
-    assert!(
-        at == "JudgeClaimed" && message.contains("GrpoRun some-run"),
-        "{message}"
-    );
-    let mut owned = inference_pool(None, "True", "");
-    let owner = serde_json::json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "name": "mine", "uid": "u"});
-    owned.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
-    assert!(reason(&with(Some(owned))).0.unwrap().1.contains("GrpoRun mine"));
+        let evaluation = judged(Mode::Evaluate, judge);
+        assert_eq!(judge_unusable(&evaluation).or_else(|| judge_unready(&evaluation)), None);
+    }
+}
 
-    let (none, unready) = reason(&with(Some(inference_pool(None, "False", "0 of 1 replicas serve"))));
-    assert_eq!(none, None);
-    let (at, message) = unready.unwrap();
-    assert!(
-        at == "JudgeNotReady" && message.ends_with("0 of 1 replicas serve"),
-        "{message}"
-    );
-    assert_eq!(reason(&with(Some(inference_pool(None, "True", "")))), (None, None));
-
-    run.spec.mode = grpo_crds::grpo_run::Mode::Evaluate;
-    let evaluates = RunObservation { ..seen(run) };
-    assert_eq!(reason(&evaluates), (None, None), "an evaluation is not judged");
+#[test]
+fn a_judge_that_goes_or_fails_ends_no_run_and_no_pod_and_is_named_until_it_serves_again() {
+    for (judge, of, reason) in [
+        (None, "Admitted", "JudgeMissing"),
+        (
+            Some(inference_pool(None, "False", "0 of 1 replicas serve")),
+            "Provisioned",
+            "JudgeNotReady",
+        ),
+    ] {
+        let decision = decide(&judged(Mode::Train, judge), &Settings::admitting_unsupported());
+        let found = condition(&decision, of);
+        assert_eq!((found.0.as_str(), found.1.as_str()), ("False", reason));
+        assert!(
+            decision.delete_pods.is_empty() && decision.create.is_empty(),
+            "{reason}"
+        );
+        assert_eq!(condition(&decision, "Failed").0, "False");
+    }
+    let again = judged(Mode::Train, Some(inference_pool(None, "True", "")));
+    let decision = decide(&again, &Settings::admitting_unsupported());
+    assert_eq!(decision.status.phase, Some(Phase::Running));
 }

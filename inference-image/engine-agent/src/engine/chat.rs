@@ -1,0 +1,72 @@
+//! Conversations in text: one route, which our own engines and all that speak OpenAI's API have alike.
+//!
+//! The answer is read far enough to know that it is one, and is passed on as the engine wrote it.
+
+use axum::http::StatusCode;
+use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody};
+use serde_json::{Value, json};
+
+use super::wire::{Answered, Server, engine_seed, misbehaved, not_sampled, said};
+
+const PATH: &str = "/v1/chat/completions";
+
+/// Asks an engine that speaks our protocol. Its refusals are as ours.
+pub async fn pass_on(server: &Server, request: &ChatRequest) -> Result<Answered, ErrorBody> {
+    let body = serde_json::to_vec(request).map_err(|error| misbehaved(error.to_string()))?;
+    let answer = server.pass_on(PATH, body.into(), None).await?;
+    match answer.status.is_success() {
+        true => checked(server, answer),
+        false => Ok(answer),
+    }
+}
+
+/// Asks an engine that serves the model under this name. `lora_path`: the adapter, for an engine that takes it apart
+/// from the model.
+pub async fn ask(
+    server: &Server,
+    request: &ChatRequest,
+    model: &str,
+    lora_path: Option<&str>,
+) -> Result<Answered, ErrorBody> {
+    let answer = server
+        .put_question(PATH, &in_its_words(request, model, lora_path))
+        .await?;
+    match answer.status {
+        status if status.is_success() => checked(server, answer),
+        StatusCode::NOT_FOUND => Err(misbehaved(format!(
+            "the engine at {} does not have this route, or not the model {model}: {}",
+            server.at(PATH),
+            said(&answer)
+        ))),
+        _ => Err(not_sampled(&answer)),
+    }
+}
+
+fn in_its_words(request: &ChatRequest, model: &str, lora_path: Option<&str>) -> Value {
+    let mut asked = json!({
+        "model": model,
+        "messages": request.messages,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+    });
+    // OpenAI's own servers refuse fields that they do not know, so these are sent only if they were given.
+    if let Some(top_k) = request.top_k {
+        asked["top_k"] = json!(if top_k <= 0 { -1 } else { top_k });
+    }
+    if let Some(seed) = request.seed {
+        asked["seed"] = json!(engine_seed(seed));
+    }
+    if let Some(adapter) = lora_path {
+        asked["lora_path"] = json!(adapter);
+    }
+    asked
+}
+
+fn checked(server: &Server, answer: Answered) -> Result<Answered, ErrorBody> {
+    let read: ChatResponse = server.read(PATH, &answer)?;
+    match read.choices.is_empty() {
+        true => Err(misbehaved(format!("the answer of {} has no choices", server.at(PATH)))),
+        false => Ok(answer),
+    }
+}
