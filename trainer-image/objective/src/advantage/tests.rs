@@ -162,3 +162,75 @@ proptest! {
         }
     }
 }
+
+#[derive(serde::Deserialize)]
+struct OpenClaw {
+    rows: Vec<OpenClawRow>,
+    advantages: Vec<Option<f64>>,
+}
+
+#[derive(serde::Deserialize)]
+struct OpenClawRow {
+    group: u32,
+    episode: u32,
+    step: u32,
+    reward: f64,
+}
+
+/// Recorded with `make check-judge`, which makes new ones and names their folder. Two differences are permitted: rows
+/// whose rewards are all alike are left out by the original (less one set, where that would be all) and have advantage
+/// 0 here; a step that only one episode has keeps its raw reward there, and teaches nothing here.
+#[test]
+fn step_wise_advantages_are_those_of_openclaws_own_function() {
+    let cases = match std::env::var("GRPO_JUDGE_CASES") {
+        Ok(folder) => std::fs::read_to_string(format!("{folder}/steps.jsonl")).unwrap(),
+        Err(_) => include_str!("steps.jsonl").to_owned(),
+    };
+    let mut algorithm = Algorithm::default();
+    algorithm.advantage.estimator = Estimator::StepWise;
+    let (mut alike, mut equal, mut single, mut farthest) = (0, 0, 0, 0f64);
+    for line in cases.lines() {
+        let case: OpenClaw = serde_json::from_str(line).unwrap();
+        let names: Vec<String> = case
+            .rows
+            .iter()
+            .map(|row| format!("{}/{}", row.group, row.episode))
+            .collect();
+        let rows: Vec<_> = case
+            .rows
+            .iter()
+            .zip(&names)
+            .map(|(row, name)| (name.as_str(), Some(row.step), 0.0))
+            .collect();
+        let mut batch = turns(&rows);
+        for (row, of) in batch.rows.iter_mut().zip(&case.rows) {
+            row.group = of.group;
+        }
+        let rewards: Vec<f64> = case.rows.iter().map(|row| row.reward).collect();
+        let found = shaped_advantages(&batch, &rewards, &algorithm, 0).unwrap();
+        for ((row, ours), theirs) in case.rows.iter().zip(&found.rows).zip(&case.advantages) {
+            let set = case
+                .rows
+                .iter()
+                .filter(|other| (other.group, other.step) == (row.group, row.step));
+            let set: Vec<f64> = set.map(|other| other.reward).collect();
+            match (ours, theirs) {
+                (None, Some(raw)) => {
+                    assert_eq!((set.len(), *raw), (1, row.reward), "{line}");
+                    single += 1;
+                }
+                (Some(ours), None) => {
+                    assert!(*ours == 0.0 && set.iter().all(|reward| *reward == set[0]), "{line}");
+                    equal += 1;
+                }
+                (Some(ours), Some(theirs)) => {
+                    farthest = farthest.max((ours - theirs).abs());
+                    alike += 1;
+                }
+                (None, None) => panic!("{line}"),
+            }
+        }
+    }
+    println!("step-wise: {alike} rows, farthest {farthest:.1e}; {equal} of equal rewards, {single} single");
+    assert!(farthest < 1e-6 && alike > 100 && equal > 0 && single > 0, "{farthest}");
+}

@@ -130,3 +130,65 @@ fn text_of_the_policy_is_no_template() {
     let asked = prompt.of_turn(&task("{{ output }}"), &turns, 0).unwrap().prompt;
     assert!(asked.contains("echo '{{ step }}{% raw %}'") && asked.contains("## Issue Description\n{{ output }}\n"));
 }
+
+#[derive(serde::Deserialize)]
+struct Repeated {
+    unit: String,
+    length: usize,
+}
+
+impl Repeated {
+    fn written(&self) -> String {
+        self.unit.chars().cycle().take(self.length).collect()
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OpenClaw {
+    history_steps: u32,
+    problem_length: u32,
+    output_length: u32,
+    history_output_length: u32,
+    problem: Repeated,
+    steps: Vec<OpenClawStep>,
+    at: usize,
+    response: Repeated,
+    sha256: String,
+}
+
+#[derive(serde::Deserialize)]
+struct OpenClawStep {
+    action: String,
+    returncode: i32,
+    output: Repeated,
+}
+
+/// Recorded with `make check-judge`, which makes new ones and names their folder.
+#[test]
+fn what_is_asked_is_what_openclaws_own_function_asks() {
+    let cases = match std::env::var("GRPO_JUDGE_CASES") {
+        Ok(folder) => std::fs::read_to_string(format!("{folder}/prompts.jsonl")).unwrap(),
+        Err(_) => include_str!("prompts.jsonl").to_owned(),
+    };
+    for line in cases.lines() {
+        let case: OpenClaw = serde_json::from_str(line).unwrap();
+        let mut spec = spec("");
+        spec.history_steps = case.history_steps;
+        spec.lengths = JudgeLengths {
+            problem: case.problem_length,
+            output: case.output_length,
+            history_output: case.history_output_length,
+            ..JudgeLengths::default()
+        };
+        let mut turns: Vec<TurnRecord> = (0..)
+            .zip(&case.steps)
+            .map(|(number, step)| turn(number, &step.action, step.returncode, &step.output.written()))
+            .collect();
+        turns[case.at].text = case.response.written();
+        let prompt = JudgePrompt::new(&spec).unwrap();
+        let asked = prompt.of_turn(&task(&case.problem.written()), &turns, case.at).unwrap();
+        assert_eq!(asked.sha256(), case.sha256, "{line}\n{}", asked.prompt);
+    }
+    println!("prompts: {} alike", cases.lines().count());
+}
