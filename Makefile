@@ -129,6 +129,11 @@ test-histories: ## episodes that are longer than their context on the real clust
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
 
+test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture overlap::
+
 test-seeds: ## manifests of the reference systems, scaled down, on the real cluster (200 MB to download)
 	@demo/prepare.sh
 	e2e/agents/files.sh
@@ -275,6 +280,10 @@ check-objective: ## 15,000 random advantages, losses and gradients against verl'
 check-templates: ## 10,000 prompts with tools, rendered with Qwen's chat templates, against Jinja2's (2 MB to fetch); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/templates/check.sh
+
+check-judge: ## votes, prompts and step-wise advantages of a judge of turns, against OpenClaw-RL's own functions (100 kB to fetch); not part of make test
+	@e2e/setup/setup.sh build
+	e2e/judge/check.sh
 
 check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a GPU and without running it (up to 1 GB to download); not part of make test
 	@e2e/setup/setup.sh build

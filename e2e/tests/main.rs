@@ -20,6 +20,7 @@ mod judges;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
 mod operator;
+mod overlap;
 mod records_server;
 mod sandbox_faults;
 mod sandboxes;

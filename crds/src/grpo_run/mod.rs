@@ -23,7 +23,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 pub use lifecycle::{Checkpoint, FailurePolicy, Finetune, Mode, Resume, ResumeFrom};
-pub use reward::{JudgeLengths, ProcessReward, Reward};
+pub use reward::{CallCost, Cost, JudgeLengths, ProcessReward, Reward, Shaping};
 pub use rollout::{Dynamic, GroupFilter, OnSync, PassRateBand, Rollout, Sampling};
 pub use status::{Attempts, GrpoRunStatus, Phase, PlannedPods};
 pub use store::{AccessMode, ClaimRequests, ClaimResources, ExistingClaim, Store, VolumeClaimTemplate};

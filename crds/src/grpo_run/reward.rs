@@ -23,6 +23,9 @@ pub struct Reward {
     /// Time of one grading.
     #[serde(default = "default_grade_timeout")]
     pub grade_timeout: Period,
+    /// Added to that, and charged for the way to it. Left out: the verdict alone counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaping: Option<Shaping>,
     /// A judge of single turns, whose scores are added to the episode's reward. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessReward>,
@@ -34,9 +37,70 @@ impl Default for Reward {
             resolved: default_resolved(),
             unresolved: 0.0,
             grade_timeout: default_grade_timeout(),
+            shaping: None,
             process: None,
         }
     }
+}
+
+/// A shaped reward: resolved or unresolved + passRatio x the share of the task's tests that pass - what turns, calls
+/// and lines of the patch cost, within low and high. Groups of equal verdicts then have rewards that differ: the policy
+/// learns to cost less also where it cannot solve a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("!has(self.low) || !has(self.high) || self.low < self.high", "reward.shaping from low {self.low} to high {self.high} is empty: low is less than high"))]
+pub struct Shaping {
+    /// Weight of the share of the task's tests that pass, of those that should after the fix and those that should
+    /// before and after. Without a patch that a grader can run, the share is 0.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub pass_ratio: f64,
+    /// Cost of the episode's turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<Cost>,
+    /// Cost of calls of tools (`agent.tools`), by tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16))]
+    pub calls: Option<Vec<CallCost>>,
+    /// Cost of lines that the patch adds or removes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch_lines: Option<Cost>,
+    /// Smallest reward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000.0, max = 1000.0))]
+    pub low: Option<f64>,
+    /// Largest reward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000.0, max = 1000.0))]
+    pub high: Option<f64>,
+}
+
+/// Taken from the reward.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cost {
+    /// For each.
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub each: f64,
+    /// For all together at most.
+    #[serde(default = "default_most")]
+    #[schemars(range(min = 0.0, max = 1000.0))]
+    pub most: f64,
+}
+
+/// Cost of calls of one tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CallCost {
+    /// Its name, as the policy calls it.
+    #[schemars(length(min = 1, max = 64))]
+    pub tool: String,
+    /// Of its calls.
+    pub cost: Cost,
+}
+
+fn default_most() -> f64 {
+    1000.0
 }
 
 fn default_resolved() -> f64 {

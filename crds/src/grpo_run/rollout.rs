@@ -11,7 +11,6 @@ use crate::cel;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = cel::rule("self.onSync != 'Continue' || self.maxStaleness > 0", "rollout.onSync is Continue, but maxStaleness 0: an episode that goes on under new weights is one step stale; set maxStaleness: 1 or onSync: Drain"),
-    validation = cel::rule("!has(self.dynamic) || !self.dynamic.carryOver || self.maxStaleness > 0", "rollout.dynamic.carryOver is true, but maxStaleness 0: what is carried over is one step stale; set maxStaleness: 1 or leave carryOver out"),
     validation = cel::immutable(&["prompts", "samples", "maxStaleness", "dynamic?", "onSync"], "of rollout, prompts, samples, maxStaleness, dynamic and onSync are immutable: make another run")
 )]
 pub struct Rollout {
@@ -32,12 +31,14 @@ pub struct Rollout {
     #[schemars(range(min = 1, max = 10000))]
     pub concurrency: Option<u32>,
     /// Steps that the sampling weights may lag behind the trained ones. 0: strictly on-policy. 1: the next rollout
-    /// overlaps the step.
+    /// overlaps the step. More: so many batches may wait for the trainer.
     #[serde(default)]
     #[schemars(range(min = 0, max = 8))]
     pub max_staleness: u32,
     /// Episodes still running when new weights come. Drain: they end before the engines are given the weights.
-    /// Continue: they go on under the new ones, and every token is recorded with the version that sampled it.
+    /// Continue: their next turns are sampled by the new weights, and every token is recorded with the version that
+    /// sampled it. Abort: they are given up and sampled again, from their beginning, by the new weights. An evaluation
+    /// always ends under the weights that it measures.
     #[serde(default)]
     pub on_sync: OnSync,
     /// Which groups are worth a step. Left out: all.
@@ -76,26 +77,34 @@ pub enum OnSync {
     #[default]
     Drain,
     Continue,
+    Abort,
 }
 
-/// Dynamic sampling: groups that teach nothing are dropped, and others are rolled out in their place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Dynamic sampling (DAPO): groups that teach nothing are dropped, and the next tasks are rolled out in their place,
+/// until a batch has `prompts` groups that teach something. It has the first such groups in the order of the tasks,
+/// however long their episodes took: a batch of those that ended first would be one of short episodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = cel::rule("self.limit >= self.overSample", "rollout.dynamic.limit is {self.limit}, less than the {self.overSample} of overSample: the limit counts the groups of overSample too; raise limit"))]
 pub struct Dynamic {
-    /// NonZeroVariance: groups whose rewards are all equal are dropped.
+    /// NonZeroVariance: groups whose rewards are all equal are dropped; with `estimator: StepWise`, groups in which the
+    /// turns of one number have equal rewards, whichever the number.
     #[serde(default)]
     pub filter: GroupFilter,
-    /// Groups that are rolled out at the same time, as a multiple of `prompts`.
+    /// Groups that are rolled out at the same time, as a multiple of `prompts`. Over 1, groups that may turn out to be
+    /// needed begin early; those that are not needed are stopped, and their tasks come again in the next iteration.
     #[serde(default = "default_over_sample")]
     #[schemars(range(min = 1.0, max = 16.0))]
     pub over_sample: f64,
-    /// Only tasks whose share of resolved episodes lay in this band when they were last rolled out; tasks that never
-    /// were count as inside.
+    /// Groups that are rolled out for one batch at most, as a multiple of `prompts`. When these are done, the step is
+    /// made of the groups that teach something; if no group does, of the first `prompts` others, which change nothing.
+    #[serde(default = "default_limit")]
+    #[schemars(range(min = 1.0, max = 64.0))]
+    pub limit: f64,
+    /// Only tasks whose share of resolved episodes lay in this band, ends included, when they were last rolled out;
+    /// tasks that never were count as inside. Where no task is inside, all are taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass_rate_band: Option<PassRateBand>,
-    /// Episodes that are left over go into the next iteration instead of being dropped.
-    #[serde(default)]
-    pub carry_over: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -106,6 +115,10 @@ pub enum GroupFilter {
 
 fn default_over_sample() -> f64 {
     1.0
+}
+
+fn default_limit() -> f64 {
+    4.0
 }
 
 /// A band of shares of resolved episodes.
@@ -147,19 +160,21 @@ pub struct Sampling {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000000))]
     pub top_k: u32,
-    /// Tokens less likely than this share of the likeliest one are left out; 0 is off.
+    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 is off. This and
+    /// the penalties are for Evaluate and for judges: the trainer computes no such distribution.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_p: f64,
-    /// Taken from the logit of every token that was there before; 0 is off.
+    /// Taken from the logit of every token that was sampled before in the answer; 0 is off.
     #[serde(default)]
     #[schemars(range(min = -2.0, max = 2.0))]
     pub presence_penalty: f64,
-    /// Taken from the logit of a token once for every time it was there before; 0 is off.
+    /// Taken from the logit of a token once for every time it was sampled before in the answer; 0 is off.
     #[serde(default)]
     #[schemars(range(min = -2.0, max = 2.0))]
     pub frequency_penalty: f64,
-    /// Divides the logit of every token that was there before; 1 is off.
+    /// Divides the logit of every token of prompt and answer where it is positive, and multiplies it where it is
+    /// negative; 1 is off.
     #[serde(default = "default_repetition_penalty")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub repetition_penalty: f64,

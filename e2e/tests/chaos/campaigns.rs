@@ -22,6 +22,9 @@ pub struct Plan {
     /// The run's store is in a bucket.
     #[serde(default)]
     pub bucket: bool,
+    /// A judge, rows of turns, dynamic sampling and rollouts beside steps are on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub everything: bool,
     /// How long the API server is away, and then images.
     #[serde(default)]
     pub outage_seconds: u64,
@@ -144,6 +147,7 @@ fn a_campaign_is_run_until_it_succeeded_with_the_behaviour_of_today() -> Result<
         seed: 3,
         kills: 100,
         bucket: false,
+        everything: false,
         outage_seconds: 600,
     };
     let failed = Campaign::ended(plan.clone(), &Err("a verdict is lost".into()), 9)?;

@@ -2,12 +2,14 @@
 //!
 //! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. With
 //! `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, its rows and model come from a hub, and the bucket's server is
-//! killed too. With `GRPO_CHAOS_OUTAGE_SECONDS` the API server is away for so long after a third of the kills, and
-//! after two thirds no image can be pulled for so long. With `GRPO_CHAOS_RECORD=1` the campaign is recorded
-//! ([`campaigns`]), and not run when it is recorded already.
+//! killed too. With `GRPO_CHAOS_EVERYTHING=1` turns are judged by another pool and trained one by one, groups without
+//! signal are replaced, and rollouts continue beside steps. With `GRPO_CHAOS_OUTAGE_SECONDS` the API server is away for
+//! so long after a third of the kills, and after two thirds no image can be pulled for so long. With
+//! `GRPO_CHAOS_RECORD=1` the campaign is recorded ([`campaigns`]), and not run when it is recorded already.
 
 use super::campaigns::{self, Campaign, Counts, Plan};
 use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
+use crate::overlap;
 use crate::support::bucket::Bucket;
 use crate::support::hub::Hub;
 use crate::support::outage::{self, HiddenImages};
@@ -99,6 +101,7 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
         seed: number("GRPO_CHAOS_SEED", 1),
         kills: number("GRPO_CHAOS_KILLS", 20),
         bucket: number("GRPO_CHAOS_BUCKET", 0) == 1,
+        everything: number("GRPO_CHAOS_EVERYTHING", 0) == 1,
         outage_seconds: number("GRPO_CHAOS_OUTAGE_SECONDS", 0),
     };
     let is_recorded = number("GRPO_CHAOS_RECORD", 0) == 1;
@@ -125,7 +128,11 @@ async fn a_run_survives_random_kills_of_all_its_processes() -> Result<()> {
 
 async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
     let kills = plan.kills;
-    let manifest = small_run(RUN)?
+    let manifest = match plan.everything {
+        true => overlap::with_everything(scene, small_run(RUN)?).await?,
+        false => small_run(RUN)?,
+    };
+    let manifest = manifest
         .with("/rollout/iterations", json!(WITHOUT_END))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));

@@ -12,6 +12,7 @@ const MAX_ROWS_PER_REQUEST: usize = 1024;
 
 /// Checks a request and makes it a job.
 pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -> Result<(Job, Reply), ErrorBody> {
+    let penalties = request.penalties();
     let prompts = match request.prompt {
         Prompt::Tokens(prompt) => vec![prompt],
         Prompt::Batch(prompts) => prompts,
@@ -45,6 +46,7 @@ pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -
     require(request.top_k >= -1, || {
         format!("top_k is {}, must be at least 1, or 0 or -1 for all", request.top_k)
     })?;
+    require(penalties.fault().is_none(), || penalties.fault().unwrap_or_default())?;
     require(request.logprobs.is_none_or(|logprobs| logprobs <= 1), || {
         "logprobs must be 0 or 1: only the sampled token's logprob is returned".to_owned()
     })?;
@@ -60,6 +62,7 @@ pub fn job(request: CompletionRequest, wanted: Option<String>, bounds: Bounds) -
             temperature: request.temperature,
             top_p: request.top_p,
             top_k: usize::try_from(request.top_k).unwrap_or(0),
+            penalties,
             seed: request
                 .seed
                 .unwrap_or_else(|| RandomState::new().build_hasher().finish()),

@@ -1,12 +1,16 @@
 //! From logits to one token and its logprob.
 //!
-//! The processed distribution is: logits divided by the temperature, the k likeliest, the smallest set of those that
-//! reaches `top_p`, renormalised. It is computed in f64 and its logprob is what is reported, so a trainer that
-//! recomputes `log_softmax(logits / temperature)` finds the same number wherever nothing was cut off.
+//! The processed distribution is: logits with penalties, divided by the temperature, those that `min_p` leaves, of them
+//! the k likeliest, the smallest set of those that reaches `top_p`, renormalised: vLLM's order. It is computed in f64
+//! and its logprob is what is reported, so a trainer that recomputes `log_softmax(logits / temperature)` finds the same
+//! number wherever nothing was cut off or penalised.
 //!
 //! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). A row therefore draws the same
 //! numbers whatever else runs, in whichever order, and a prompt extended by its own sampled tokens goes on exactly as
 //! the longer row did.
+
+use grpo_engine_protocol::Penalties;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How to choose a token. Bounds are checked where requests enter.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +20,19 @@ pub struct Sampling {
     pub top_p: f64,
     /// 0 keeps all.
     pub top_k: usize,
+    pub penalties: Penalties,
     pub seed: u64,
+}
+
+/// A row up to the token that is sampled next.
+#[derive(Clone, Copy, Debug)]
+pub struct SoFar<'a> {
+    /// Its number in the request.
+    pub row: u32,
+    /// Prompt and answer.
+    pub tokens: &'a [u32],
+    /// How many of them are the prompt.
+    pub prompt: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,10 +47,12 @@ pub struct Sampled {
 pub struct NonFinite;
 
 impl Sampling {
-    /// The token that row `row` of a request gets at `position`, counted from the start of its prompt.
-    pub fn sample(&self, logits: &[f32], row: u32, position: u32) -> Result<Sampled, NonFinite> {
+    /// The token that a row of a request gets next.
+    pub fn sample(&self, logits: &[f32], so_far: SoFar<'_>) -> Result<Sampled, NonFinite> {
         let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
-        let scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit) / temperature).collect();
+        let mut scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
+        self.penalise(&mut scaled, so_far);
+        scaled.iter_mut().for_each(|logit| *logit /= temperature);
         let (likeliest, highest) = highest(&scaled).ok_or(NonFinite)?;
         let mut weights: Vec<f64> = scaled.iter().map(|value| (value - highest).exp()).collect();
         if self.temperature > 0.0 {
@@ -42,7 +60,10 @@ impl Sampling {
         }
         let total: f64 = weights.iter().sum();
         let token = match self.temperature > 0.0 {
-            true => draw(&weights, uniform(self.seed, row, position) * total),
+            true => {
+                let position = so_far.tokens.len() as u32;
+                draw(&weights, uniform(self.seed, so_far.row, position) * total)
+            }
             false => likeliest,
         };
         Ok(Sampled {
@@ -51,8 +72,48 @@ impl Sampling {
         })
     }
 
-    /// Sets the weights that `top_k` and `top_p` exclude to zero. Of equal weights the lower id is kept.
+    /// Changes the logits of tokens that were there before. Ids outside the vocabulary have none.
+    fn penalise(&self, logits: &mut [f64], so_far: SoFar<'_>) {
+        let Penalties {
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            ..
+        } = self.penalties;
+        if repetition_penalty != 1.0 {
+            for id in so_far.tokens.iter().collect::<BTreeSet<_>>() {
+                if let Some(logit) = logits.get_mut(*id as usize) {
+                    *logit *= if *logit > 0.0 {
+                        repetition_penalty.recip()
+                    } else {
+                        repetition_penalty
+                    };
+                }
+            }
+        }
+        if presence_penalty != 0.0 || frequency_penalty != 0.0 {
+            let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+            for id in &so_far.tokens[so_far.prompt..] {
+                *counts.entry(*id).or_default() += 1;
+            }
+            for (id, count) in counts {
+                if let Some(logit) = logits.get_mut(id as usize) {
+                    *logit -= presence_penalty + frequency_penalty * f64::from(count);
+                }
+            }
+        }
+    }
+
+    /// Sets the weights that `min_p`, `top_k` and `top_p` exclude to zero. Of equal weights the lower id is kept. The
+    /// largest weight is 1.
     fn cut(&self, weights: &mut [f64]) {
+        let least = self.penalties.min_p;
+        if least > 0.0 {
+            weights
+                .iter_mut()
+                .filter(|weight| **weight < least)
+                .for_each(|weight| *weight = 0.0);
+        }
         let all = self.top_k == 0 || self.top_k >= weights.len();
         if all && self.top_p >= 1.0 {
             return;

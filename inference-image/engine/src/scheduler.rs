@@ -13,6 +13,7 @@ use crate::job::{Answer, AnswerRow, Job};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::prefix::{BlockNumber, PrefixCache, piece};
+use crate::sampling::SoFar;
 use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
 use grpo_model::decode::{BLOCK_LEN, Chunk, Scratch, Sequence};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -261,11 +262,12 @@ impl Scheduler {
                 continue;
             }
             let Some(open) = self.jobs.get(&row.job) else { continue };
-            match open
-                .job
-                .sampling
-                .sample(&row.logits, row.index, row.tokens.len() as u32)
-            {
+            let so_far = SoFar {
+                row: row.index,
+                tokens: &row.tokens,
+                prompt: row.prompt_len,
+            };
+            match open.job.sampling.sample(&row.logits, so_far) {
                 Ok(sampled) => {
                     row.tokens.push(sampled.token);
                     row.logprobs.push(sampled.logprob);

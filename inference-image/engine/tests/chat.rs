@@ -27,6 +27,10 @@ fn request(max_tokens: u32, seed: u64) -> ChatRequest {
         temperature: 1.0,
         top_p: 1.0,
         top_k: None,
+        min_p: None,
+        presence_penalty: None,
+        frequency_penalty: None,
+        repetition_penalty: None,
         seed: Some(seed),
     }
 }
@@ -125,7 +129,9 @@ async fn a_conversation_is_refused_with_the_field_that_is_wrong() {
     let engine = start(options(&demo())).await;
     let good = serde_json::to_value(request(4, 1)).unwrap();
     for (field, value) in [
-        ("presence_penalty", json!(1.0)),
+        ("logit_bias", json!({"4": 1})),
+        ("presence_penalty", json!(3.0)),
+        ("min_p", json!(-0.1)),
         ("messages", json!([])),
         ("messages", json!([{"role": "tool", "content": "4"}])),
         ("max_tokens", json!(0)),

@@ -209,17 +209,10 @@ async fn what_cannot_be_honoured_is_refused_with_a_reason() {
         ErrorCode::ContextTooLong
     );
     let url = format!("{}/v1/completions", engine.url);
-    let penalty = json!({"prompt": [4], "repetition_penalty": 1.1});
-    let answer = engine.client.post(&url).json(&penalty).send().await.unwrap();
+    let bias = json!({"prompt": [4], "logit_bias": {"4": 1.1}});
+    let answer = engine.client.post(&url).json(&bias).send().await.unwrap();
     assert_eq!(answer.status(), 400);
-    assert!(
-        answer
-            .json::<ErrorBody>()
-            .await
-            .unwrap()
-            .message
-            .contains("repetition_penalty")
-    );
+    assert!(answer.json::<ErrorBody>().await.unwrap().message.contains("logit_bias"));
     let wrong = engine
         .complete_from(&CompletionRequest::of_tokens("m", vec![4], 3, 5), Some("a-v9"))
         .await

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use grpo_crds::{
     agent::{Agent, Thinking},
-    grpo_run::{GrpoRunSpec, Mode, OnSync, Sampling, Trainer},
+    grpo_run::{GrpoRunSpec, Mode, Sampling, Trainer},
     inference_pool::ExternalWeights,
 };
 
@@ -101,20 +101,13 @@ fn agent(found: &mut Found, agent: &Agent) {
 
 fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
     let rollout = &spec.rollout;
-    found.unless(
-        rollout.on_sync == OnSync::Drain,
-        "rollout.onSync",
-        &rollout.on_sync,
-        "use Drain",
-    );
-    found.given(
-        "rollout.dynamic",
-        &rollout.dynamic,
-        "leave it out: every group is trained on",
-    );
-    sampling(found, "rollout.sampling", &rollout.sampling);
+    if spec.mode.needs_trainer() {
+        sampling(found, "rollout.sampling", &rollout.sampling);
+    }
 }
 
+/// The trainer computes the distribution from logits and temperature alone: with these, its logprobs would be those of
+/// another one.
 fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
     let Sampling {
         min_p,
@@ -129,19 +122,20 @@ fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
         ("frequencyPenalty", frequency_penalty, 0.0),
         ("repetitionPenalty", repetition_penalty, 1.0),
     ] {
-        found.unless(value == off, &format!("{path}.{name}"), &value, "leave it out");
+        found.unless(
+            value == off,
+            &format!("{path}.{name}"),
+            &value,
+            "leave it out: the trainer computes no such distribution; mode Evaluate takes it",
+        );
     }
 }
 
 fn judge(found: &mut Found, spec: &GrpoRunSpec) {
-    let Some(process) = &spec.reward.process else {
-        return;
-    };
     if spec.agent.cli.is_some() {
         let remedy = "leave it out: what came of a command-line agent's calls is not known turn by turn";
         found.given("reward.process", &spec.reward.process, remedy);
     }
-    sampling(found, "reward.process.sampling", &process.sampling);
 }
 
 fn trainer(found: &mut Found, trainer: &Trainer) {

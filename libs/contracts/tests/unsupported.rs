@@ -54,17 +54,6 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "{rollout: {maxStaleness: 1, onSync: Continue}}",
-        &[("rollout.onSync", r#""Continue""#)],
-    ),
-    (
-        "{rollout: {dynamic: {}}}",
-        &[(
-            "rollout.dynamic",
-            r#"{"filter":"NonZeroVariance","overSample":1.0,"carryOver":false}"#,
-        )],
-    ),
-    (
         "{rollout: {sampling: {minP: 0.5, presencePenalty: 1, frequencyPenalty: 1, repetitionPenalty: 2}}}",
         &[
             ("rollout.sampling.minP", "0.5"),
@@ -72,10 +61,6 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
             ("rollout.sampling.frequencyPenalty", "1.0"),
             ("rollout.sampling.repetitionPenalty", "2.0"),
         ],
-    ),
-    (
-        "{reward: {process: {poolRef: {name: judge}, sampling: {minP: 0.5}}}}",
-        &[("reward.process.sampling.minP", "0.5")],
     ),
     (
         "{algorithm: {allowFrozenSampler: true}}",
@@ -108,7 +93,7 @@ fn what_is_not_executed_is_named_with_its_value() {
 fn the_words_name_path_value_and_remedy() {
     let run: GrpoRun = serde_json::from_value(merged(
         &bases()["train"],
-        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "rollout": {"onSync": "Continue"}}}),
+        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "rollout": {"sampling": {"minP": 0.5}}}}),
     ))
     .unwrap();
     let words = in_words(&unsupported(&run.spec));
@@ -116,5 +101,5 @@ fn the_words_name_path_value_and_remedy() {
         words.contains("spec.trainer.colocate: true is not executed by this version: leave it out"),
         "{words}"
     );
-    assert!(words.contains("spec.rollout.onSync: "), "{words}");
+    assert!(words.contains("spec.rollout.sampling.minP: "), "{words}");
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Usage;
+use crate::penalties::{Penalties, given, of_request};
 
 /// A request for one answer to a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,9 +25,42 @@ pub struct ChatRequest {
     /// Keep the k likeliest tokens; absent keeps all. OpenAI's own servers do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
+    /// As in [`crate::Penalties`]; absent changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
     /// Without a seed the engine draws one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+}
+
+impl ChatRequest {
+    /// What it asks for beyond temperature, `top_p` and `top_k`.
+    pub fn penalties(&self) -> Penalties {
+        of_request(
+            self.min_p,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.repetition_penalty,
+        )
+    }
+
+    /// With these, of which those that change nothing are not sent.
+    pub fn with_penalties(self, penalties: Penalties) -> Self {
+        let off = Penalties::default();
+        Self {
+            min_p: given(penalties.min_p, off.min_p),
+            presence_penalty: given(penalties.presence_penalty, off.presence_penalty),
+            frequency_penalty: given(penalties.frequency_penalty, off.frequency_penalty),
+            repetition_penalty: given(penalties.repetition_penalty, off.repetition_penalty),
+            ..self
+        }
+    }
 }
 
 fn one() -> f64 {
@@ -92,13 +126,26 @@ mod tests {
             temperature: 1.0,
             top_p: 1.0,
             top_k: None,
+            min_p: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            repetition_penalty: None,
             seed: Some(3),
         };
         let written = r#"{"model":"judge","messages":[{"role":"user","content":"good?"}],"max_tokens":8,"temperature":1.0,"top_p":1.0,"seed":3}"#;
         assert_eq!(serde_json::to_string(&request).unwrap(), written);
         assert_eq!(serde_json::from_str::<ChatRequest>(written).unwrap(), request);
-        let penalty = written.replace("\"seed\"", "\"presence_penalty\"");
-        assert!(serde_json::from_str::<ChatRequest>(&penalty).is_err());
+        let biased = written.replace("\"seed\"", "\"logit_bias\"");
+        assert!(serde_json::from_str::<ChatRequest>(&biased).is_err());
+        let penalties = Penalties {
+            min_p: 0.1,
+            ..Penalties::default()
+        };
+        let written = serde_json::to_value(request.with_penalties(penalties)).unwrap();
+        assert_eq!(
+            (&written["min_p"], written.get("presence_penalty")),
+            (&0.1.into(), None)
+        );
     }
 
     #[test]

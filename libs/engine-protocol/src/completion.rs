@@ -4,6 +4,7 @@
 //! ignored silently would make the recorded logprobs those of another distribution.
 
 use crate::RoutedExperts;
+use crate::penalties::{Penalties, given, of_request};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A request to sample `n` continuations of each prompt.
@@ -31,6 +32,15 @@ pub struct CompletionRequest<P = Prompt> {
     /// Keep the k likeliest tokens; 0 or -1 keeps all.
     #[serde(default)]
     pub top_k: i64,
+    /// As in [`crate::Penalties`]; absent changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
     #[serde(default = "one_row")]
     pub n: u32,
     /// Without a seed the engine draws one.
@@ -62,6 +72,10 @@ impl CompletionRequest {
             temperature: 1.0,
             top_p: 1.0,
             top_k: 0,
+            min_p: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            repetition_penalty: None,
             n: 1,
             seed: Some(seed),
             stop_token_ids: Vec::new(),
@@ -69,6 +83,30 @@ impl CompletionRequest {
             logprobs: Some(0),
             return_token_ids: true,
             routed_experts_from: None,
+        }
+    }
+}
+
+impl<P> CompletionRequest<P> {
+    /// What it asks for beyond temperature, `top_p` and `top_k`.
+    pub fn penalties(&self) -> Penalties {
+        of_request(
+            self.min_p,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.repetition_penalty,
+        )
+    }
+
+    /// With these, of which those that change nothing are not sent.
+    pub fn with_penalties(self, penalties: Penalties) -> Self {
+        let off = Penalties::default();
+        Self {
+            min_p: given(penalties.min_p, off.min_p),
+            presence_penalty: given(penalties.presence_penalty, off.presence_penalty),
+            frequency_penalty: given(penalties.frequency_penalty, off.frequency_penalty),
+            repetition_penalty: given(penalties.repetition_penalty, off.repetition_penalty),
+            ..self
         }
     }
 }
@@ -83,6 +121,10 @@ impl<'a> CompletionRequest<TokenIds<'a>> {
             temperature: settings.temperature,
             top_p: settings.top_p,
             top_k: settings.top_k,
+            min_p: settings.min_p,
+            presence_penalty: settings.presence_penalty,
+            frequency_penalty: settings.frequency_penalty,
+            repetition_penalty: settings.repetition_penalty,
             n: settings.n,
             seed: settings.seed,
             stop_token_ids: settings.stop_token_ids,

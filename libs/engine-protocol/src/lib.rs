@@ -17,6 +17,7 @@ pub mod chat;
 pub mod completion;
 mod error;
 pub mod experts;
+mod penalties;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
 pub use agent::{AgentState, AgentStatus, WeightsOrder};
@@ -27,6 +28,7 @@ pub use completion::{
 };
 pub use error::{ErrorBody, ErrorCode, ErrorOrigin};
 pub use experts::{ExpertsFault, RoutedExperts};
+pub use penalties::Penalties;
 
 /// The request header that names the weights version an answer must be sampled from.
 pub const WEIGHTS_HEADER: &str = "x-grpo-weights";

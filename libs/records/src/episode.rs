@@ -24,6 +24,12 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
+    /// The group in such a name, with or without the number of an attempt.
+    pub fn group_of(name: &str) -> Option<u32> {
+        let mut parts = name.rsplit("__");
+        parts.find_map(|part| part.strip_prefix('g')?.parse().ok())
+    }
+
     /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a
     /// folder of its own.
     pub fn dir(&self, attempt: u32) -> String {

@@ -3,6 +3,7 @@
 use crate::judged::ProcessRule;
 use crate::outcome::{Outcome, VoidReason};
 use crate::record::{Record, Writer};
+use crate::reward::RewardRule;
 use crate::settings::LiveSettings;
 use crate::side::side_rows;
 use crate::turn::TurnRecord;
@@ -54,6 +55,28 @@ impl RunAgent {
     }
 }
 
+/// How an iteration with dynamic sampling began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DynamicStart {
+    /// Groups that its batch is to have.
+    pub wanted: u32,
+    /// Where each group's task is in the endless sequence of passes over the dataset. The next iteration takes the
+    /// places after those of the groups that this one needed.
+    pub places: Vec<u64>,
+}
+
+/// Why a batch does not have a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DropReason {
+    /// Fewer than two of its episodes are valid.
+    #[default]
+    TooFewValid,
+    /// Dynamic sampling: its rewards are all equal.
+    NoSignal,
+    /// Dynamic sampling: the groups before it were enough.
+    Surplus,
+}
+
 /// What was decided or came to an end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase", tag = "event")]
@@ -76,6 +99,9 @@ pub enum Event {
         /// How rewards follow from the scores of a judge; absent without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<ProcessRule>,
+        /// What verdicts are worth; absent in stores from before this field.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reward: Option<RewardRule>,
     },
     /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
     /// taken, and stops.
@@ -89,6 +115,17 @@ pub enum Event {
         weights: String,
         /// Positions in the dataset, one a group.
         tasks: Vec<u32>,
+        /// Absent without dynamic sampling.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dynamic: Option<DynamicStart>,
+    },
+    /// Dynamic sampling: more groups begin, in the place of those that teach nothing.
+    GroupsAdded {
+        iteration: u32,
+        /// As in [`Event::IterationStarted`].
+        tasks: Vec<u32>,
+        /// As in [`DynamicStart`].
+        places: Vec<u64>,
     },
     /// An episode has its verdict (`meta.json` was there before this entry).
     Verdict {
@@ -104,8 +141,16 @@ pub enum Event {
         tokens: usize,
         message: String,
     },
-    /// Too few of a group's episodes are valid.
-    GroupDropped { iteration: u32, group: u32, valid: u32 },
+    /// A group is not in the batch.
+    GroupDropped {
+        iteration: u32,
+        group: u32,
+        /// Its valid episodes.
+        valid: u32,
+        /// Entries from before this field are of groups with too few of them.
+        #[serde(default)]
+        reason: DropReason,
+    },
     /// The batch of a step lies in the store.
     BatchWritten {
         iteration: u32,

@@ -8,7 +8,8 @@ use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
 use crate::store::{LocalCopy, RunStore, StoreError, wait};
 use crate::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RowRule, RunState, TurnRecord, paths,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RewardRule, RowRule, RunState,
+    TurnRecord, paths,
 };
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -142,6 +143,15 @@ impl RunFolder {
             _ => None,
         });
         started.next().unwrap_or_default()
+    }
+
+    /// What verdicts of that run are worth; nothing where its store is from before that was recorded.
+    pub fn reward_rule(&self, uid: &str) -> Option<RewardRule> {
+        let mut started = self.journal.iter().rev().filter_map(|entry| match &entry.event {
+            Event::RunStarted { run, reward, .. } if run == uid => Some(reward.clone()),
+            _ => None,
+        });
+        started.next().flatten()
     }
 
     /// Evaluations in the order in which they were finished, as (set, weights).

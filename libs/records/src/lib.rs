@@ -6,7 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
 //!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
 //!   agent asked for);
-//! * [`judged`]: what a judge of turns said of them;
+//! * [`judged`]: what a judge of turns said of them; [`reward`]: what a verdict is worth;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs;
@@ -30,6 +30,7 @@ pub mod outcome;
 pub mod paths;
 pub mod record;
 pub mod request;
+pub mod reward;
 pub mod rows;
 pub mod scope;
 pub mod settings;
@@ -44,12 +45,13 @@ pub mod weights;
 pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows};
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
-pub use event::{Event, JournalEntry, RunAgent};
+pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
 pub use journal::{Journal, JournalError};
 pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
 pub use request::{Branch, Overruled, RequestRecord};
+pub use reward::RewardRule;
 pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};

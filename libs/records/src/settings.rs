@@ -1,6 +1,7 @@
 //! What may change while a run runs, as the driver took it over. It is in the journal, so that a driver that comes back
 //! goes on sampling what was begun as the one before it did.
 
+use grpo_engine_protocol::Penalties;
 use serde::{Deserialize, Serialize};
 
 /// All of it.
@@ -22,6 +23,9 @@ pub struct Sampling {
     pub top_p: f64,
     pub top_k: i64,
     pub max_tokens_per_call: u32,
+    /// Of evaluations only.
+    #[serde(default, skip_serializing_if = "Penalties::is_off")]
+    pub penalties: Penalties,
 }
 
 /// When the state of the training is kept.

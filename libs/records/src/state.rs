@@ -1,8 +1,9 @@
 //! The state of a run, as the fold of its journal.
 
-use crate::event::{Event, JournalEntry};
+use crate::event::{DropReason, Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
 use crate::settings::{LiveSettings, Sampling};
+use crate::{EpisodeKey, EpisodeScope, paths};
 use std::collections::BTreeMap;
 
 /// Everything the driver has to know to go on where it, or its predecessor, stopped.
@@ -35,13 +36,32 @@ pub struct RunState {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IterationState {
     pub weights: String,
+    /// Positions in the dataset, one a group: of those that began it, then of those that were added.
     pub tasks: Vec<u32>,
+    /// With dynamic sampling, the groups that the batch is to have.
+    pub wanted: Option<u32>,
+    /// With dynamic sampling, where each group's task is in the endless sequence of passes.
+    pub places: Vec<u64>,
     /// How its tokens are drawn.
     pub sampling: Option<Sampling>,
     pub batch_sha256: Option<String>,
     pub step: Option<u32>,
     pub rows: u32,
-    pub dropped: Vec<u32>,
+    /// Groups that the batch does not have.
+    pub dropped: BTreeMap<u32, DropReason>,
+}
+
+impl IterationState {
+    /// True for a group that the batch did not need: how far it came is a matter of time, and it counts nowhere.
+    pub fn is_surplus(&self, group: u32) -> bool {
+        self.dropped.get(&group) == Some(&DropReason::Surplus)
+    }
+
+    /// The place after that of the last group that was needed. None without dynamic sampling.
+    pub fn next_place(&self) -> Option<u64> {
+        let needed = (0..).zip(&self.places).filter(|(group, _)| !self.is_surplus(*group));
+        needed.map(|(_, place)| place + 1).max()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,16 +99,29 @@ impl RunState {
                 iteration,
                 weights,
                 tasks,
+                dynamic,
             } => {
+                let (wanted, places) = dynamic.map(|start| (start.wanted, start.places)).unzip();
                 self.iterations.insert(
                     iteration,
                     IterationState {
                         weights,
                         tasks,
+                        wanted,
+                        places: places.unwrap_or_default(),
                         sampling: self.settings.as_ref().map(|settings| settings.sampling),
                         ..IterationState::default()
                     },
                 );
+            }
+            Event::GroupsAdded {
+                iteration,
+                tasks,
+                places,
+            } => {
+                let one = self.iterations.entry(iteration).or_default();
+                one.tasks.extend(tasks);
+                one.places.extend(places);
             }
             Event::Verdict {
                 episode,
@@ -101,9 +134,18 @@ impl RunState {
                 *self.voids.entry(reason).or_default() += 1;
                 self.voided_tokens += tokens as u64;
             }
-            Event::GroupDropped { iteration, group, .. } => {
+            Event::GroupDropped {
+                iteration,
+                group,
+                reason,
+                ..
+            } => {
                 self.groups_dropped += 1;
-                self.iterations.entry(iteration).or_default().dropped.push(group);
+                self.iterations
+                    .entry(iteration)
+                    .or_default()
+                    .dropped
+                    .insert(group, reason);
             }
             Event::BatchWritten {
                 iteration,
@@ -175,6 +217,37 @@ impl RunState {
         let is_done = |one: &IterationState| one.step.is_some_and(|step| self.steps.contains_key(&step));
         let unfinished = self.iterations.iter().find(|(_, one)| !is_done(one));
         unfinished.map(|(iteration, _)| *iteration)
+    }
+
+    /// Of each task that was rolled out in an iteration before `k`, by position: the share of valid episodes that
+    /// resolved it in the last such iteration. Tasks without a valid episode are left out, and so are groups that no
+    /// batch needed.
+    pub fn pass_rates(&self, k: u32) -> BTreeMap<u32, f64> {
+        let mut tallies: BTreeMap<u32, (u32, u32, u32)> = BTreeMap::new();
+        for (folder, (outcome, _)) in &self.verdicts {
+            let Some((EpisodeScope::Iteration { iteration }, name)) = paths::parse_episode(folder) else {
+                continue;
+            };
+            let Some((group, one)) = EpisodeKey::group_of(name).zip(self.iterations.get(&iteration)) else {
+                continue;
+            };
+            let Some(task) = one.tasks.get(group as usize).filter(|_| iteration < k) else {
+                continue;
+            };
+            let (last, resolved, valid) = tallies.entry(*task).or_default();
+            if one.is_surplus(group) || iteration < *last {
+                continue;
+            }
+            if iteration > *last {
+                (*last, *resolved, *valid) = (iteration, 0, 0);
+            }
+            *valid += 1;
+            *resolved += u32::from(*outcome == Outcome::Resolved);
+        }
+        let rated = tallies.into_iter().filter(|(_, (.., valid))| *valid > 0);
+        rated
+            .map(|(task, (_, resolved, valid))| (task, f64::from(resolved) / f64::from(valid)))
+            .collect()
     }
 
     /// How many iterations are done with their step, and all before them.

@@ -150,16 +150,18 @@ fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
 
 fn iterations(folder: &RunFolder) -> Check {
     let mut check = Check::new("iterations follow each other, each with one step");
+    let finished = folder.state.finished.as_ref().is_some_and(|f| f.succeeded);
+    // Rollouts may be ahead of steps, and only they.
+    let mut ahead = false;
     for (at, (number, state)) in folder.state.iterations.iter().enumerate() {
         check.expect(*number == at as u32 + 1, || {
             format!("iteration {number} stands where {} should", at + 1)
         });
-        let last = at + 1 == folder.state.iterations.len();
-        let finished = folder.state.finished.as_ref().is_some_and(|f| f.succeeded);
         let done = state.step.is_some_and(|step| folder.state.steps.contains_key(&step));
-        check.expect(done || (last && !finished), || {
-            format!("iteration {number} has no finished step")
+        check.expect(if done { !ahead } else { !finished }, || {
+            format!("iteration {number} has no finished step, or one before it has none")
         });
+        ahead |= !done;
     }
     check
 }
@@ -182,17 +184,17 @@ fn iteration_records(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<C
             continue;
         };
         let scope = EpisodeScope::Iteration { iteration: *number };
-        let (resolved, valid) = tally(episodes, &scope);
+        let mut of = valid_of(episodes, &scope);
+        // A group that no batch needed may have ended after the record was made.
+        of.retain(|e| !(folder.state.iterations.get(number)).is_some_and(|one| one.is_surplus(e.meta.key.group)));
+        let resolved = of.iter().filter(|e| e.meta.outcome == Outcome::Resolved).count() as u32;
+        let valid = of.len() as u32;
         let rate = if valid == 0 {
             0.0
         } else {
             f64::from(resolved) / f64::from(valid)
         };
-        let rewards: f64 = valid_of(episodes, &scope)
-            .iter()
-            .filter_map(|e| e.meta.reward)
-            .map(f64::from)
-            .sum();
+        let rewards: f64 = of.iter().filter_map(|e| e.meta.reward).map(f64::from).sum();
         let mean = if valid == 0 { 0.0 } else { rewards / f64::from(valid) };
         let same = (claim.resolved, claim.episodes) == (resolved, valid)
             && close(Some(claim.resolved_rate), Some(rate))

@@ -28,6 +28,7 @@ fn store() -> tempfile::TempDir {
             agent: Default::default(),
             rows_per_turn: false,
             process: None,
+            reward: None,
         },
         Event::Promoted {
             weights: "a-v0".into(),
@@ -38,6 +39,7 @@ fn store() -> tempfile::TempDir {
             iteration: 1,
             weights: "a-v0".into(),
             tasks: vec![0],
+            dynamic: None,
         },
     ];
     let mut rewards = Vec::new();
@@ -248,4 +250,96 @@ fn a_gap_in_the_journal_is_found() {
         found.contains(&"tokens were sampled by weights that had been promoted"),
         "{found:?}"
     );
+}
+
+/// Makes the iteration one with dynamic sampling, whose batch left out a second group of two episodes.
+fn dynamic_store(rewards: [f32; 2], reason: &str) -> tempfile::TempDir {
+    let dir = store();
+    let started = paths::journal_entry(3);
+    forge(dir.path(), &started, |entry| {
+        entry["tasks"] = serde_json::json!([0, 1]);
+        entry["dynamic"] = serde_json::json!({"wanted": 1, "places": [0, 1]});
+    });
+    let mut sequence = RunFolder::open(dir.path()).unwrap().journal.len() as u64;
+    let mut add = |event| {
+        sequence += 1;
+        journal(dir.path(), sequence, event);
+    };
+    for (sample, reward) in (0..).zip(rewards) {
+        let outcome = if reward > 0.0 {
+            Outcome::Resolved
+        } else {
+            Outcome::Unresolved
+        };
+        let (mut meta, _) = episode(sample, outcome.clone());
+        meta.key.group = 1;
+        let path = meta.key.dir(1);
+        let ended = fixture::ended(&meta, &[fixture::look_turn()]);
+        fixture::write_ended(dir.path(), &ended);
+        write(dir.path(), &paths::meta(&path), &meta);
+        add(Event::Verdict {
+            episode: path,
+            outcome,
+            reward,
+        });
+    }
+    add(Event::GroupDropped {
+        iteration: 1,
+        group: 1,
+        valid: 2,
+        reason: serde_json::from_value(reason.into()).unwrap(),
+    });
+    dir
+}
+
+#[test]
+fn a_group_that_teaches_something_and_was_left_out_is_found_and_one_that_teaches_nothing_is_not() {
+    let whole = "groups hold every valid episode and no void";
+    for (rewards, reason, right) in [
+        ([0.0, 0.0], "NoSignal", true),
+        ([1.0, 0.0], "NoSignal", false),
+        ([1.0, 0.0], "Surplus", true),
+    ] {
+        let dir = dynamic_store(rewards, reason);
+        assert_eq!(!found(dir.path()).contains(&whole), right, "{rewards:?} {reason}");
+    }
+    // One more was wanted.
+    let dir = dynamic_store([1.0, 0.0], "Surplus");
+    forge(dir.path(), &paths::journal_entry(3), |entry| {
+        entry["dynamic"]["wanted"] = 2.into()
+    });
+    assert!(found(dir.path()).contains(&whole));
+}
+
+#[test]
+fn an_iteration_whose_step_is_done_before_the_step_of_an_earlier_one_is_found() {
+    let check = "iterations follow each other, each with one step";
+    let begun = |iteration| Event::IterationStarted {
+        iteration,
+        weights: "a-v0".into(),
+        tasks: vec![],
+        dynamic: None,
+    };
+    let batch = |iteration| Event::BatchWritten {
+        iteration,
+        step: iteration,
+        sha256: "00".into(),
+        rows: 0,
+    };
+    let done = |step| Event::StepDone {
+        step,
+        weights: format!("a-v{step}"),
+        manifest_sha256: "00".into(),
+    };
+    for (more, right) in [
+        (vec![begun(2), batch(2), begun(3), batch(3)], true),
+        (vec![begun(2), batch(2), begun(3), batch(3), done(3)], false),
+    ] {
+        let dir = store();
+        let first = RunFolder::open(dir.path()).unwrap().journal.len() as u64 + 1;
+        for (sequence, event) in (first..).zip(more) {
+            journal(dir.path(), sequence, event);
+        }
+        assert_eq!(!found(dir.path()).contains(&check), right);
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
 use grpo_records::store::sha256_hex;
-use grpo_records::{Batch, EpisodeScope, Event, Row, paths};
+use grpo_records::{Batch, DropReason, EpisodeScope, Event, IterationState, Row, paths};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The trainer adds up in fp32.
@@ -43,19 +43,16 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         }
         let valid = valid_of(episodes, *iteration);
         check_rows(folder, &batch, &valid, &mut rows)?;
-        let dropped: BTreeSet<u32> = folder
-            .state
-            .iterations
-            .get(iteration)
-            .map(|i| i.dropped.iter().copied().collect())
-            .unwrap_or_default();
-        check_groups(&batch, &valid, &dropped, &mut whole);
+        let begun = folder.state.iterations.get(iteration);
+        let unknown = IterationState::default();
+        let step_wise = folder.row_rule(&batch.run).step_wise().is_some();
+        check_groups(&batch, &valid, begun.unwrap_or(&unknown), step_wise, &mut whole);
         match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {
             Some(claim) => check_step(&batch, &compared(folder, &batch), &claim, &mut steps),
             None => steps.passed_over += 1,
         }
         // A server that takes no weights serves the base model, which is never promoted: then the iteration says so.
-        let begun = folder.state.iterations.get(iteration).map(|one| one.weights.as_str());
+        let begun = begun.map(|one| one.weights.as_str());
         let frozen = begun.filter(|weights| paths::step_of_weights(weights).is_none());
         for row in &batch.rows {
             let known = |version: &str| promoted.contains(version) || frozen == Some(version);
@@ -144,7 +141,15 @@ fn check_rows(
     Ok(())
 }
 
-fn check_groups(batch: &Batch, valid: &HashMap<String, EpisodeFolder>, dropped: &BTreeSet<u32>, whole: &mut Check) {
+/// `step_wise`: turns are rewarded one by one, and a group's rewards do not say whether it teaches something.
+fn check_groups(
+    batch: &Batch,
+    valid: &HashMap<String, EpisodeFolder>,
+    begun: &IterationState,
+    step_wise: bool,
+    whole: &mut Check,
+) {
+    let dropped = &begun.dropped;
     let mut rewards: BTreeMap<u32, BTreeMap<u32, f32>> = BTreeMap::new();
     // An episode without a sampled token has no row, so its group goes without its reward.
     for episode in valid.values().filter(|episode| episode.meta.sampled_tokens > 0) {
@@ -166,13 +171,61 @@ fn check_groups(batch: &Batch, valid: &HashMap<String, EpisodeFolder>, dropped: 
         });
     }
     let held: BTreeSet<u32> = batch.groups.iter().map(|g| g.group).collect();
-    for (group, of) in rewards.iter().filter(|(g, of)| of.len() >= 2 && !dropped.contains(g)) {
+    for (group, of) in rewards
+        .iter()
+        .filter(|(g, of)| of.len() >= 2 && !dropped.contains_key(g))
+    {
         whole.expect(held.contains(group), || {
             format!(
                 "step {}: group {group} has {} valid episodes and is not in the batch",
                 batch.step,
                 of.len()
             )
+        });
+    }
+    if let Some(wanted) = begun.wanted {
+        check_chosen(batch, &rewards, begun, wanted, step_wise, whole);
+    }
+}
+
+/// Dynamic sampling: a batch has the first groups, in the order of the tasks, whose rewards differ; and what was left
+/// out had to be.
+fn check_chosen(
+    batch: &Batch,
+    rewards: &BTreeMap<u32, BTreeMap<u32, f32>>,
+    begun: &IterationState,
+    wanted: u32,
+    step_wise: bool,
+    whole: &mut Check,
+) {
+    let step = batch.step;
+    let alike = |of: &BTreeMap<u32, f32>| of.values().zip(of.values().skip(1)).all(|(a, b)| a == b);
+    let last = batch.groups.iter().map(|group| group.group).max().unwrap_or_default();
+    let full = batch.groups.len() as u32 == wanted;
+    whole.expect(batch.groups.len() as u32 <= wanted, || {
+        format!(
+            "step {step}: {} groups, of {wanted} that were wanted",
+            batch.groups.len()
+        )
+    });
+    for (group, reason) in &begun.dropped {
+        let right = match reason {
+            DropReason::TooFewValid => true,
+            DropReason::Surplus => full && *group > last,
+            DropReason::NoSignal => step_wise || rewards.get(group).is_none_or(alike),
+        };
+        whole.expect(right, || {
+            format!(
+                "step {step}: group {group} was left out for {reason:?}, with rewards {:?}",
+                rewards.get(group)
+            )
+        });
+    }
+    let learns = |group: &u32| rewards.get(group).is_some_and(|of| !alike(of));
+    let some = batch.groups.iter().any(|group| learns(&group.group));
+    for group in batch.groups.iter().filter(|_| some && !step_wise) {
+        whole.expect(learns(&group.group), || {
+            format!("step {step}: group {} has equal rewards and others differ", group.group)
         });
     }
 }

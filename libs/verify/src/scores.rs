@@ -1,23 +1,41 @@
-//! Do scores follow from the judge's own words, and rewards from scores?
+//! Do scores follow from the judge's own words, and rewards from verdicts, what episodes took, and scores?
 
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, RunFolder};
 use grpo_records::judged::{score_of, vote_of};
-use grpo_records::{EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, TurnScore, paths};
+use grpo_records::reward::Ended;
+use grpo_records::{EpisodeRecord, EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, RewardRule, TurnScore, paths};
 
-/// Looks at the training episodes of runs that have a judge.
+/// Looks at every episode with a verdict; at scores only where a run has a judge, which evaluations have not.
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
     let mut votes = Check::new("scores of turns follow from what the judge said");
     let mut rewards = Check::new("rewards follow from verdicts and scores");
     for episode in episodes {
         let meta = &episode.meta;
         let trained_on = matches!(meta.key.scope, EpisodeScope::Iteration { .. });
-        let Some(rule) = folder.row_rule(&meta.run).process.filter(|_| trained_on) else {
-            continue;
-        };
         if !meta.outcome.is_verdict() {
             continue;
         }
+        let worth = match folder.reward_rule(&meta.run) {
+            Some(rule) => {
+                let worth = worth(folder, episode, &rule)?;
+                let recorded = meta.process.as_ref().map(|scores| scores.outcome).or(meta.reward);
+                rewards.expect(worth == recorded, || {
+                    format!(
+                        "{} is worth {recorded:?}; by its verdict and what it took {worth:?}",
+                        episode.path
+                    )
+                });
+                worth
+            }
+            None => None,
+        };
+        let Some(rule) = folder.row_rule(&meta.run).process.filter(|_| trained_on) else {
+            rewards.expect(worth.is_none() || meta.process.is_none(), || {
+                format!("{} has scores, and its run has no judge", episode.path)
+            });
+            continue;
+        };
         let Some(scores) = &meta.process else {
             rewards.expect(false, || format!("{} has a verdict and no scores", episode.path));
             continue;
@@ -37,6 +55,23 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         });
     }
     Ok(vec![votes, rewards])
+}
+
+/// What the verdict is worth. Only a shaped reward needs more than the record of the verdict.
+fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Result<Option<f32>, VerifyError> {
+    let meta = &episode.meta;
+    let (mut turns, mut patch) = (Vec::new(), Vec::new());
+    if rule.shaping.is_some() {
+        let record: Option<EpisodeRecord> = folder.json_if_there(&paths::trajectory(&episode.path))?;
+        turns = record.map(|record| record.turns).unwrap_or_default();
+        patch = folder.patch(&episode.path).map(Into::into).unwrap_or_default();
+    }
+    Ok(rule.reward(Ended {
+        outcome: &meta.outcome,
+        grade: meta.grade.as_ref(),
+        turns: &turns,
+        patch: &patch,
+    }))
 }
 
 fn wrong(judged: &JudgedTurn, claimed: &TurnScore, rule: &ProcessRule) -> Option<String> {

@@ -1,13 +1,14 @@
 //! From finished episodes to the batch of a step: voids leave their group, small groups leave the batch, raw rewards
 //! stay raw.
 
+use crate::dynamic::Signal;
 use bytes::Bytes;
 use grpo_records::batch::RowFault;
 use grpo_records::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RowRule, RunStore,
-    StoreError, Writer, paths,
+    Batch, DropReason, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, Event, GroupRecord, Row, RowRule,
+    RunStore, StoreError, Writer, paths,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A group below this has no baseline.
 pub const SMALLEST_GROUP: usize = 2;
@@ -43,6 +44,68 @@ pub struct Heading {
     pub step: u32,
     pub max_staleness: u32,
     pub rows: RowRule,
+    /// With dynamic sampling, the groups that the batch is to have.
+    pub chosen: Option<BTreeSet<u32>>,
+}
+
+/// A group's valid episodes, as far as they can be trained on.
+#[derive(Debug, Default)]
+struct Valid {
+    rewards: Vec<f32>,
+    rows: Vec<Row>,
+    staleness_max: u32,
+    too_stale: u32,
+}
+
+impl Valid {
+    async fn of(store: &RunStore, heading: &Heading, members: &[&EpisodeMeta]) -> Result<Self, BatchError> {
+        let mut valid = Self::default();
+        for meta in members.iter().filter(|meta| meta.outcome.is_verdict()) {
+            let staleness = staleness(&meta.weights, heading.step);
+            if staleness > heading.max_staleness {
+                valid.too_stale += 1;
+                continue;
+            }
+            valid.staleness_max = valid.staleness_max.max(staleness);
+            let episode = ended(store, meta).await?;
+            let of_episode = Row::trained_on(&episode, meta, &heading.rows);
+            for row in &of_episode {
+                row.check()?;
+            }
+            // Where turns are rewarded one by one, an episode may have lost the scores of all of them.
+            let unscored = heading.rows.step_wise().is_some() && meta.sampled_tokens > 0;
+            if !of_episode.is_empty() || unscored {
+                valid.rewards.push(meta.reward.unwrap_or_default());
+                valid.rows.extend(of_episode);
+            }
+        }
+        Ok(valid)
+    }
+
+    fn signal(&self, rule: &RowRule) -> Signal {
+        if self.rewards.len() < SMALLEST_GROUP {
+            return Signal::TooFewValid;
+        }
+        let differ = match rule.step_wise() {
+            None => self.rewards.windows(2).any(|pair| pair[0] != pair[1]),
+            // Turns of one number are compared with each other.
+            Some(_) => {
+                let mut first: BTreeMap<Option<u32>, f32> = BTreeMap::new();
+                let mut rows = self.rows.iter();
+                rows.any(|row| *first.entry(row.turn).or_insert(row.reward) != row.reward)
+            }
+        };
+        match differ {
+            true => Signal::Some,
+            false => Signal::None,
+        }
+    }
+}
+
+/// What a step can learn from a group, given the final attempts of its episodes.
+pub async fn signal(store: &RunStore, heading: &Heading, members: &[&EpisodeMeta]) -> Result<Signal, BatchError> {
+    let valid = Valid::of(store, heading, members).await?;
+    Ok(valid.signal(&heading.rows))
 }
 
 /// Puts the batch together from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
@@ -64,42 +127,31 @@ pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> 
         too_stale: 0,
     };
     for (group, members) in groups {
-        let (mut rewards, mut rows) = (Vec::new(), Vec::new());
-        for meta in members.iter().filter(|meta| meta.outcome.is_verdict()) {
-            let staleness = staleness(&meta.weights, heading.step);
-            if staleness > heading.max_staleness {
-                made.too_stale += 1;
-                continue;
-            }
-            made.staleness_max = made.staleness_max.max(staleness);
-            let episode = ended(store, meta).await?;
-            let of_episode = Row::trained_on(&episode, meta, &heading.rows);
-            for row in &of_episode {
-                row.check()?;
-            }
-            // Where turns are rewarded one by one, an episode may have lost the scores of all of them.
-            let unscored = heading.rows.step_wise().is_some() && meta.sampled_tokens > 0;
-            if !of_episode.is_empty() || unscored {
-                rewards.push(meta.reward.unwrap_or_default());
-                rows.extend(of_episode);
-            }
-        }
-        if rewards.len() < SMALLEST_GROUP {
+        let valid = Valid::of(store, &heading, &members).await?;
+        made.too_stale += valid.too_stale;
+        let signal = valid.signal(&heading.rows);
+        let chosen = heading.chosen.as_ref().is_none_or(|chosen| chosen.contains(&group));
+        if signal == Signal::TooFewValid || !chosen {
             made.dropped.push(Event::GroupDropped {
                 iteration: heading.iteration,
                 group,
-                valid: rewards.len() as u32,
+                valid: valid.rewards.len() as u32,
+                reason: match signal {
+                    Signal::TooFewValid => DropReason::TooFewValid,
+                    Signal::Some | Signal::None => DropReason::NoSignal,
+                },
             });
             continue;
         }
-        made.constant += u32::from(rewards.windows(2).all(|pair| pair[0] == pair[1]));
+        made.staleness_max = made.staleness_max.max(valid.staleness_max);
+        made.constant += u32::from(valid.rewards.windows(2).all(|pair| pair[0] == pair[1]));
         made.batch.groups.push(GroupRecord {
             group,
             instance: members[0].key.instance.clone(),
-            voids: (members.len() - rewards.len()) as u32,
-            rewards,
+            voids: (members.len() - valid.rewards.len()) as u32,
+            rewards: valid.rewards,
         });
-        made.batch.rows.extend(rows);
+        made.batch.rows.extend(valid.rows);
     }
     Ok(made)
 }

@@ -5,11 +5,14 @@ use crate::agent::AgentKind;
 use crate::agent::commands::CommandSurroundings;
 use crate::agent::history::HistoryRule;
 use crate::agent::limits::AgentLimits;
+use crate::dynamic::Dynamic;
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::judge::JudgeSettings;
 use crate::replicas::Endpoints;
 use crate::retry::{Budget, Pauses};
+use crate::reward;
+use crate::sampling;
 use crate::tasks::selection::{self, Selection, Slice};
 use crate::tasks::source::Source;
 use grpo_contracts::RunConfig;
@@ -18,10 +21,10 @@ use grpo_contracts::task_sets::{TRAIN, evaluation};
 use grpo_crds::agent::{Rows, Thinking};
 use grpo_crds::algorithm::Estimator;
 use grpo_crds::common::Period;
-use grpo_crds::grpo_run::{self, InstanceIds, Mode, Resume, RowFormat, TaskOrder};
+use grpo_crds::grpo_run::{self, InstanceIds, Mode, OnSync, Resume, RowFormat, TaskOrder};
 use grpo_records::settings::{Cadence, LiveSettings};
 pub use grpo_records::settings::{Checkpoint, Sampling};
-use grpo_records::{ProcessRule, RowRule};
+use grpo_records::{ProcessRule, RewardRule, RowRule};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +75,9 @@ pub struct Settings {
     /// Episodes at the same time; by the size of the pool if it is not given.
     pub concurrency: Option<u32>,
     pub max_staleness: u32,
+    /// What becomes of training episodes that run when new weights come.
+    pub on_sync: OnSync,
+    pub dynamic: Option<Dynamic>,
     /// Engines serve the base model for ever, and the run trains on its samples.
     pub frozen_sampler: bool,
     pub reward: Reward,
@@ -128,10 +134,9 @@ impl Settings {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Reward {
-    pub resolved: f32,
-    pub unresolved: f32,
+    pub rule: RewardRule,
     pub grade_timeout: Duration,
 }
 
@@ -215,12 +220,7 @@ impl Settings {
             evaluate: evaluate.collect::<Result<_, _>>()?,
             frozen_sampler: support::samples_frozen(spec),
             agent: agent(config)?,
-            sampling: Sampling {
-                temperature: rollout.sampling.temperature,
-                top_p: rollout.sampling.top_p,
-                top_k: i64::from(rollout.sampling.top_k),
-                max_tokens_per_call: rollout.sampling.max_tokens_per_call,
-            },
+            sampling: sampling::of(&rollout.sampling),
             checkpoint: Checkpoint {
                 every: spec.checkpoint.every,
                 keep: spec.checkpoint.keep,
@@ -230,9 +230,10 @@ impl Settings {
             samples: rollout.samples,
             concurrency: rollout.concurrency,
             max_staleness: rollout.max_staleness,
+            on_sync: rollout.on_sync,
+            dynamic: rollout.dynamic.as_ref().map(Dynamic::of),
             reward: Reward {
-                resolved: spec.reward.resolved as f32,
-                unresolved: spec.reward.unresolved as f32,
+                rule: reward::rule(&spec.reward),
                 grade_timeout: duration(spec.reward.grade_timeout),
             },
             judge: judge(config),

@@ -19,8 +19,8 @@ use answer::{Wrong, checked};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, TokenIds, WEIGHTS_HEADER,
-    WeightsOrder,
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, TokenIds,
+    WEIGHTS_HEADER, WeightsOrder,
 };
 use http_body_util::Full;
 use reqwest::header::CONTENT_TYPE;
@@ -42,6 +42,7 @@ pub struct Ask<'a> {
     pub temperature: f64,
     pub top_p: f64,
     pub top_k: i64,
+    pub penalties: Penalties,
     pub seed: u64,
     pub stop_token_ids: Vec<u32>,
     /// The policy's time that is left.
@@ -293,7 +294,8 @@ impl Engines {
             routed_experts_from: ask.experts.as_ref().map(|(_, from)| *from),
             ..CompletionRequest::of_tokens(&self.model, Vec::new(), ask.max_tokens, ask.seed)
         };
-        let body = CompletionRequest::asking(ask.prompt, settings).to_json();
+        let request = CompletionRequest::asking(ask.prompt, settings).with_penalties(ask.penalties);
+        let body = request.to_json();
         let body = body.map_err(|error| Refused::Again(format!("writing the request: {error}")))?;
         // Wrapped, it is freed when it is sent; reqwest keeps a body that it could send again until the answer comes.
         let body = reqwest::Body::wrap(Full::new(Bytes::from(body)));

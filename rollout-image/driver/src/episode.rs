@@ -16,6 +16,7 @@ use self::abort::Abort;
 use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
 pub use self::plan::EpisodePlan;
+use self::records::Worth;
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;
@@ -25,13 +26,14 @@ use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
-use crate::reward;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_chat_template::ChatTemplate;
+use grpo_crds::grpo_run::OnSync;
+use grpo_records::reward::Ended;
 use grpo_records::store::sha256_hex;
 use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
@@ -85,7 +87,11 @@ impl Episodes {
         let dir = plan.key.dir(attempt);
         let mut trajectory = Trajectory::default();
         let limit = self.settings.agent.limits.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
-        let inside = self.gate.enter().await;
+        // Others go on, or are given up, when the weights change.
+        let inside = match plan.on_sync {
+            OnSync::Drain => Some(self.gate.enter().await),
+            OnSync::Continue | OnSync::Abort => None,
+        };
         let mut judging = Judging::new(plan, &dir, &self.store, &self.writer, self.judge.as_ref());
         let work = self.run_attempt(plan, &dir, attempt, resume, &mut trajectory, &mut judging);
         let ended = tokio::time::timeout(limit, work).await;
@@ -160,8 +166,9 @@ impl Episodes {
                 }
             }
         };
-        // What was sampled by other weights belongs to another attempt.
+        // What was sampled by other weights belongs to another attempt, unless episodes go on under new ones.
         if resume
+            && plan.on_sync != OnSync::Continue
             && trajectory
                 .turns
                 .last()
@@ -170,7 +177,12 @@ impl Episodes {
             sandbox.release().await;
             return Err(Abort::Abandoned);
         }
-        match self.run_turns(plan, dir, &sandbox, trajectory, judging).await {
+        let worked = tokio::select! {
+            worked = self.run_turns(plan, dir, &sandbox, trajectory, judging) => worked,
+            () = plan.stop.cancelled() => Err(Abort::Abandoned),
+            () = plan.outdated() => Err(Abort::Abandoned),
+        };
+        match worked {
             Ok(patch) => {
                 let result = self.persist(plan, dir, attempt, patch, trajectory).await?;
                 sandbox.release().await;
@@ -355,13 +367,20 @@ impl Episodes {
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }
-        let scores = match reward::of_outcome(&self.settings.reward, &graded.outcome) {
+        let worth = self.settings.reward.rule.reward(Ended {
+            outcome: &graded.outcome,
+            grade: graded.record.as_ref(),
+            turns: &trajectory.turns,
+            patch: patch.as_deref().unwrap_or_default(),
+        });
+        let scores = match worth {
             Some(outcome) => judging.scores(&trajectory.turns, outcome).await,
             None => Ok(None),
         };
         match scores {
             Ok(scores) => {
-                self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded, scores)
+                let worth = Worth { verdict: worth, scores };
+                self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded, worth)
                     .await
             }
             Err(Abort::Void { reason, message }) => {
@@ -388,7 +407,7 @@ impl Episodes {
             message: Some(cause.message),
             took: Duration::ZERO,
         };
-        self.write_meta(plan, dir, attempt, trajectory, None, graded, None)
+        self.write_meta(plan, dir, attempt, trajectory, None, graded, Worth::default())
             .await
     }
 

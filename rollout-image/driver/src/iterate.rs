@@ -4,35 +4,36 @@
 //! batch that was written is trained on; weights that were promoted are what engines are made to serve. What changes in
 //! the run while it runs is taken over before something new is begun.
 
+mod batch;
 mod changes;
 mod evaluate;
+mod replacing;
 mod weights;
 
 pub use evaluate::evaluations_shown;
 
 use self::evaluate::Moment;
-use crate::batches::{self, Heading};
-use crate::config::Settings;
+use crate::config::{Settings, Training};
 use crate::episode::EpisodePlan;
 use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
-use crate::metrics::{IterationRecord, Metrics};
+use crate::metrics::Metrics;
 use crate::progress::{Board, Topic};
 use crate::replicas::switch::{Target, View};
-use crate::rollout::{Rollouts, Tally};
+use crate::rollout::{Rollouts, Supply, Tally};
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{Task, selection};
 use crate::trainer::TrainerClient;
 use grpo_contracts::support;
-use grpo_crds::grpo_run::Mode;
+use grpo_crds::grpo_run::{Mode, OnSync};
 use grpo_crds::progress::Stage;
 use grpo_records::settings::Sampling;
-use grpo_records::store::sha256_hex;
 use grpo_records::trainer::{CheckpointOrder, StepRequest};
-use grpo_records::{Created, EpisodeKey, EpisodeMeta, EpisodeScope, Event, Outcome, RunStore, Writer, paths};
+use grpo_records::{EpisodeKey, EpisodeMeta, EpisodeScope, Event, RunStore, Writer, paths};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 /// How episodes are drawn.
 #[derive(Clone, Debug)]
@@ -43,6 +44,9 @@ struct Draw {
     sampling: Sampling,
     /// The promoted ones, or those that a set is measured under.
     weights: watch::Receiver<String>,
+    on_sync: OnSync,
+    /// Cancelled where the episodes are not needed any more.
+    stop: CancellationToken,
 }
 
 /// A run under way.
@@ -139,29 +143,39 @@ impl Run {
             _ => Moment::After(finished),
         })
         .await?;
-        let mut pending: Option<(u32, StepRequest)> = None;
-        for k in finished + 1.. {
-            if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
-                self.take_changes().await?;
+        let ahead = self.settings.max_staleness;
+        // The last iteration whose step, and what follows it, is done.
+        let (done, mut seen) = watch::channel(finished);
+        let (give, mut given) = mpsc::channel::<(u32, StepRequest)>(ahead.max(1) as usize);
+        let rollouts = async {
+            for k in finished + 1.. {
+                // Rollout `k` is sampled by weights of step `k - 1 - ahead` or later.
+                if seen.wait_for(|done| done + ahead + 1 >= k).await.is_err() {
+                    break;
+                }
+                if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
+                    self.take_changes().await?;
+                }
+                if k > self.live.now().iterations {
+                    break;
+                }
+                self.metrics.iteration.set(i64::from(k));
+                let batch = self.batch_of(k).await?;
+                if give.send((k, batch)).await.is_err() {
+                    break;
+                }
             }
-            if k > self.live.now().iterations {
-                break;
+            drop(give);
+            Ok(())
+        };
+        let steps = async {
+            while let Some((k, batch)) = given.recv().await {
+                self.step(k, batch).await?;
+                done.send_replace(k);
             }
-            self.metrics.iteration.set(i64::from(k));
-            let batch = match pending.take() {
-                // The next rollout overlaps the step.
-                Some((j, request)) => tokio::try_join!(self.step(j, request), self.batch_of(k))?.1,
-                None => self.batch_of(k).await?,
-            };
-            match self.settings.max_staleness {
-                0 => self.step(k, batch).await?,
-                _ => pending = Some((k, batch)),
-            }
-        }
-        if let Some((k, request)) = pending {
-            self.step(k, request).await?;
-        }
-        Ok(())
+            Ok(())
+        };
+        tokio::try_join!(rollouts, steps).map(|_: ((), ())| ())
     }
 
     /// The stored batch of an iteration; rolls out what is missing of it first.
@@ -188,37 +202,65 @@ impl Run {
             seed: self.settings.seed,
             sampling: sampling.unwrap_or_else(|| self.live.now().sampling),
             weights: self.wanted.subscribe(),
+            on_sync: self.settings.on_sync,
+            stop: CancellationToken::new(),
         };
-        let plans = self.plans(&scope, &positions, &self.train_tasks, draw);
+        let plans = self.plans(&scope, (0..).zip(positions), &self.train_tasks, draw.clone());
         self.board.change(|progress| progress.iteration = Some(k));
-        let metas = self.rolled_out(Stage::Rollout, &scope, plans).await?;
-        self.write_batch(k, &metas).await
+        let Some(dynamic) = &self.settings.dynamic else {
+            let metas = self.rolled_out(Stage::Rollout, &scope, plans, None).await?;
+            return self.write_batch(k, &metas, None).await;
+        };
+        let mut replacing = self.replacing(dynamic, k, draw).await?;
+        let mut metas = self
+            .rolled_out(Stage::Rollout, &scope, plans, Some(&mut replacing))
+            .await?;
+        let chosen = replacing.chosen;
+        let chosen =
+            chosen.ok_or_else(|| DriverError::Other(format!("iteration {k} ended before its groups were chosen")))?;
+        self.note_surplus(k, &chosen, &metas).await?;
+        metas.retain(|meta| meta.key.group < chosen.needed);
+        self.write_batch(k, &metas, Some(chosen)).await
     }
 
     async fn begin_iteration(&self, k: u32) -> Result<Vec<u32>, DriverError> {
-        let Some(training) = &self.settings.train else {
-            return Err(TerminalFault::new("NoTasks", "mode Train needs tasks.train").into());
+        let (tasks, dynamic) = match &self.settings.dynamic {
+            Some(dynamic) => {
+                let (tasks, start) = self.first_groups(dynamic, k).await?;
+                (tasks, Some(start))
+            }
+            None => {
+                let (training, prompts) = (self.training()?, self.settings.prompts as usize);
+                let (order, seed) = (training.order, training.seed);
+                let tasks = selection::for_iteration(order, seed, self.train_tasks.len(), prompts, k);
+                (tasks, None)
+            }
         };
-        let tasks = selection::for_iteration(
-            training.order,
-            training.seed,
-            self.train_tasks.len(),
-            self.settings.prompts as usize,
-            k,
-        );
         let event = Event::IterationStarted {
             iteration: k,
             weights: self.wanted.borrow().clone(),
             tasks: tasks.clone(),
+            dynamic,
         };
         self.journal.record(event).await?;
         Ok(tasks)
     }
 
-    fn plans(&self, scope: &EpisodeScope, positions: &[u32], tasks: &[Arc<Task>], draw: Draw) -> Vec<EpisodePlan> {
-        let groups = positions.iter().enumerate();
+    fn training(&self) -> Result<&Training, TerminalFault> {
+        let missing = || TerminalFault::new("NoTasks", "mode Train needs tasks.train");
+        self.settings.train.as_ref().ok_or_else(missing)
+    }
+
+    /// `groups`: numbers of groups, with the positions of their tasks.
+    fn plans(
+        &self,
+        scope: &EpisodeScope,
+        groups: impl Iterator<Item = (u32, u32)>,
+        tasks: &[Arc<Task>],
+        draw: Draw,
+    ) -> Vec<EpisodePlan> {
         let planned = groups.flat_map(|(group, position)| {
-            let task = tasks.get(*position as usize).cloned();
+            let task = tasks.get(position as usize).cloned();
             let draw = draw.clone();
             task.into_iter().flat_map(move |task| {
                 let draw = draw.clone();
@@ -226,13 +268,15 @@ impl Run {
                     key: EpisodeKey {
                         scope: scope.clone(),
                         instance: task.instance.clone(),
-                        group: group as u32,
+                        group,
                         sample,
                     },
                     task: task.clone(),
                     seed: draw.seed,
                     sampling: draw.sampling,
                     weights: draw.weights.clone(),
+                    on_sync: draw.on_sync,
+                    stop: draw.stop.clone(),
                 })
             })
         });
@@ -245,11 +289,12 @@ impl Run {
         stage: Stage,
         scope: &EpisodeScope,
         plans: Vec<EpisodePlan>,
+        supply: Option<&mut dyn Supply>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         self.board.begin(stage);
         let (tally, seen) = watch::channel(Tally::default());
         let metas = tokio::select! {
-            metas = self.rollouts.run(scope, plans, &tally) => metas,
+            metas = self.rollouts.run(scope, plans, &tally, supply) => metas,
             () = self.show(seen) => return Err(DriverError::Other("the board stopped".into())),
         };
         // The last ones may have finished after the last look.
@@ -283,83 +328,6 @@ impl Run {
         }
     }
 
-    /// Makes the batch, its record in numbers and the entries for what was left out; then the batch is a fact.
-    async fn write_batch(&self, k: u32, metas: &[EpisodeMeta]) -> Result<StepRequest, DriverError> {
-        let heading = Heading {
-            writer: self.writer.clone(),
-            run: self.settings.uid.clone(),
-            iteration: k,
-            step: k,
-            max_staleness: self.settings.max_staleness,
-            rows: self.settings.row_rule(),
-        };
-        let made = batches::make(&self.store, heading, metas)
-            .await
-            .map_err(|error| DriverError::Other(format!("making the batch of step {k}: {error}")))?;
-        let weights = self
-            .journal
-            .read(|s| s.iterations.get(&k).map(|one| one.weights.clone()))
-            .await;
-        let record = IterationRecord {
-            groups_dropped: made.dropped.len() as u32,
-            groups_constant: made.constant,
-            staleness_max: made.staleness_max,
-            ..IterationRecord::of(self.writer.clone(), k, weights.unwrap_or_default(), metas)
-        };
-        for event in made.dropped {
-            self.record_drop_once(event).await?;
-        }
-        if made.batch.rows.is_empty() {
-            return Err(no_valid_episodes(k, metas).into());
-        }
-        self.store.create(&paths::driver_metrics(k), &record).await?;
-        let path = paths::batch(k);
-        let sha256 = match self.store.create(&path, &made.batch).await? {
-            Created::Written { sha256 } => sha256,
-            // Written before a crash that came before its entry.
-            Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
-        };
-        self.journal
-            .record(Event::BatchWritten {
-                iteration: k,
-                step: k,
-                sha256: sha256.clone(),
-                rows: made.batch.rows.len() as u32,
-            })
-            .await?;
-        tracing::info!(
-            iteration = k,
-            resolved = record.resolved,
-            episodes = record.episodes,
-            voids = record.voids,
-            "batch written"
-        );
-        self.board.change(|progress| {
-            progress.resolved_rate = Some(record.resolved_rate);
-            progress.reward = Some(record.reward_mean);
-            progress.staleness = Some(record.staleness_max);
-        });
-        Ok(StepRequest {
-            batch: path,
-            sha256,
-            checkpoint: None,
-        })
-    }
-
-    async fn record_drop_once(&self, event: Event) -> Result<(), DriverError> {
-        let Event::GroupDropped { iteration, group, .. } = event else {
-            return Ok(());
-        };
-        let noted = self.journal.record_if(|state| {
-            let known = state
-                .iterations
-                .get(&iteration)
-                .is_some_and(|one| one.dropped.contains(&group));
-            (!known).then(|| event.clone())
-        });
-        noted.await.map(|_| ())
-    }
-
     /// Step `k`, promotion of what came out, and the evaluations that are due then.
     async fn step(&self, k: u32, request: StepRequest) -> Result<(), DriverError> {
         self.board.begin(Stage::Training);
@@ -391,33 +359,4 @@ impl Run {
         self.wait_synced().await?;
         self.evaluations(Moment::After(k)).await
     }
-}
-
-fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
-    TerminalFault::new(
-        "NoValidEpisodes",
-        format!(
-            "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",
-            metas.iter().filter(|meta| !meta.outcome.is_verdict()).count(),
-            metas.len(),
-            example_of_void(metas)
-        ),
-    )
-}
-
-fn example_of_void(metas: &[EpisodeMeta]) -> String {
-    let example = metas.iter().find_map(|meta| match &meta.outcome {
-        Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
-        _ => None,
-    });
-    let silent = || {
-        let silent = metas.iter().find(|meta| meta.turns == 0)?;
-        let folder = silent.key.dir(silent.attempt);
-        Some(format!(
-            "the agent of {folder} asked its model nothing; traj.json there has what it printed"
-        ))
-    };
-    example
-        .or_else(silent)
-        .unwrap_or_else(|| "their tokens are too stale".into())
 }

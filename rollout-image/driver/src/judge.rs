@@ -11,6 +11,7 @@ use self::prompt::{Asked, JudgePrompt, ran};
 use crate::fault::{DriverError, TerminalFault};
 use crate::replicas::{Endpoints, Replicas};
 use crate::retry::{Budget, Pauses, Retry};
+use crate::sampling::penalties;
 use crate::tasks::Task;
 use grpo_auth::TokenFile;
 use grpo_crds::grpo_run::ProcessReward;
@@ -238,8 +239,13 @@ impl Judge {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
             top_k: (sampling.top_k > 0).then_some(sampling.top_k.into()),
+            min_p: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            repetition_penalty: None,
             seed: Some(seed),
         }
+        .with_penalties(penalties(sampling))
     }
 
     fn silent_for(&self) -> Duration {

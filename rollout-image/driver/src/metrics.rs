@@ -1,6 +1,6 @@
 //! What the driver counts, as Prometheus text and as one record per iteration.
 
-use grpo_records::{EpisodeMeta, Outcome, SCHEMA, VoidReason, Writer};
+use grpo_records::{DropReason, EpisodeMeta, Outcome, SCHEMA, VoidReason, Writer};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -25,8 +25,11 @@ pub struct Metrics {
     registry: Registry,
     episodes: Family<OutcomeLabel, Counter>,
     voids: Family<ReasonLabel, Counter>,
+    groups_dropped: Family<ReasonLabel, Counter>,
     sampled_tokens: Counter,
     turns: Counter,
+    /// Attempts that were left as they lay: their sandbox went with an earlier driver, or new weights came (Abort).
+    pub attempts_left: Counter,
     format_errors: Counter,
     reused_verdicts: Counter,
     pub iteration: Gauge,
@@ -40,8 +43,10 @@ impl Default for Metrics {
             registry: Registry::with_prefix("grpo_driver"),
             episodes: Family::default(),
             voids: Family::default(),
+            groups_dropped: Family::default(),
             sampled_tokens: Counter::default(),
             turns: Counter::default(),
+            attempts_left: Counter::default(),
             format_errors: Counter::default(),
             reused_verdicts: Counter::default(),
             iteration: Gauge::default(),
@@ -52,9 +57,19 @@ impl Default for Metrics {
         registry.register("episodes", "Episodes with a verdict", metrics.episodes.clone());
         registry.register("voids", "Tries lost to the infrastructure", metrics.voids.clone());
         registry.register(
+            "groups_dropped",
+            "Groups that no batch has",
+            metrics.groups_dropped.clone(),
+        );
+        registry.register(
             "sampled_tokens",
             "Tokens sampled in finished episodes",
             metrics.sampled_tokens.clone(),
+        );
+        registry.register(
+            "attempts_left",
+            "Attempts that other attempts replaced: new weights came (onSync Abort), or the driver had been replaced",
+            metrics.attempts_left.clone(),
         );
         registry.register("turns", "Turns of finished episodes", metrics.turns.clone());
         registry.register(
@@ -98,6 +113,13 @@ impl Metrics {
         self.voids.get_or_create(&reason).inc();
     }
 
+    pub fn dropped(&self, reason: DropReason) {
+        let reason = ReasonLabel {
+            reason: format!("{reason:?}"),
+        };
+        self.groups_dropped.get_or_create(&reason).inc();
+    }
+
     /// The Prometheus text.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -121,7 +143,10 @@ pub struct IterationRecord {
     pub voids: u32,
     pub resolved_rate: f64,
     pub reward_mean: f64,
+    /// Groups that the batch does not have, of those that were needed to choose them.
     pub groups_dropped: u32,
+    /// Of them, those that dynamic sampling left out.
+    pub groups_without_signal: u32,
     /// Groups whose rewards are all alike: they teach nothing.
     pub groups_constant: u32,
     pub ends: BTreeMap<String, u32>,
@@ -165,6 +190,7 @@ impl IterationRecord {
             resolved_rate: mean(f64::from(resolved)),
             reward_mean: mean(valid.iter().map(|m| f64::from(m.reward.unwrap_or_default())).sum()),
             groups_dropped: 0,
+            groups_without_signal: 0,
             groups_constant: 0,
             ends,
             turns_mean: mean(sum(|m| u64::from(m.turns)) as f64),

@@ -10,17 +10,23 @@ use crate::places::Places;
 use crate::retry::Retry;
 use crate::shared_journal::SharedJournal;
 use futures::StreamExt;
+use futures::channel::mpsc;
+use futures::future::BoxFuture;
 use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Episodes at the same time when neither the run nor the pool says how many.
 const DEFAULT_CONCURRENCY: usize = 8;
 /// Attempts at one episode that are looked for in the store; beyond any budget.
 const MOST_ATTEMPTS: u32 = 1000;
+/// How long an episode that is not needed any more may take to give its sandbox back. One that is being graded does not
+/// end by itself: its grader's lease runs out.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// How far a rollout is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +34,19 @@ pub struct Tally {
     pub total: u32,
     pub done: u32,
     pub voids: u32,
+}
+
+/// What follows when a group has ended.
+pub enum Next {
+    More(Vec<EpisodePlan>),
+    /// Episodes that still run are not needed.
+    Enough,
+}
+
+/// Decides that, group by group.
+pub trait Supply: Send {
+    /// `members`: the final attempts of the group's episodes.
+    fn ended<'a>(&'a mut self, group: u32, members: Vec<&'a EpisodeMeta>) -> BoxFuture<'a, Result<Next, DriverError>>;
 }
 
 /// What a pool has room for.
@@ -41,19 +60,24 @@ struct Room {
 /// Which sandboxes the episodes want whose turn has not come yet.
 struct ToCome {
     /// Group and image of each episode, in the order in which they begin.
-    episodes: Vec<(u32, String)>,
+    episodes: Mutex<Vec<(u32, String)>>,
     width: usize,
     groups_ahead: Option<u32>,
 }
 
 impl ToCome {
-    fn of(plans: &[EpisodePlan], width: usize, groups_ahead: Option<u32>) -> Self {
-        let episodes = plans.iter().map(|plan| (plan.key.group, plan.task.image.clone()));
+    fn new(width: usize, groups_ahead: Option<u32>) -> Self {
         Self {
-            episodes: episodes.collect(),
+            episodes: Mutex::default(),
             width,
             groups_ahead,
         }
+    }
+
+    fn add(&self, plans: &[EpisodePlan]) {
+        let of = |plan: &EpisodePlan| (plan.key.group, plan.task.image.clone());
+        let mut episodes = self.episodes.lock().unwrap_or_else(PoisonError::into_inner);
+        episodes.extend(plans.iter().map(of));
     }
 
     /// How many sandboxes of which image, when the first `begun` episodes have begun: those of the next groups where
@@ -62,9 +86,10 @@ impl ToCome {
     fn images(&self, begun: usize) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         let (mut groups, mut last) = (0, None);
-        for (at, (group, image)) in self.episodes.iter().skip(begun).enumerate() {
-            groups += u32::from(last != Some(group));
-            last = Some(group);
+        let episodes = self.episodes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, (group, image)) in episodes.iter().skip(begun).enumerate() {
+            groups += u32::from(last != Some(*group));
+            last = Some(*group);
             if self.groups_ahead.map_or(at >= self.width, |ahead| groups > ahead) {
                 break;
             }
@@ -83,40 +108,63 @@ pub struct Rollouts {
 }
 
 impl Rollouts {
-    /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans.
+    /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans. `supply` adds plans, and
+    /// ends the rollout before its last episode: what was stopped is left out.
     pub async fn run(
         &self,
         scope: &EpisodeScope,
         plans: Vec<EpisodePlan>,
         tally: &watch::Sender<Tally>,
+        mut supply: Option<&mut dyn Supply>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
         let (_, there) = self.episodes.store.names_in(&paths::scope(scope)).await?;
         let there: HashSet<String> = there.into_iter().collect();
-        tally.send_replace(Tally {
-            total: plans.len() as u32,
-            ..Tally::default()
-        });
+        tally.send_replace(Tally::default());
         let Room { width, groups_ahead } = self.room().await;
         self.places.resize(width);
-        let to_come = ToCome::of(&plans, width, groups_ahead);
+        let to_come = ToCome::new(width, groups_ahead);
         let (started, demand) = watch::channel(0);
         let next = AtomicUsize::new(0);
-        let mut metas: Vec<Option<EpisodeMeta>> = vec![None; plans.len()];
+        let (feed, fed) = mpsc::unbounded();
+        let mut groups = Groups::default();
+        let stop = plans.first().map(|plan| plan.stop.clone()).unwrap_or_default();
         let work = async {
-            let mut running = futures::stream::iter(plans.iter().enumerate())
-                .map(|(at, plan)| {
+            let mut running = fed
+                .map(|(at, plan): (usize, EpisodePlan)| {
                     started.send_replace(next.fetch_add(1, Ordering::Relaxed) + 1);
                     let there = &there;
-                    async move { (at, self.finish(plan, there).await) }
+                    async move { (at, self.finish(&plan, there).await) }
                 })
                 .buffer_unordered(width);
+            let add = |groups: &mut Groups, plans: Vec<EpisodePlan>| {
+                to_come.add(&plans);
+                tally.send_modify(|tally| tally.total += plans.len() as u32);
+                for plan in plans {
+                    // The receiver is in `running`.
+                    let _ = feed.unbounded_send((groups.add(plan.key.group), plan));
+                }
+            };
+            add(&mut groups, plans);
+            if supply.is_none() || groups.metas.is_empty() {
+                feed.close_channel();
+            }
             while let Some((at, meta)) = running.next().await {
-                let meta = meta?;
+                let Some(meta) = meta? else { continue };
                 tally.send_modify(|tally| {
                     tally.done += 1;
                     tally.voids += u32::from(!meta.outcome.is_verdict());
                 });
-                metas[at] = Some(meta);
+                let ended = groups.ended(at, meta);
+                let Some((group, supply)) = ended.zip(supply.as_mut()).filter(|_| !stop.is_cancelled()) else {
+                    continue;
+                };
+                match supply.ended(group, groups.members(group)).await? {
+                    Next::More(plans) => add(&mut groups, plans),
+                    Next::Enough => {
+                        stop.cancel();
+                        feed.close_channel();
+                    }
+                }
             }
             Ok::<(), DriverError>(())
         };
@@ -127,7 +175,7 @@ impl Rollouts {
         };
         self.places.demand(&who, BTreeMap::new());
         worked?;
-        Ok(metas.into_iter().flatten().collect())
+        Ok(groups.metas.into_iter().flatten().collect())
     }
 
     /// What the pool has room for: no more episodes at the same time than the agents' share of it.
@@ -162,8 +210,16 @@ impl Rollouts {
         }
     }
 
-    /// One episode, over as many attempts as it takes and the budget allows.
-    async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<EpisodeMeta, DriverError> {
+    /// One episode, over as many attempts as it takes and the budget allows. Nothing for one that was stopped.
+    async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<Option<EpisodeMeta>, DriverError> {
+        tokio::select! {
+            biased;
+            finished = self.attempts(plan, there) => finished,
+            () = stopped(&plan.stop) => Ok(None),
+        }
+    }
+
+    async fn attempts(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<Option<EpisodeMeta>, DriverError> {
         let patience = self.episodes.settings.patience;
         let mut retry = Retry::new(Duration::MAX, patience.pauses).with_jitter(&plan.key.dir(1));
         let mut voids = 0;
@@ -176,13 +232,22 @@ impl Rollouts {
             }
             let meta = match stored {
                 Some(meta) => Some(meta),
+                // It has not begun.
+                None if plan.stop.is_cancelled() => return Ok(None),
                 None => {
-                    let _place = self.places.take().await;
+                    let _place = tokio::select! {
+                        place = self.places.take() => place,
+                        () = plan.stop.cancelled() => return Ok(None),
+                    };
                     self.episodes.attempt(plan, attempt, begun).await?
                 }
             };
             let Some(meta) = meta else {
-                tracing::info!(episode = %dir, "its sandbox is gone with an earlier driver; trying again");
+                if plan.stop.is_cancelled() {
+                    return Ok(None);
+                }
+                tracing::info!(episode = %dir, "it cannot go on where it stands; trying again");
+                self.metrics.attempts_left.inc();
                 continue;
             };
             match meta.outcome.clone() {
@@ -190,12 +255,12 @@ impl Rollouts {
                     voids += 1;
                     self.note_void(&dir, &meta, reason).await?;
                     if voids > patience.void_retries || retry.pause().await.is_err() {
-                        return Ok(meta);
+                        return Ok(Some(meta));
                     }
                 }
                 outcome => {
                     self.note_verdict(&dir, &meta, outcome).await?;
-                    return Ok(meta);
+                    return Ok(Some(meta));
                 }
             }
         }
@@ -245,6 +310,44 @@ impl Rollouts {
             })
             .await
     }
+}
+
+/// Episodes of a rollout as they end, group by group.
+#[derive(Default)]
+struct Groups {
+    /// In the order in which they were planned.
+    metas: Vec<Option<EpisodeMeta>>,
+    /// Of each group, its episodes by their places above.
+    members: BTreeMap<u32, Vec<usize>>,
+}
+
+impl Groups {
+    /// The place of another episode of a group.
+    fn add(&mut self, group: u32) -> usize {
+        self.metas.push(None);
+        let at = self.metas.len() - 1;
+        self.members.entry(group).or_default().push(at);
+        at
+    }
+
+    /// Its group, where this was the last episode of one.
+    fn ended(&mut self, at: usize, meta: EpisodeMeta) -> Option<u32> {
+        let group = meta.key.group;
+        self.metas[at] = Some(meta);
+        let members = self.members.get(&group)?;
+        members.iter().all(|at| self.metas[*at].is_some()).then_some(group)
+    }
+
+    fn members(&self, group: u32) -> Vec<&EpisodeMeta> {
+        let members = self.members.get(&group).into_iter().flatten();
+        members.filter_map(|at| self.metas[*at].as_ref()).collect()
+    }
+}
+
+/// Some time after the episode was stopped.
+async fn stopped(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(STOPPING).await;
 }
 
 #[cfg(test)]

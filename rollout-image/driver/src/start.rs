@@ -251,6 +251,7 @@ async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Ta
                 agent: settings.agent.kind.recorded(),
                 rows_per_turn: settings.agent.rows_per_turn,
                 process: settings.judge.as_ref().map(|judge| judge.rule),
+                reward: Some(settings.reward.rule.clone()),
             })
             .await?;
     }

@@ -1,12 +1,13 @@
 //! Single attempts at an episode: what an earlier driver left behind, and what another one writes at the same time.
 
 use crate::world::{self, World};
+use grpo_crds::grpo_run::OnSync;
 use grpo_driver::episode::EpisodePlan;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
 use grpo_records::{
-    EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError, Outcome,
-    VoidReason, paths, rows,
+    DropReason, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError,
+    Outcome, VoidReason, paths, rows,
 };
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ async fn driver(world: &World, epoch: u32) -> (Arc<Run>, EpisodePlan) {
         seed: 7,
         sampling: run.settings.sampling,
         weights: run.wanted.subscribe(),
+        on_sync: OnSync::Drain,
+        stop: Default::default(),
     };
     (run, plan)
 }
@@ -148,6 +151,7 @@ async fn a_driver_of_an_earlier_epoch_decides_nothing_any_more() {
         iteration: 1,
         group: 0,
         valid: 0,
+        reason: DropReason::TooFewValid,
     };
     let fenced = first.journal.record(dropped).await.unwrap_err();
     assert!(

@@ -82,6 +82,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
                     temperature: 1.0,
                     top_p: 1.0,
                     top_k: 0,
+                    penalties: Default::default(),
                     seed: number as u64 * TURNS + turn,
                     stop_token_ids: Vec::new(),
                     time_left: Duration::from_secs(600),

@@ -4,6 +4,7 @@
 use crate::world::World;
 use futures::StreamExt;
 use grpo_driver::config::Settings;
+use grpo_driver::dynamic::Dynamic;
 use grpo_driver::fault::DriverError;
 use grpo_records::{Batch, Event, JournalEntry, JournalError, paths};
 
@@ -13,6 +14,8 @@ const ITERATIONS: u32 = 2;
 struct Shape {
     max_staleness: u32,
     evaluates: bool,
+    /// Groups without signal are replaced.
+    dynamic: bool,
     /// The trainer is killed with the driver.
     kills_trainer: bool,
 }
@@ -39,14 +42,23 @@ fn quick(prompt: &str, seed: u64) -> String {
 
 impl Shape {
     async fn world(self) -> (World, Settings) {
-        let world = World::new(1).await;
-        *world.engine.policy.lock().unwrap() = Box::new(quick);
+        let world = World::new(if self.dynamic { 3 } else { 1 }).await;
+        *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| match self.dynamic {
+            // Of one task no episode is ever right.
+            true if prompt.contains("Fix task-0") => quick(prompt, 1),
+            _ => quick(prompt, seed),
+        });
         let mut settings = world.settings();
         settings.iterations = ITERATIONS;
         settings.prompts = 1;
         settings.samples = 2;
         settings.concurrency = Some(1);
         settings.max_staleness = self.max_staleness;
+        settings.dynamic = self.dynamic.then_some(Dynamic {
+            over_sample: 1.0,
+            limit: 4.0,
+            band: Some((0.5, 1.0)),
+        });
         for set in &mut settings.evaluate {
             (set.at_start, set.at_end) = (self.evaluates, false);
             set.every = self.evaluates.then_some(1);
@@ -168,6 +180,7 @@ async fn a_driver_may_end_at_any_entry() {
     let shape = Shape {
         max_staleness: 0,
         evaluates: false,
+        dynamic: false,
         kills_trainer: false,
     };
     ends_anywhere(shape).await;
@@ -178,6 +191,7 @@ async fn driver_and_trainer_may_end_at_any_entry() {
     let shape = Shape {
         max_staleness: 0,
         evaluates: false,
+        dynamic: false,
         kills_trainer: true,
     };
     ends_anywhere(shape).await;
@@ -188,6 +202,7 @@ async fn a_driver_may_end_at_any_entry_and_a_due_evaluation_is_measured() {
     let shape = Shape {
         max_staleness: 0,
         evaluates: true,
+        dynamic: false,
         kills_trainer: false,
     };
     ends_anywhere(shape).await;
@@ -198,6 +213,7 @@ async fn driver_and_trainer_may_end_at_any_entry_and_a_due_evaluation_is_measure
     let shape = Shape {
         max_staleness: 0,
         evaluates: true,
+        dynamic: false,
         kills_trainer: true,
     };
     ends_anywhere(shape).await;
@@ -208,6 +224,7 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step() {
     let shape = Shape {
         max_staleness: 1,
         evaluates: false,
+        dynamic: false,
         kills_trainer: false,
     };
     ends_anywhere(shape).await;
@@ -218,6 +235,7 @@ async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step
     let shape = Shape {
         max_staleness: 1,
         evaluates: false,
+        dynamic: false,
         kills_trainer: true,
     };
     ends_anywhere(shape).await;
@@ -228,6 +246,7 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step_and_a_due
     let shape = Shape {
         max_staleness: 1,
         evaluates: true,
+        dynamic: false,
         kills_trainer: false,
     };
     ends_anywhere(shape).await;
@@ -238,7 +257,19 @@ async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step
     let shape = Shape {
         max_staleness: 1,
         evaluates: true,
+        dynamic: false,
         kills_trainer: true,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry_of_an_iteration_that_replaces_groups() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: false,
+        dynamic: true,
+        kills_trainer: false,
     };
     ends_anywhere(shape).await;
 }

@@ -54,6 +54,9 @@ fn in_its_words(request: &ChatRequest, model: &str, lora_path: Option<&str>) -> 
     if let Some(top_k) = request.top_k {
         asked["top_k"] = json!(if top_k <= 0 { -1 } else { top_k });
     }
+    for (name, value) in request.penalties().named() {
+        asked[name] = json!(value);
+    }
     if let Some(seed) = request.seed {
         asked["seed"] = json!(engine_seed(seed));
     }

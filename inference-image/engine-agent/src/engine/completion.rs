@@ -13,7 +13,7 @@ use super::wire::{Answered, engine_seed, misbehaved};
 
 /// The request in vLLM's words. Unlike OpenAI's, its completions take and return token ids.
 pub fn completion(request: &CompletionRequest, prompts: &[Vec<u32>], model: &str) -> Value {
-    json!({
+    let mut asked = json!({
         "model": model,
         "prompt": if prompts.len() == 1 { json!(prompts[0]) } else { json!(prompts) },
         "max_tokens": request.max_tokens,
@@ -27,7 +27,11 @@ pub fn completion(request: &CompletionRequest, prompts: &[Vec<u32>], model: &str
         "logprobs": request.logprobs,
         "return_token_ids": true,
         "return_weight_versions": true,
-    })
+    });
+    for (name, value) in request.penalties().named() {
+        asked[name] = json!(value);
+    }
+    asked
 }
 
 /// An answer in vLLM's words.

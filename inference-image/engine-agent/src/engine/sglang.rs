@@ -144,6 +144,9 @@ fn generate(request: &CompletionRequest, prompts: &[Vec<u32>], adapter: Option<&
                 "stop_token_ids": request.stop_token_ids,
                 "ignore_eos": request.ignore_eos,
             });
+            for (name, value) in request.penalties().named() {
+                sampling[name] = json!(value);
+            }
             if let Some(seed) = request.seed {
                 sampling["sampling_seed"] = json!(engine_seed(seed.wrapping_add(row)));
             }

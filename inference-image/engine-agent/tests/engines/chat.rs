@@ -22,6 +22,10 @@ fn conversation(seed: u64) -> ChatRequest {
         temperature: 0.7,
         top_p: 1.0,
         top_k: None,
+        min_p: None,
+        presence_penalty: None,
+        frequency_penalty: None,
+        repetition_penalty: None,
         seed: Some(seed),
     }
 }

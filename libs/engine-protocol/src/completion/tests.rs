@@ -16,9 +16,9 @@ fn a_request_of_the_contract_is_read_as_written() {
 }
 
 #[test]
-fn a_penalty_that_nobody_would_apply_is_refused_by_name() {
-    let refused = serde_json::from_str::<CompletionRequest>(r#"{"prompt": [1], "repetition_penalty": 1.05}"#);
-    assert!(refused.unwrap_err().to_string().contains("repetition_penalty"));
+fn a_field_that_no_engine_applies_is_refused_by_name() {
+    let refused = serde_json::from_str::<CompletionRequest>(r#"{"prompt": [1], "logit_bias": 1.05}"#);
+    assert!(refused.unwrap_err().to_string().contains("logit_bias"));
 }
 
 #[test]
@@ -31,6 +31,8 @@ fn a_prompt_in_two_places_is_written_as_one_list() {
     let settings = CompletionRequest {
         stop_token_ids: vec![9],
         top_k: 5,
+        min_p: Some(0.1),
+        repetition_penalty: Some(1.5),
         ..CompletionRequest::of_tokens("m", Vec::new(), 8, 7)
     };
     for (row, added) in [(&[1, 2][..], &[3][..]), (&[], &[4]), (&[5], &[])] {

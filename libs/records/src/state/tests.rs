@@ -20,6 +20,7 @@ fn started(iteration: u32) -> Event {
         iteration,
         weights: "a-v0".into(),
         tasks: vec![0],
+        dynamic: None,
     }
 }
 
@@ -61,5 +62,67 @@ fn an_iteration_that_began_while_the_step_before_it_ran_does_not_hide_that_step(
             folded(all).finished_iterations()
         ),
         (None, 2)
+    );
+}
+
+fn verdict(iteration: u32, task: &str, group: u32, sample: u32, outcome: Outcome) -> Event {
+    let key = EpisodeKey {
+        scope: EpisodeScope::Iteration { iteration },
+        instance: task.into(),
+        group,
+        sample,
+    };
+    Event::Verdict {
+        episode: key.dir(1 + sample),
+        reward: f32::from(u8::from(outcome == Outcome::Resolved)),
+        outcome,
+    }
+}
+
+#[test]
+fn the_pass_rate_of_a_task_is_that_of_its_last_iteration_that_counted() {
+    let begun = |iteration, tasks: &[u32]| Event::IterationStarted {
+        iteration,
+        weights: "a-v0".into(),
+        tasks: tasks.to_vec(),
+        dynamic: Some(crate::DynamicStart {
+            wanted: 1,
+            places: tasks.iter().map(|task| u64::from(*task)).collect(),
+        }),
+    };
+    let (yes, no) = (Outcome::Resolved, Outcome::Unresolved);
+    let state = folded(vec![
+        begun(1, &[7]),
+        // The instance's name looks like a group of its own.
+        verdict(1, "a__g3", 0, 0, no.clone()),
+        verdict(1, "a__g3", 0, 1, no.clone()),
+        Event::GroupsAdded {
+            iteration: 1,
+            tasks: vec![8],
+            places: vec![8],
+        },
+        verdict(1, "b", 1, 0, yes.clone()),
+        verdict(1, "b", 1, 1, no.clone()),
+        begun(2, &[7, 8]),
+        verdict(2, "a__g3", 0, 0, yes.clone()),
+        verdict(2, "a__g3", 0, 1, no),
+        verdict(2, "b", 1, 0, yes.clone()),
+        Event::GroupDropped {
+            iteration: 2,
+            group: 1,
+            valid: 1,
+            reason: DropReason::Surplus,
+        },
+        begun(3, &[7]),
+        verdict(3, "a__g3", 0, 0, yes),
+    ]);
+    let rates = |k| state.pass_rates(k).into_iter().collect::<Vec<_>>();
+    assert_eq!(rates(1), []);
+    assert_eq!(rates(2), [(7, 0.0), (8, 0.5)]);
+    assert_eq!(rates(3), [(7, 0.5), (8, 0.5)]);
+    assert_eq!(rates(4), [(7, 1.0), (8, 0.5)]);
+    assert_eq!(
+        (state.iterations[&1].next_place(), state.iterations[&2].next_place()),
+        (Some(9), Some(8))
     );
 }

@@ -67,6 +67,7 @@ fn heading(max_staleness: u32, step: u32) -> Heading {
         step,
         max_staleness,
         rows: RowRule::default(),
+        chosen: None,
     }
 }
 

@@ -92,6 +92,7 @@ impl LiveEpisode<'_> {
             temperature: sampling.temperature,
             top_p: sampling.top_p,
             top_k: sampling.top_k,
+            penalties: sampling.penalties,
             seed,
             stop_token_ids: self.template.stop_ids(),
             time_left: self.limits.episode_timeout.saturating_sub(spent),

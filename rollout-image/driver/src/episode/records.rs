@@ -7,7 +7,6 @@ use super::once;
 use super::{Abort, EpisodePlan, Episodes, millis, now};
 use crate::fault::DriverError;
 use crate::grade::Graded;
-use crate::reward;
 use crate::trajectory::{GrowingRow, Trajectory};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
@@ -15,6 +14,15 @@ use grpo_records::{
     AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile, SCHEMA, TokenRow,
     TurnRecord, paths, rows,
 };
+
+/// What an episode is worth; nothing for a void.
+#[derive(Debug, Default)]
+pub(super) struct Worth {
+    /// By the verdict, shaped or not.
+    pub verdict: Option<f32>,
+    /// By the judge, where the run has one.
+    pub scores: Option<ProcessScores>,
+}
 
 impl Episodes {
     /// Folds the turns of an attempt whose agent was still at work.
@@ -130,19 +138,19 @@ impl Episodes {
         trajectory: &Trajectory,
         patch: Option<&Bytes>,
         graded: Graded,
-        process: Option<ProcessScores>,
+        worth: Worth,
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let weight = self.judge.as_ref().map_or(0.0, |judge| judge.rule().coefficient);
-        let outcome_reward = reward::of_outcome(&self.settings.reward, &graded.outcome);
+        let Worth { verdict, scores } = worth;
         let meta = EpisodeMeta {
             schema: SCHEMA,
             writer: self.writer.clone(),
             run: self.settings.uid.clone(),
             key: plan.key.clone(),
             attempt,
-            reward: process.as_ref().map(|scores| scores.reward(weight)).or(outcome_reward),
-            process,
+            reward: scores.as_ref().map(|scores| scores.reward(weight)).or(verdict),
+            process: scores,
             outcome: graded.outcome,
             end,
             turns: trajectory.next_turn(),

@@ -2,12 +2,14 @@
 
 use super::{Draw, Run};
 use crate::fault::{DriverError, TerminalFault};
+use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_records::settings::Cadence;
 use grpo_records::state::EvaluationState;
 use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, RunState, paths};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// When a set is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +86,18 @@ impl Run {
             weights: version.to_owned(),
         };
         let tasks = &self.evaluation_tasks[at];
-        let positions: Vec<u32> = (0..tasks.len() as u32).collect();
         let draw = Draw {
             samples: set.samples,
             seed: set.seed,
             sampling: self.live.now().sampling,
             weights: watch::channel(version.to_owned()).1,
+            // A set is measured under one version.
+            on_sync: OnSync::Drain,
+            stop: CancellationToken::new(),
         };
-        let plans = self.plans(&scope, &positions, tasks, draw);
-        let metas = self.rolled_out(Stage::Evaluating, &scope, plans).await?;
+        let groups = (0..tasks.len() as u32).map(|at| (at, at));
+        let plans = self.plans(&scope, groups, tasks, draw);
+        let metas = self.rolled_out(Stage::Evaluating, &scope, plans, None).await?;
         let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
         let result = EvaluationState {
             resolved: count(|outcome| *outcome == Outcome::Resolved),
@@ -122,7 +127,7 @@ fn nothing_measured(set: &str, version: &str, metas: &[EpisodeMeta]) -> Terminal
     let message = format!(
         "no episode of the set {set} under {version} came to a verdict, {} are void; for example {}",
         metas.len(),
-        super::example_of_void(metas)
+        super::batch::example_of_void(metas)
     );
     TerminalFault::new("NoValidEpisodes", message)
 }

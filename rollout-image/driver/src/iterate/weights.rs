@@ -4,6 +4,7 @@ use super::Run;
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::Topic;
 use crate::replicas::switch::{self, Target};
+use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
 use grpo_records::store::sha256_hex;
@@ -82,8 +83,9 @@ impl Run {
     }
 
     /// Makes published weights the ones that engines serve and episodes ask for. While episodes run, engines bring the
-    /// weights to their disks first; then these episodes end under the weights they have (Drain), and the next ones
-    /// begin as soon as one replica has switched.
+    /// weights to their disks first. Then these episodes end under the weights they have (Drain), sample their next
+    /// turns by the new ones (Continue), or are given up (Abort); the next ones begin as soon as one replica has
+    /// switched.
     pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
         let _one_at_a_time = self.promoting.lock().await;
         if self.settings.frozen_sampler {
@@ -109,7 +111,9 @@ impl Run {
             tensors_sha256: Some(manifest.tensors_sha256),
             prefetch: None,
         };
-        if let Some(_closed) = gate.close_if_empty() {
+        // Episodes that do not drain are not in the gate: they may run as soon as anything is served.
+        let may_run = self.settings.on_sync != OnSync::Drain && self.target.borrow().is_some();
+        if let Some(_closed) = gate.close_if_empty().filter(|_| !may_run) {
             self.set_target(target);
             return Ok(());
         }

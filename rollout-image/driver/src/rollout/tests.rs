@@ -4,7 +4,7 @@ use super::ToCome;
 fn to_come(width: usize, groups_ahead: Option<u32>) -> ToCome {
     let episodes = (0..6u32).map(|at| (at / 2, format!("task:{}", at / 2)));
     ToCome {
-        episodes: episodes.collect(),
+        episodes: std::sync::Mutex::new(episodes.collect()),
         width,
         groups_ahead,
     }

@@ -138,20 +138,51 @@ fn random(seed: u64, number: u64, usage: &[u8; 16]) -> StdRng {
     StdRng::from_seed(bytes)
 }
 
-/// The positions of the tasks of iteration `k` (from 1): the next `prompts` of an endless sequence of passes over the
-/// dataset, each pass shuffled by itself. A pure function, so a restarted driver takes the same ones.
+/// The positions of the tasks of iteration `k` (from 1): the next `prompts` of the endless sequence.
 pub fn for_iteration(order: TaskOrder, seed: u64, tasks: usize, prompts: usize, k: u32) -> Vec<u32> {
     let first = (k as usize - 1) * prompts;
-    let mut pass: Option<(usize, Vec<u32>)> = None;
-    (first..first + prompts)
-        .map(|at| {
-            let (number, inside) = (at / tasks, at % tasks);
-            if pass.as_ref().is_none_or(|(of, _)| *of != number) {
-                pass = Some((number, order_of_pass(order, seed, tasks, number)));
-            }
-            pass.as_ref().map_or(0, |(_, positions)| positions[inside])
-        })
-        .collect()
+    let mut sequence = Sequence::new(order, seed, tasks);
+    (first..first + prompts).map(|place| sequence.at(place)).collect()
+}
+
+/// The endless sequence of passes over a dataset, each pass shuffled by itself. What is at a place is a pure function,
+/// so a restarted driver takes the same tasks.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    order: TaskOrder,
+    seed: u64,
+    tasks: usize,
+    /// The pass that was asked for last, and its positions in order.
+    pass: Option<(usize, Vec<u32>)>,
+}
+
+impl Sequence {
+    /// `tasks`: how many the dataset has.
+    pub fn new(order: TaskOrder, seed: u64, tasks: usize) -> Self {
+        Self {
+            order,
+            seed,
+            tasks,
+            pass: None,
+        }
+    }
+
+    /// How many tasks the dataset has.
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// The position in the dataset of the task at a place, from 0.
+    pub fn at(&mut self, place: usize) -> u32 {
+        let (number, inside) = (place / self.tasks, place % self.tasks);
+        let positions = match self.pass.take() {
+            Some((of, positions)) if of == number => positions,
+            _ => order_of_pass(self.order, self.seed, self.tasks, number),
+        };
+        let position = positions[inside];
+        self.pass = Some((number, positions));
+        position
+    }
 }
 
 fn order_of_pass(order: TaskOrder, seed: u64, tasks: usize, pass: usize) -> Vec<u32> {

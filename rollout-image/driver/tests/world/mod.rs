@@ -48,8 +48,8 @@ use grpo_hub::HubSettings;
 use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    CheckpointOrder, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState, TrainerPhase,
-    TrainerState, WeightsManifest, Writer, paths,
+    CheckpointOrder, EpisodeMeta, Journal, RewardRule, RunState, RunStore, StepPhase, StepRequest, StepState,
+    TrainerPhase, TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
 use grpo_verify::grader::GraderCommand;
@@ -332,6 +332,7 @@ impl World {
                 top_p: 1.0,
                 top_k: 0,
                 max_tokens_per_call: 256,
+                penalties: Default::default(),
             },
             checkpoint: Checkpoint { every: 10, keep: 2 },
             iterations: 2,
@@ -339,10 +340,15 @@ impl World {
             samples: 4,
             concurrency: Some(4),
             max_staleness: 0,
+            on_sync: grpo_crds::grpo_run::OnSync::Drain,
+            dynamic: None,
             frozen_sampler: false,
             reward: Reward {
-                resolved: 1.0,
-                unresolved: 0.0,
+                rule: RewardRule {
+                    resolved: 1.0,
+                    unresolved: 0.0,
+                    shaping: None,
+                },
                 grade_timeout: Duration::from_secs(20),
             },
             judge: None,

@@ -34,6 +34,7 @@ fn ask(max_tokens: u32) -> Ask<'static> {
         temperature: 1.0,
         top_p: 1.0,
         top_k: 0,
+        penalties: Default::default(),
         seed: 0,
         stop_token_ids: Vec::new(),
         experts: None,

@@ -1,0 +1,82 @@
+//! What changes a distribution beyond temperature, `top_p` and `top_k`, in the words of vLLM and SGLang.
+
+use serde::{Deserialize, Serialize};
+
+/// The default changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Penalties {
+    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 leaves none out.
+    pub min_p: f64,
+    /// Taken from the logit of each token that was sampled before in the same answer.
+    pub presence_penalty: f64,
+    /// Taken from it once for each time it was sampled before in the same answer.
+    pub frequency_penalty: f64,
+    /// Divides the logit of each token of prompt and answer where it is positive, and multiplies it where it is
+    /// negative (CTRL, arXiv 1909.05858); 1 changes nothing.
+    pub repetition_penalty: f64,
+}
+
+impl Default for Penalties {
+    fn default() -> Self {
+        Self {
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+        }
+    }
+}
+
+impl Penalties {
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Those that change something, by their names in a request.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let off = Self::default();
+        let all = [
+            ("min_p", self.min_p, off.min_p),
+            ("presence_penalty", self.presence_penalty, off.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty, off.frequency_penalty),
+            ("repetition_penalty", self.repetition_penalty, off.repetition_penalty),
+        ];
+        all.into_iter()
+            .filter(|(_, value, off)| value != off)
+            .map(|(name, value, _)| (name, value))
+    }
+
+    /// The field that is out of bounds, and its bounds.
+    pub fn fault(&self) -> Option<String> {
+        let within = |name: &str, value: f64, low: f64, high: f64| {
+            let good = (low..=high).contains(&value);
+            (!good).then(|| format!("{name} is {value}, must be from {low} to {high}"))
+        };
+        within("min_p", self.min_p, 0.0, 1.0)
+            .or_else(|| within("presence_penalty", self.presence_penalty, -2.0, 2.0))
+            .or_else(|| within("frequency_penalty", self.frequency_penalty, -2.0, 2.0))
+            .or_else(|| within("repetition_penalty", self.repetition_penalty, 0.01, 10.0))
+    }
+}
+
+/// As a request has them: what is absent changes nothing.
+pub(crate) fn of_request(
+    min_p: Option<f64>,
+    presence: Option<f64>,
+    frequency: Option<f64>,
+    repetition: Option<f64>,
+) -> Penalties {
+    let off = Penalties::default();
+    Penalties {
+        min_p: min_p.unwrap_or(off.min_p),
+        presence_penalty: presence.unwrap_or(off.presence_penalty),
+        frequency_penalty: frequency.unwrap_or(off.frequency_penalty),
+        repetition_penalty: repetition.unwrap_or(off.repetition_penalty),
+    }
+}
+
+/// For a request: nothing where it changes nothing, so that a server that does not know the field is not sent it.
+pub(crate) fn given(value: f64, off: f64) -> Option<f64> {
+    (value != off).then_some(value)
+}

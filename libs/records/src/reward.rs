@@ -1,0 +1,109 @@
+//! What an episode's verdict is worth: one rule, which the driver follows and the verifier follows again.
+//!
+//! Plain: one number where the task is resolved and another where it is not. Shaped: the share of the tests that pass
+//! is added, and what the episode took is charged, as in the shaped reward of SWE-PDB. A void has no reward.
+
+use crate::episode::GradeRecord;
+use crate::outcome::Outcome;
+use crate::turn::TurnRecord;
+use serde::{Deserialize, Serialize};
+
+/// In the run's journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RewardRule {
+    pub resolved: f64,
+    pub unresolved: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaping: Option<Shaping>,
+}
+
+/// What is added to the verdict's worth, and charged for the way to it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shaping {
+    /// Weight of the share of the task's tests that pass.
+    pub pass_ratio: f64,
+    pub turns: Cost,
+    /// Of each tool by its name, the cost of its calls.
+    pub calls: Vec<(String, Cost)>,
+    /// Of lines that the patch adds or removes.
+    pub patch_lines: Cost,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+}
+
+/// So much for each of something, and no more than that for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    pub each: f64,
+    pub most: f64,
+}
+
+impl Cost {
+    fn of(self, count: usize) -> f64 {
+        (self.each * count as f64).min(self.most)
+    }
+}
+
+/// An episode as it ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    pub outcome: &'a Outcome,
+    pub grade: Option<&'a GradeRecord>,
+    pub turns: &'a [TurnRecord],
+    pub patch: &'a [u8],
+}
+
+impl RewardRule {
+    /// None for a void.
+    pub fn reward(&self, ended: Ended<'_>) -> Option<f32> {
+        let verdict = match ended.outcome {
+            Outcome::Resolved => self.resolved,
+            Outcome::Unresolved => self.unresolved,
+            Outcome::Void { .. } => return None,
+        };
+        Some(match &self.shaping {
+            None => verdict as f32,
+            Some(shaping) => shaping.shaped(verdict, ended) as f32,
+        })
+    }
+}
+
+impl Shaping {
+    fn shaped(&self, verdict: f64, ended: Ended<'_>) -> f64 {
+        let calls = |name: &str| {
+            let of = |turn: &TurnRecord| turn.action.as_calls().unwrap_or_default();
+            let all = ended.turns.iter().flat_map(of);
+            all.filter(|call| call.name == name).count()
+        };
+        let charged = self.calls.iter().map(|(name, cost)| cost.of(calls(name))).sum::<f64>()
+            + self.turns.of(ended.turns.len())
+            + self.patch_lines.of(changed_lines(ended.patch));
+        let reward = verdict + self.pass_ratio * pass_ratio(ended.grade) - charged;
+        let reward = self.high.map_or(reward, |high| reward.min(high));
+        self.low.map_or(reward, |low| reward.max(low))
+    }
+}
+
+/// Share of the tests that a grader ran which passed; 0 where it ran none, as for a patch that is empty or does not
+/// apply.
+pub fn pass_ratio(grade: Option<&GradeRecord>) -> f64 {
+    let Some(grade) = grade else { return 0.0 };
+    let (fixed, kept) = (grade.fail_to_pass, grade.pass_to_pass);
+    let passed = fixed.passed + kept.passed;
+    match passed + fixed.failed + kept.failed {
+        0 => 0.0,
+        all => f64::from(passed) / f64::from(all),
+    }
+}
+
+/// Lines that a patch adds or removes.
+pub fn changed_lines(patch: &[u8]) -> usize {
+    let header = |line: &[u8]| line.starts_with(b"+++ ") || line.starts_with(b"--- ");
+    let changes = |line: &&[u8]| matches!(line.first(), Some(b'+' | b'-')) && !header(line);
+    patch.split(|byte| *byte == b'\n').filter(changes).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The batch of a step: made of an iteration's episodes, written once, journalled.
+
+use super::Run;
+use crate::batches::{self, Heading};
+use crate::dynamic::Chosen;
+use crate::fault::{DriverError, TerminalFault};
+use crate::metrics::IterationRecord;
+use grpo_records::store::sha256_hex;
+use grpo_records::trainer::StepRequest;
+use grpo_records::{Created, DropReason, EpisodeMeta, Event, Outcome, paths};
+
+impl Run {
+    /// For whom the batch of iteration `k` is.
+    pub(super) fn heading(&self, k: u32) -> Heading {
+        Heading {
+            writer: self.writer.clone(),
+            run: self.settings.uid.clone(),
+            iteration: k,
+            step: k,
+            max_staleness: self.settings.max_staleness,
+            rows: self.settings.row_rule(),
+            chosen: None,
+        }
+    }
+
+    /// Makes the batch, its record in numbers and the entries for what was left out; then the batch is a fact.
+    pub(super) async fn write_batch(
+        &self,
+        k: u32,
+        metas: &[EpisodeMeta],
+        chosen: Option<Chosen>,
+    ) -> Result<StepRequest, DriverError> {
+        let heading = Heading {
+            chosen: chosen.map(|chosen| chosen.groups),
+            ..self.heading(k)
+        };
+        let made = batches::make(&self.store, heading, metas)
+            .await
+            .map_err(|error| DriverError::Other(format!("making the batch of step {k}: {error}")))?;
+        let weights = self
+            .journal
+            .read(|s| s.iterations.get(&k).map(|one| one.weights.clone()))
+            .await;
+        let without_signal = |event: &&Event| {
+            let alike = DropReason::NoSignal;
+            matches!(event, Event::GroupDropped { reason, .. } if *reason == alike)
+        };
+        let record = IterationRecord {
+            groups_dropped: made.dropped.len() as u32,
+            groups_without_signal: made.dropped.iter().filter(without_signal).count() as u32,
+            groups_constant: made.constant,
+            staleness_max: made.staleness_max,
+            ..IterationRecord::of(self.writer.clone(), k, weights.unwrap_or_default(), metas)
+        };
+        for event in made.dropped {
+            self.record_drop_once(event).await?;
+        }
+        if made.batch.rows.is_empty() {
+            return Err(no_valid_episodes(k, metas).into());
+        }
+        self.store.create(&paths::driver_metrics(k), &record).await?;
+        let path = paths::batch(k);
+        let sha256 = match self.store.create(&path, &made.batch).await? {
+            Created::Written { sha256 } => sha256,
+            // Written before a crash that came before its entry.
+            Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
+        };
+        self.journal
+            .record(Event::BatchWritten {
+                iteration: k,
+                step: k,
+                sha256: sha256.clone(),
+                rows: made.batch.rows.len() as u32,
+            })
+            .await?;
+        tracing::info!(
+            iteration = k,
+            resolved = record.resolved,
+            episodes = record.episodes,
+            voids = record.voids,
+            "batch written"
+        );
+        self.board.change(|progress| {
+            progress.resolved_rate = Some(record.resolved_rate);
+            progress.reward = Some(record.reward_mean);
+            progress.staleness = Some(record.staleness_max);
+        });
+        Ok(StepRequest {
+            batch: path,
+            sha256,
+            checkpoint: None,
+        })
+    }
+
+    pub(super) async fn record_drop_once(&self, event: Event) -> Result<(), DriverError> {
+        let Event::GroupDropped {
+            iteration,
+            group,
+            reason,
+            ..
+        } = event
+        else {
+            return Ok(());
+        };
+        let noted = self.journal.record_if(|state| {
+            let known = state
+                .iterations
+                .get(&iteration)
+                .is_some_and(|one| one.dropped.contains_key(&group));
+            (!known).then(|| event.clone())
+        });
+        if noted.await? {
+            self.metrics.dropped(reason);
+        }
+        Ok(())
+    }
+}
+
+fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
+    TerminalFault::new(
+        "NoValidEpisodes",
+        format!(
+            "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",
+            metas.iter().filter(|meta| !meta.outcome.is_verdict()).count(),
+            metas.len(),
+            example_of_void(metas)
+        ),
+    )
+}
+
+pub(super) fn example_of_void(metas: &[EpisodeMeta]) -> String {
+    let example = metas.iter().find_map(|meta| match &meta.outcome {
+        Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
+        _ => None,
+    });
+    let silent = || {
+        let silent = metas.iter().find(|meta| meta.turns == 0)?;
+        let folder = silent.key.dir(silent.attempt);
+        Some(format!(
+            "the agent of {folder} asked its model nothing; traj.json there has what it printed"
+        ))
+    };
+    example
+        .or_else(silent)
+        .unwrap_or_else(|| "their tokens are too stale".into())
+}

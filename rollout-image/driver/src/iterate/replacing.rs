@@ -1,0 +1,146 @@
+//! Dynamic sampling in a run: looks at each group of an iteration that has ended, and adds others.
+//!
+//! What [`crate::dynamic`] decides is in the journal before it happens: which groups began, and which a batch does not
+//! have, with the reason.
+
+use super::{Draw, Run};
+use crate::batches;
+use crate::dynamic::{Chosen, Decision, Dynamic, Group, Rule, Source, decide};
+use crate::episode::EpisodePlan;
+use crate::fault::DriverError;
+use crate::rollout::{Next, Supply};
+use crate::tasks::selection::Sequence;
+use futures::future::BoxFuture;
+use grpo_records::{DropReason, DynamicStart, EpisodeMeta, EpisodeScope, Event};
+
+/// What replaces groups of one iteration.
+pub struct Replacing<'a> {
+    run: &'a Run,
+    iteration: u32,
+    rule: Rule,
+    groups: Vec<Group>,
+    source: Source,
+    draw: Draw,
+    pub chosen: Option<Chosen>,
+}
+
+impl Run {
+    /// The tasks that an iteration with dynamic sampling begins with.
+    pub(super) async fn first_groups(
+        &self,
+        dynamic: &Dynamic,
+        k: u32,
+    ) -> Result<(Vec<u32>, DynamicStart), DriverError> {
+        let rule = dynamic.rule(self.settings.prompts);
+        let mut source = self.source(dynamic, k).await?;
+        let (tasks, places) = source.draw(rule.slots);
+        let wanted = self.settings.prompts;
+        Ok((tasks, DynamicStart { wanted, places }))
+    }
+
+    /// What follows the groups of iteration `k` that were begun.
+    pub(super) async fn replacing(&self, dynamic: &Dynamic, k: u32, draw: Draw) -> Result<Replacing<'_>, DriverError> {
+        let begun = self
+            .journal
+            .read(|state| state.iterations.get(&k).map_or(0, |one| one.tasks.len()))
+            .await;
+        Ok(Replacing {
+            run: self,
+            iteration: k,
+            rule: dynamic.rule(self.settings.prompts),
+            groups: vec![Group::Running; begun],
+            source: self.source(dynamic, k).await?,
+            draw,
+            chosen: None,
+        })
+    }
+
+    /// After the tasks that the iteration before needed, and those that this one began.
+    async fn source(&self, dynamic: &Dynamic, k: u32) -> Result<Source, DriverError> {
+        let training = self.training()?;
+        let (next, rates) = self
+            .journal
+            .read(|state| {
+                let of = |number: u32| state.iterations.get(&number);
+                let begun = of(k).and_then(|one| one.places.last()).map(|place| place + 1);
+                let needed = || of(k - 1).and_then(|one| one.next_place());
+                (begun.or_else(needed), state.pass_rates(k))
+            })
+            .await;
+        let sequence = Sequence::new(training.order, training.seed, self.train_tasks.len());
+        Ok(Source::new(sequence, next.unwrap_or_default(), dynamic.band, rates))
+    }
+
+    /// Journals the groups that were not needed.
+    pub(super) async fn note_surplus(&self, k: u32, chosen: &Chosen, metas: &[EpisodeMeta]) -> Result<(), DriverError> {
+        let begun = self
+            .journal
+            .read(|state| state.iterations.get(&k).map_or(0, |one| one.tasks.len() as u32))
+            .await;
+        for group in chosen.needed..begun {
+            let of = |meta: &&EpisodeMeta| meta.key.group == group && meta.outcome.is_verdict();
+            let event = Event::GroupDropped {
+                iteration: k,
+                group,
+                valid: metas.iter().filter(of).count() as u32,
+                reason: DropReason::Surplus,
+            };
+            self.record_drop_once(event).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Supply for Replacing<'_> {
+    fn ended<'a>(&'a mut self, group: u32, members: Vec<&'a EpisodeMeta>) -> BoxFuture<'a, Result<Next, DriverError>> {
+        Box::pin(async move {
+            let heading = self.run.heading(self.iteration);
+            let signal = batches::signal(&self.run.store, &heading, &members).await;
+            let signal = signal.map_err(|error| {
+                DriverError::Other(format!(
+                    "looking at group {group} of iteration {}: {error}",
+                    self.iteration
+                ))
+            })?;
+            if let Some(of) = self.groups.get_mut(group as usize) {
+                *of = Group::Ended(signal);
+            }
+            match decide(self.rule, &self.groups) {
+                Decision::Wait => Ok(Next::More(Vec::new())),
+                Decision::Add(count) => self.add(count).await.map(Next::More),
+                Decision::Enough(chosen) => {
+                    self.chosen = Some(chosen);
+                    Ok(Next::Enough)
+                }
+            }
+        })
+    }
+}
+
+impl Replacing<'_> {
+    /// Journals more groups, and plans them.
+    async fn add(&mut self, count: usize) -> Result<Vec<EpisodePlan>, DriverError> {
+        let (tasks, places) = self.source.draw(count);
+        let first = self.groups.len() as u32;
+        self.run
+            .journal
+            .record(Event::GroupsAdded {
+                iteration: self.iteration,
+                tasks: tasks.clone(),
+                places,
+            })
+            .await?;
+        tracing::info!(
+            iteration = self.iteration,
+            first,
+            count,
+            "more groups, in the place of those that teach nothing"
+        );
+        self.groups.extend(vec![Group::Running; count]);
+        let scope = EpisodeScope::Iteration {
+            iteration: self.iteration,
+        };
+        let (run, draw) = (self.run, self.draw.clone());
+        Ok(run.plans(&scope, (first..).zip(tasks), &run.train_tasks, draw))
+    }
+}
