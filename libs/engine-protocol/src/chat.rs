@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Usage;
-use crate::penalties::{Penalties, given, of_request};
+use crate::penalties::{Penalties, of_request};
 
 /// A request for one answer to a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,12 +52,12 @@ impl ChatRequest {
 
     /// With these, of which those that change nothing are not sent.
     pub fn with_penalties(self, penalties: Penalties) -> Self {
-        let off = Penalties::default();
+        let [min_p, presence_penalty, frequency_penalty, repetition_penalty] = penalties.given();
         Self {
-            min_p: given(penalties.min_p, off.min_p),
-            presence_penalty: given(penalties.presence_penalty, off.presence_penalty),
-            frequency_penalty: given(penalties.frequency_penalty, off.frequency_penalty),
-            repetition_penalty: given(penalties.repetition_penalty, off.repetition_penalty),
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
             ..self
         }
     }

@@ -4,7 +4,7 @@
 //! ignored silently would make the recorded logprobs those of another distribution.
 
 use crate::RoutedExperts;
-use crate::penalties::{Penalties, given, of_request};
+use crate::penalties::{Penalties, of_request};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A request to sample `n` continuations of each prompt.
@@ -100,12 +100,12 @@ impl<P> CompletionRequest<P> {
 
     /// With these, of which those that change nothing are not sent.
     pub fn with_penalties(self, penalties: Penalties) -> Self {
-        let off = Penalties::default();
+        let [min_p, presence_penalty, frequency_penalty, repetition_penalty] = penalties.given();
         Self {
-            min_p: given(penalties.min_p, off.min_p),
-            presence_penalty: given(penalties.presence_penalty, off.presence_penalty),
-            frequency_penalty: given(penalties.frequency_penalty, off.frequency_penalty),
-            repetition_penalty: given(penalties.repetition_penalty, off.repetition_penalty),
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
             ..self
         }
     }

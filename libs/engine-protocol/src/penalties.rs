@@ -33,18 +33,26 @@ impl Penalties {
         *self == Self::default()
     }
 
+    /// Each as a request has it: nothing where it changes nothing, so that a server that does not know the field is not
+    /// sent it.
+    pub(crate) fn given(&self) -> [Option<f64>; 4] {
+        let values = |all: &Self| {
+            [
+                all.min_p,
+                all.presence_penalty,
+                all.frequency_penalty,
+                all.repetition_penalty,
+            ]
+        };
+        let off = values(&Self::default());
+        std::array::from_fn(|at| Some(values(self)[at]).filter(|value| *value != off[at]))
+    }
+
     /// Those that change something, by their names in a request.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let off = Self::default();
-        let all = [
-            ("min_p", self.min_p, off.min_p),
-            ("presence_penalty", self.presence_penalty, off.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty, off.frequency_penalty),
-            ("repetition_penalty", self.repetition_penalty, off.repetition_penalty),
-        ];
-        all.into_iter()
-            .filter(|(_, value, off)| value != off)
-            .map(|(name, value, _)| (name, value))
+        let names = ["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"];
+        let given = names.into_iter().zip(self.given());
+        given.filter_map(|(name, value)| Some((name, value?)))
     }
 
     /// The field that is out of bounds, and its bounds.
@@ -74,9 +82,4 @@ pub(crate) fn of_request(
         frequency_penalty: frequency.unwrap_or(off.frequency_penalty),
         repetition_penalty: repetition.unwrap_or(off.repetition_penalty),
     }
-}
-
-/// For a request: nothing where it changes nothing, so that a server that does not know the field is not sent it.
-pub(crate) fn given(value: f64, off: f64) -> Option<f64> {
-    (value != off).then_some(value)
 }

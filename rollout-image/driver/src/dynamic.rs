@@ -88,8 +88,8 @@ pub struct Chosen {
 pub fn decide(rule: Rule, groups: &[Group]) -> Decision {
     let teaches = |group: &Group| *group == Group::Ended(Signal::Some);
     let known = groups.iter().take_while(|group| **group != Group::Running).count();
-    let mut found = (0..).zip(&groups[..known]).filter(|(_, group)| teaches(group));
-    let first: BTreeSet<u32> = found.by_ref().take(rule.wanted).map(|(at, _)| at).collect();
+    let found = (0..).zip(&groups[..known]).filter(|(_, group)| teaches(group));
+    let first: BTreeSet<u32> = found.take(rule.wanted).map(|(at, _)| at).collect();
     if let Some(last) = first.last().filter(|_| first.len() == rule.wanted) {
         let needed = last + 1;
         return Decision::Enough(Chosen { groups: first, needed });
