@@ -29,12 +29,12 @@ pub const REASON: &str = "NotSupported";
 /// Everything that a run asks for and nobody executes, in the order of the spec.
 pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     let mut found = Found::default();
-    let modes = [Mode::Train, Mode::Evaluate];
+    let modes = [Mode::Train, Mode::Evaluate, Mode::Validate];
     found.unless(
         modes.contains(&spec.mode),
         "mode",
         &spec.mode,
-        "this version has Train and Evaluate",
+        "this version has Train, Evaluate and Validate",
     );
     agent(&mut found, &spec.agent);
     rollout(&mut found, spec);

@@ -41,7 +41,6 @@ fn what_is_executed_is_not_named() {
 
 /// A patch over the base `train`, and every field it makes the driver refuse, with its value.
 const CASES: &[(&str, &[(&str, &str)])] = &[
-    ("{mode: Validate}", &[("mode", r#""Validate""#)]),
     (
         "{agent: {bash: null, cli: {command: [a], image: i}, limits: {promptTokens: 9}}}",
         &[("agent.limits.promptTokens", "9")],

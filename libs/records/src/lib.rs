@@ -9,7 +9,7 @@
 //! * [`judged`]: what a judge of turns said of them; [`reward`]: what a verdict is worth;
 //! * [`batch::Batch`]: what one training step consumes;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
-//! * [`settings`]: what may change while a run runs;
+//! * [`settings`]: what may change while a run runs; [`validation`]: which tasks are fit;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
 //! [`paths`] knows where each of them lies, [`store::Store`] how it gets there so that it stays. Readers open a
@@ -40,6 +40,7 @@ pub mod state;
 pub mod store;
 pub mod trainer;
 pub mod turn;
+pub mod validation;
 pub mod weights;
 
 pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows};

@@ -48,6 +48,16 @@ pub fn task_rows(set: &str) -> String {
     format!("{TASKS}/{set}.jsonl")
 }
 
+/// What mode Validate found of a task.
+pub fn validation(set: &str, instance: &str) -> String {
+    format!("validation/{set}/{instance}.json")
+}
+
+/// The tasks of a set that are fit, for `select.instanceIds`.
+pub fn validated_ids(set: &str) -> String {
+    format!("validation/{set}.txt")
+}
+
 /// The commit that patches of a task are taken against, where its row names none. `key`: of the row.
 pub fn task_base(key: &str) -> String {
     format!("{TASKS}/bases/{key}")

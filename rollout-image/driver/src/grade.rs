@@ -8,6 +8,7 @@
 
 mod control;
 mod packages;
+mod trial;
 
 use self::control::NoControl;
 use crate::fault::{DriverError, TerminalFault};

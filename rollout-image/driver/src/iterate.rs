@@ -8,6 +8,7 @@ mod batch;
 mod changes;
 mod evaluate;
 mod replacing;
+mod validate;
 mod weights;
 
 pub use evaluate::evaluations_shown;
@@ -102,10 +103,9 @@ impl Run {
         match self.settings.mode {
             Mode::Train => self.train().await,
             Mode::Evaluate => self.evaluate_only().await,
+            Mode::Validate => self.validate().await,
             // Refused where the settings are read.
-            mode @ (Mode::Validate | Mode::Finetune) => {
-                Err(TerminalFault::new(support::REASON, format!("this driver has no mode {mode:?}")).into())
-            }
+            Mode::Finetune => Err(TerminalFault::new(support::REASON, "this driver has no mode Finetune").into()),
         }
     }
 

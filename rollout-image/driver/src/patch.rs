@@ -79,6 +79,10 @@ rm -rf -- "$script" "$@"
 const CHECK: &str = r#"cd "$1" && git -c safe.directory='*' cat-file -e "$2^{tree}""#;
 const HEAD: &str = r#"cd "$1" && git -c safe.directory='*' rev-parse --verify HEAD"#;
 
+/// HEAD is what the policy sees anyway: images commit their own setup on top of the base.
+const LATER: &str =
+    r#"cd "$1" && git -c safe.directory='*' log --all --reflog --format='%h %s' -n 1000 --not "$2" HEAD"#;
+
 fn script(text: &str, arguments: &[&str]) -> Vec<String> {
     ["/bin/sh", "-c", text, "grpo"]
         .iter()
@@ -114,6 +118,11 @@ pub fn set_up(hidden: &[String]) -> Vec<String> {
 /// Succeeds when the base commit is there.
 pub fn check(repo: &str, base: &str) -> Vec<String> {
     script(CHECK, &[repo, base])
+}
+
+/// Prints a line for each commit that is neither before the base commit nor checked out, the newest first.
+pub fn later(repo: &str, base: &str) -> Vec<String> {
+    script(LATER, &[repo, base])
 }
 
 /// Prints the commit that is checked out.

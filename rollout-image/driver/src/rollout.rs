@@ -178,6 +178,11 @@ impl Rollouts {
         Ok(groups.metas.into_iter().flatten().collect())
     }
 
+    /// How many sandboxes are asked for at one time.
+    pub async fn width(&self) -> usize {
+        self.room().await.width
+    }
+
     /// What the pool has room for: no more episodes at the same time than the agents' share of it.
     async fn room(&self) -> Room {
         let given = self.episodes.settings.concurrency.map(|given| given as usize);

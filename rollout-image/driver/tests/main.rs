@@ -30,4 +30,5 @@ mod runs;
 mod shaped;
 mod task_sets;
 mod tools;
+mod validate;
 mod world;

@@ -1,0 +1,184 @@
+//! `validation/<set>/<instance>.json`: whether a task is fit for training, as mode Validate found.
+//!
+//! In go the trials of a task (its gold patch and no patch, several times each, in fresh sandboxes) and what its
+//! repository holds; out come findings. A task without a finding is fit. A trial that the infrastructure lost is made
+//! again and is not here.
+
+use crate::episode::TestCounts;
+use crate::record::{Record, Writer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What was found of one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskValidation {
+    pub schema: u32,
+    pub writer: Writer,
+    pub set: String,
+    pub instance: String,
+    /// Empty for a task that is fit.
+    pub findings: Vec<Finding>,
+    /// With the gold patch; empty where the row has none.
+    pub gold: Vec<Trial>,
+    /// Without a patch.
+    pub empty: Vec<Trial>,
+    /// Seconds since the epoch.
+    pub at: i64,
+}
+
+impl Record for TaskValidation {}
+
+/// One grading.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trial {
+    pub ended: TrialEnd,
+    pub fail_to_pass: TestCounts,
+    pub pass_to_pass: TestCounts,
+    pub millis: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrialEnd {
+    Resolved,
+    Unresolved,
+    /// The patch does not apply.
+    PatchRefused,
+    TimedOut,
+    /// The log told nothing, a limit was hit, or the grader gave no answer.
+    Ungradable,
+    /// The sandbox cannot be prepared.
+    SetupFailed,
+}
+
+/// Why a task is not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "finding", rename_all_fields = "camelCase")]
+pub enum Finding {
+    /// The repository does not have the base commit.
+    BaseMissing {
+        message: String,
+    },
+    /// The repository has commits that are not before the base commit: the fix may be among them.
+    LaterCommits {
+        count: u64,
+        newest: String,
+    },
+    SetupFails {
+        message: String,
+    },
+    GoldDoesNotApply,
+    /// The gold patch never makes the tests pass.
+    GoldFails {
+        trials: u32,
+    },
+    /// The tests pass without a patch.
+    EmptyPasses {
+        trials: u32,
+    },
+    /// Trials of the same patch ended differently.
+    Flaky {
+        patch: String,
+        ends: Vec<TrialEnd>,
+    },
+    /// The tests take longer than `reward.gradeTimeout`.
+    Hangs {
+        patch: String,
+    },
+    /// No grader could read what the tests said.
+    Ungradable {
+        patch: String,
+        message: String,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BaseMissing { message } => write!(f, "its base commit is not in the repository: {message}"),
+            Self::LaterCommits { count, newest } => {
+                write!(
+                    f,
+                    "its repository has {count} commits that are not before the base commit, such as {newest}"
+                )
+            }
+            Self::SetupFails { message } => write!(f, "its sandbox cannot be prepared: {message}"),
+            Self::GoldDoesNotApply => f.write_str("the gold patch does not apply"),
+            Self::GoldFails { trials } => write!(f, "the gold patch fails its tests, {trials} times of {trials}"),
+            Self::EmptyPasses { trials } => write!(f, "its tests pass without a patch, {trials} times of {trials}"),
+            Self::Flaky { patch, ends } => write!(f, "its tests are flaky: {patch} ended {ends:?}"),
+            Self::Hangs { patch } => write!(f, "its tests take longer than reward.gradeTimeout with {patch}"),
+            Self::Ungradable { patch, message } => write!(f, "{patch} cannot be graded: {message}"),
+        }
+    }
+}
+
+/// The names that findings have for what was tried.
+const GOLD: &str = "the gold patch";
+const EMPTY: &str = "no patch";
+
+/// What trials say of a task. `gold` may be empty: then nothing is known of a solution.
+pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if let Some(failed) = gold
+        .iter()
+        .chain(empty)
+        .find(|trial| trial.ended == TrialEnd::SetupFailed)
+    {
+        let message = failed.note.clone().unwrap_or_default();
+        return vec![Finding::SetupFails { message }];
+    }
+    for (trials, patch, wanted) in [(gold, GOLD, TrialEnd::Resolved), (empty, EMPTY, TrialEnd::Unresolved)] {
+        let Some(first) = trials.first() else { continue };
+        // Counts too: a test that comes and goes among those that do not decide makes rewards of chance one day.
+        let same = |trial: &Trial| {
+            (trial.ended, trial.fail_to_pass, trial.pass_to_pass)
+                == (first.ended, first.fail_to_pass, first.pass_to_pass)
+        };
+        if trials.iter().any(|trial| trial.ended == TrialEnd::TimedOut) {
+            found.push(Finding::Hangs { patch: patch.into() });
+        } else if !trials.iter().all(same) {
+            let ends = trials.iter().map(|trial| trial.ended).collect();
+            found.push(Finding::Flaky {
+                patch: patch.into(),
+                ends,
+            });
+        } else if first.ended != wanted {
+            let trials = trials.len() as u32;
+            found.push(match (first.ended, wanted) {
+                (TrialEnd::PatchRefused, _) => Finding::GoldDoesNotApply,
+                (TrialEnd::Ungradable, _) => Finding::Ungradable {
+                    patch: patch.into(),
+                    message: first.note.clone().unwrap_or_default(),
+                },
+                (_, TrialEnd::Resolved) => Finding::GoldFails { trials },
+                _ => Finding::EmptyPasses { trials },
+            });
+        }
+    }
+    found
+}
+
+/// A list for `select.instanceIds`: the tasks that are fit, one a line; the others as comments, with what was found.
+pub fn id_list(set: &str, validated: &[TaskValidation]) -> String {
+    let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
+    let mut list = format!("# {fit} of {} tasks of {set} are fit.\n", validated.len());
+    for one in validated {
+        let found: Vec<String> = one
+            .findings
+            .iter()
+            .map(|finding| finding.to_string().replace('\n', " "))
+            .collect();
+        match found.is_empty() {
+            true => list.push_str(&format!("{}\n", one.instance)),
+            false => list.push_str(&format!("# {}: {}\n", one.instance, found.join("; "))),
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests;

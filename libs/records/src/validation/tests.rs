@@ -1,0 +1,79 @@
+use super::*;
+
+fn trial(ended: TrialEnd) -> Trial {
+    Trial {
+        ended,
+        fail_to_pass: TestCounts::default(),
+        pass_to_pass: TestCounts::default(),
+        millis: 1,
+        note: Some("why".into()),
+    }
+}
+
+fn of(gold: &[TrialEnd], empty: &[TrialEnd]) -> Vec<String> {
+    let trials = |ends: &[TrialEnd]| ends.iter().copied().map(trial).collect::<Vec<_>>();
+    let found = findings(&trials(gold), &trials(empty));
+    let name = |finding: &Finding| {
+        format!("{finding:?}")
+            .split([' ', '{'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    found.iter().map(name).collect()
+}
+
+#[test]
+fn each_way_in_which_a_task_is_unfit_has_a_name_and_a_fit_one_has_none() {
+    use TrialEnd::{PatchRefused, Resolved, SetupFailed, TimedOut, Ungradable, Unresolved};
+    let (good, bad) = ([Resolved; 3], [Unresolved; 3]);
+    for (gold, empty, found) in [
+        (good, bad, vec![]),
+        (bad, bad, vec!["GoldFails"]),
+        (good, good, vec!["EmptyPasses"]),
+        (bad, good, vec!["GoldFails", "EmptyPasses"]),
+        ([Resolved, Unresolved, Resolved], bad, vec!["Flaky"]),
+        (good, [Unresolved, Unresolved, Resolved], vec!["Flaky"]),
+        ([Resolved, TimedOut, Resolved], bad, vec!["Hangs"]),
+        (good, [TimedOut; 3], vec!["Hangs"]),
+        ([PatchRefused; 3], bad, vec!["GoldDoesNotApply"]),
+        ([Ungradable; 3], [Ungradable; 3], vec!["Ungradable", "Ungradable"]),
+        ([SetupFailed; 3], [SetupFailed; 3], vec!["SetupFails"]),
+    ] {
+        assert_eq!(of(&gold, &empty), found, "{gold:?} {empty:?}");
+    }
+    assert_eq!(of(&[], &bad), Vec::<String>::new(), "a row without a gold patch");
+}
+
+#[test]
+fn a_test_that_comes_and_goes_is_flaky_though_every_verdict_is_the_same() {
+    let mut gold = vec![trial(TrialEnd::Resolved); 3];
+    gold[1].pass_to_pass.failed = 1;
+    let found = findings(&gold, &vec![trial(TrialEnd::Unresolved); 3]);
+    assert!(matches!(found[..], [Finding::Flaky { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_list_has_the_fit_tasks_as_lines_and_the_others_as_comments() {
+    let one = |instance: &str, findings: Vec<Finding>| TaskValidation {
+        schema: crate::SCHEMA,
+        writer: Writer::driver(1),
+        set: "train".into(),
+        instance: instance.into(),
+        findings,
+        gold: Vec::new(),
+        empty: Vec::new(),
+        at: 0,
+    };
+    let message = "setup.sh:\nno".to_owned();
+    let list = id_list(
+        "train",
+        &[
+            one("a", vec![]),
+            one("b", vec![Finding::SetupFails { message }, Finding::GoldDoesNotApply]),
+            one("c", vec![]),
+        ],
+    );
+    let wanted = "# 2 of 3 tasks of train are fit.\na\n# b: its sandbox cannot be prepared: setup.sh: no; the gold patch does not apply\nc\n";
+    assert_eq!(list, wanted);
+}

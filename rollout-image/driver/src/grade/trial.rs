@@ -1,0 +1,61 @@
+//! One grading of a patch whose outcome is known beforehand, for mode Validate.
+
+use super::{Grader, Tried};
+use crate::fault::DriverError;
+use crate::outcome::Attempt;
+use crate::retry::Retry;
+use crate::tasks::Task;
+use bytes::Bytes;
+use grpo_records::VoidReason;
+use grpo_records::validation::{Trial, TrialEnd};
+use std::time::{Duration, Instant};
+
+impl Grader {
+    /// Grades in a fresh sandbox, again where the infrastructure loses one. `name`: of this trial, within the task.
+    pub async fn trial(&self, task: &Task, patch: Option<&Bytes>, name: &str) -> Result<Trial, DriverError> {
+        let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(&task.instance);
+        for tries in 0.. {
+            let began = Instant::now();
+            let lease = self.lease_id(&format!("trial {} {name} {tries}", task.instance));
+            let tried = self.attempt(task, patch, &lease).await?;
+            if let Some(ended) = ended(&tried.attempt) {
+                return Ok(trial(tried, ended, began.elapsed()));
+            }
+            let why = tried.note.unwrap_or_default();
+            tracing::warn!(instance = %task.instance, name, why, "a grader is lost; trying again");
+            if retry.pause().await.is_err() {
+                return Err(DriverError::Other(format!(
+                    "no grader was left to {}, {name}, within {:?}: {why}",
+                    task.instance, self.patience.total
+                )));
+            }
+        }
+        Err(DriverError::Other(format!("{} was never graded", task.instance)))
+    }
+}
+
+/// Nothing where the infrastructure lost it.
+fn ended(attempt: &Attempt) -> Option<TrialEnd> {
+    Some(match attempt {
+        Attempt::Judged { resolved: true } => TrialEnd::Resolved,
+        Attempt::Judged { resolved: false } => TrialEnd::Unresolved,
+        Attempt::PatchRefused => TrialEnd::PatchRefused,
+        Attempt::TimedOut => TrialEnd::TimedOut,
+        Attempt::NoReport | Attempt::Exhausted => TrialEnd::Ungradable,
+        Attempt::Lost {
+            reason: VoidReason::TaskBroken,
+        } => TrialEnd::SetupFailed,
+        Attempt::WorkerFailed | Attempt::Silent | Attempt::Lost { .. } => return None,
+    })
+}
+
+fn trial(tried: Tried, ended: TrialEnd, took: Duration) -> Trial {
+    let report = tried.report.as_ref();
+    Trial {
+        ended,
+        fail_to_pass: report.map(|report| report.fail_to_pass).unwrap_or_default(),
+        pass_to_pass: report.map(|report| report.pass_to_pass).unwrap_or_default(),
+        millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        note: tried.note,
+    }
+}

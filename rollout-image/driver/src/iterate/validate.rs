@@ -1,0 +1,180 @@
+//! Mode Validate: which tasks are fit for training.
+//!
+//! Of each task: what its repository holds beside the base commit, its gold patch graded several times, and no patch
+//! graded as often, each in a fresh sandbox. The record of a task is durable when it is done, so that a driver that
+//! comes back goes on with the others. At the end each set has a list for `select.instanceIds`.
+
+use super::Run;
+use crate::fault::DriverError;
+use crate::patch;
+use crate::progress::Topic;
+use crate::sandbox::SandboxError;
+use crate::setup::{self, WorksNext};
+use crate::tasks::Task;
+use bytes::Bytes;
+use futures::StreamExt;
+use grpo_contracts::task_sets;
+use grpo_crds::progress::Stage;
+use grpo_records::validation::{Finding, TaskValidation, Trial, findings, id_list};
+use grpo_records::{Created, SCHEMA, paths};
+use grpo_sandbox_protocol::{ExecRequest, Priority};
+use std::sync::Arc;
+
+/// Trials of each patch: a test that fails one time of five is found in six of ten such tasks.
+const TRIALS: u32 = 3;
+const LOOK_TIMEOUT: u64 = 120;
+
+impl Run {
+    pub(super) async fn validate(&self) -> Result<(), DriverError> {
+        let train = self
+            .settings
+            .train
+            .iter()
+            .map(|_| (task_sets::TRAIN.to_owned(), &self.train_tasks));
+        let evaluations = self.settings.evaluate.iter().zip(&self.evaluation_tasks);
+        let evaluations = evaluations.map(|(set, tasks)| (task_sets::evaluation(&set.name), tasks));
+        self.board.begin(Stage::Grading);
+        let mut said = Vec::new();
+        for (set, tasks) in train.chain(evaluations) {
+            let validated = self.validate_set(&set, tasks).await?;
+            let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
+            said.push(format!("tasks.{set}: {fit} of {} tasks are fit", validated.len()));
+            self.store
+                .create_bytes(&paths::validated_ids(&set), id_list(&set, &validated))
+                .await?;
+        }
+        self.board.end(Stage::Grading);
+        self.board.say(Topic::Tasks, Some(said.join("; ")));
+        Ok(())
+    }
+
+    /// In the order of the tasks.
+    async fn validate_set(&self, set: &str, tasks: &[Arc<Task>]) -> Result<Vec<TaskValidation>, DriverError> {
+        let width = self.rollouts.width().await;
+        let (total, mut done) = (tasks.len() as u32, 0);
+        self.board
+            .change(|progress| (progress.episodes_done, progress.episodes_total) = (Some(0), Some(total)));
+        let mut running = futures::stream::iter(tasks.iter().enumerate())
+            .map(|(at, task)| async move { (at, self.validated(set, task).await) })
+            .buffer_unordered(width);
+        let mut validated: Vec<Option<TaskValidation>> = vec![None; tasks.len()];
+        while let Some((at, one)) = running.next().await {
+            let one = one?;
+            for finding in &one.findings {
+                tracing::warn!(set, instance = %one.instance, %finding, "a task is not fit");
+            }
+            validated[at] = Some(one);
+            done += 1;
+            self.board.change(|progress| progress.episodes_done = Some(done));
+        }
+        Ok(validated.into_iter().flatten().collect())
+    }
+
+    /// From the store where it is there.
+    async fn validated(&self, set: &str, task: &Task) -> Result<TaskValidation, DriverError> {
+        let path = paths::validation(set, &task.instance);
+        if let Some(known) = self.store.read_if_there::<TaskValidation>(&path).await? {
+            return Ok(known);
+        }
+        let grader = &self.rollouts.episodes.grader;
+        let gold = task.row["patch"].as_str().filter(|patch| !patch.trim().is_empty());
+        let gold = gold.map(|patch| Bytes::from(patch.to_owned()));
+        let mut found = self.repository(task).await?;
+        let prepared = !found
+            .iter()
+            .any(|finding| matches!(finding, Finding::SetupFails { .. }));
+        let (mut with_gold, mut without): (Vec<Trial>, Vec<Trial>) = Default::default();
+        for trial in (0..TRIALS).filter(|_| prepared) {
+            if let Some(patch) = &gold {
+                with_gold.push(grader.trial(task, Some(patch), &format!("gold {trial}")).await?);
+            }
+            without.push(grader.trial(task, None, &format!("empty {trial}")).await?);
+        }
+        found.extend(findings(&with_gold, &without));
+        let record = TaskValidation {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            set: set.to_owned(),
+            instance: task.instance.clone(),
+            findings: found,
+            gold: with_gold,
+            empty: without,
+            at: jiff::Timestamp::now().as_second(),
+        };
+        match self.store.create(&path, &record).await? {
+            Created::Written { .. } => Ok(record),
+            Created::Existed => Ok(self.store.read(&path).await?),
+        }
+    }
+
+    /// What the policy would find in the repository.
+    async fn repository(&self, task: &Task) -> Result<Vec<Finding>, DriverError> {
+        let patience = self.settings.patience;
+        let mut retry = crate::retry::Retry::new(patience.grading, patience.pauses).with_jitter(&task.instance);
+        for tries in 0.. {
+            match self.look(task, tries).await {
+                Ok(found) => return Ok(found),
+                Err(error) => {
+                    tracing::warn!(instance = %task.instance, %error, "a sandbox is lost; trying again");
+                    if retry.pause().await.is_err() {
+                        return Err(DriverError::Other(format!(
+                            "looking at the repository of {}: {error}",
+                            task.instance
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn look(&self, task: &Task, tries: u32) -> Result<Vec<Finding>, SandboxError> {
+        let gateway = &self.rollouts.episodes.gateway;
+        let name = format!(
+            "{} {} look {} {tries}",
+            self.settings.uid, self.writer.epoch, task.instance
+        );
+        let lease = format!("v-{}", &grpo_records::store::sha256_hex(name.as_bytes())[..24]);
+        let sandbox = gateway
+            .lease(&lease, &task.image, Priority::Agent, self.settings.patience.gateway)
+            .await?;
+        let looked = async {
+            if let Err(message) = setup::run(&sandbox, task, "setup", WorksNext::Policy).await? {
+                return Ok(vec![Finding::SetupFails { message }]);
+            }
+            let command = |id: &str, argv: Vec<String>| ExecRequest {
+                id: id.to_owned(),
+                argv,
+                cwd: None,
+                env: Default::default(),
+                user: None,
+                activate: None,
+                stdin: None,
+                timeout_seconds: LOOK_TIMEOUT,
+                max_output_bytes: Some(64 << 10),
+            };
+            let repository = &task.environment.directory;
+            if let Some(base) = &task.base_commit {
+                let there = sandbox.exec(&command("base", patch::check(repository, base))).await?;
+                if there.exit_code != Some(0) {
+                    let message = there.output.trim().to_owned();
+                    return Ok(vec![Finding::BaseMissing { message }]);
+                }
+            }
+            let base = task.base_commit.as_deref().unwrap_or("HEAD");
+            let later = sandbox.exec(&command("later", patch::later(repository, base))).await?;
+            Ok(later_commits(&later.output).into_iter().collect())
+        };
+        let looked = looked.await;
+        sandbox.release().await;
+        looked
+    }
+}
+
+/// From one line for each commit, the newest first.
+fn later_commits(output: &str) -> Option<Finding> {
+    let mut lines = output.lines().filter(|line| !line.trim().is_empty());
+    let newest = lines.next()?.trim().to_owned();
+    let count = 1 + lines.count() as u64;
+    Some(Finding::LaterCommits { count, newest })
+}
