@@ -134,6 +134,11 @@ test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on t
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture overlap::
 
+test-finetune: ## supervised training on the real cluster, and a GRPO run that continues with its weights
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture finetune::
+
 test-seeds: ## manifests of the reference systems, scaled down, on the real cluster (200 MB to download)
 	@demo/prepare.sh
 	e2e/agents/files.sh

@@ -397,10 +397,18 @@ pub struct Schedule {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000000))]
     pub warmup_steps: u32,
+    /// The same as a share of all steps, rounded down. The longer of the two counts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub warmup_ratio: f64,
     /// Of Linear and Cosine: the last step's share of `learningRate`.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub final_ratio: f64,
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

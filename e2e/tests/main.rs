@@ -13,6 +13,7 @@ mod demo_on_servers;
 mod emulators;
 mod examples;
 mod faults;
+mod finetune;
 mod gateway;
 mod histories;
 mod isolation;

@@ -6,6 +6,7 @@
 //! what is looked at is that everything runs, and that the verifier recomputes it. Needs a cluster with the images of
 //! agents and of that model: `make test-seeds`.
 
+use crate::finetune::conversations;
 use crate::support::{Result, Scene, repository, rows, small_run, verified};
 use grpo_crds::InferencePool;
 use grpo_records::trainer::StepMetrics;
@@ -39,6 +40,7 @@ seeds! {
     four_nodes: "3-remote-pool-32b-4nodes", |run| run;
     two_nodes: "3-remote-pool-8b", |run| run;
     a_judge_of_turns: "3-prm-8b", judged;
+    an_evaluation_of_tools: "2-swe-pdb-evaluate", evaluated_tools;
     an_evaluation: "3-evaluate", |run| run;
     an_evaluation_on_a_pool: "3-evaluate-shared-cluster", |run| run;
 }
@@ -50,6 +52,74 @@ fn tools(run: RunManifest) -> RunManifest {
         "/tasks/train",
         json!({"dataset": {"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}}}),
     )
+}
+
+/// The same where they are evaluated.
+fn evaluated_tools(run: RunManifest) -> RunManifest {
+    let rows = json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}});
+    run.with("/agent/limits/promptTokens", json!(16_000))
+        .with("/tasks/evaluate", json!([{"name": "kodcode", "dataset": rows}]))
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster with images: make test-seeds"]
+async fn supervised_training_of_4b() -> Result<()> {
+    learns("2-swe-pdb-sft-4b").await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster with images: make test-seeds"]
+async fn supervised_training_of_8b() -> Result<()> {
+    learns("2-swe-pdb-sft-8b").await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster with images: make test-seeds"]
+async fn supervised_training_of_14b() -> Result<()> {
+    learns("2-swe-pdb-sft-14b").await
+}
+
+/// A manifest of mode Finetune, with conversations of the test's own, the demo's model and a trainer on CPU.
+async fn learns(file: &str) -> Result<()> {
+    let scene = Scene::new(&format!("seed-{file}")).await?;
+    let rows = [
+        ("train.jsonl", conversations(0, 20)),
+        ("test.jsonl", conversations(100, 3)),
+    ];
+    let rows = rows.each_ref().map(|(name, text)| (*name, text.as_str()));
+    scene.volume_with_files("tasks", &rows).await?;
+    let run = manifest(file)?
+        .with("/model", json!({"image": {"reference": MODEL}}))
+        // Some conversations are longer: they are cut, as the manifest says.
+        .with("/finetune/maxTokens", json!(160))
+        .with("/finetune/dataset/persistentVolumeClaim/path", json!("train.jsonl"))
+        .with(
+            "/finetune/validation/dataset/persistentVolumeClaim/path",
+            json!("test.jsonl"),
+        )
+        .with("/trainer", json!({"nodes": 1}))
+        .with(
+            "/store",
+            json!({"volumeClaimTemplate": {"resources": {"requests": {"storage": "1Gi"}}}}),
+        );
+    let name = run.name().to_owned();
+    scene.apply(&run).await?;
+    let ended = scene.follow(&name).await?;
+    let folder = scene.store_of(&ended.run).await?;
+    verified(&folder)?;
+    let steps = folder.state.finished_iterations();
+    // Four of twenty rows were not resolved; two epochs of batches of eight.
+    assert_eq!(steps, 4);
+    let mut losses = Vec::new();
+    for step in 1..=steps {
+        let metrics: Option<StepMetrics> = folder.json_if_there(&paths::trainer_metrics(step))?;
+        losses.push(metrics.ok_or("a step has no metrics")?.loss);
+    }
+    scene.say(&format!(
+        "{file}: {steps} steps, loss {losses:.3?}, {:.0} s",
+        ended.seconds
+    ));
+    scene.clear().await
 }
 
 /// Short votes: the judge's model answers nonsense too.

@@ -125,23 +125,62 @@ fn yes() -> bool {
     true
 }
 
-/// Supervised training on recorded episodes: the policy's own turns are learnt, what it saw is not.
+/// Supervised training on conversations: the turns of the assistant are learnt, what it saw is not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Finetune {
-    /// Recorded episodes, one a row: token ids with a mask, or chat messages.
-    pub episodes: Dataset,
-    /// Only episodes that were resolved.
+    /// The conversations, one a row: `messages` with `tools`, as chat APIs have them, or `tokens` with a `mask`.
+    pub dataset: Dataset,
+    /// Leave out rows whose field `resolved` is false.
     #[serde(default = "yes")]
     pub resolved_only: bool,
-    /// Passes over them.
+    /// Passes over the rows, each shuffled anew by the run's seed.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub epochs: u32,
-    /// Episodes of one optimizer step.
+    /// Rows of one step.
     #[serde(default = "default_batch")]
     #[schemars(range(min = 1, max = 65536))]
     pub batch: u32,
+    /// Tokens of a row at most. Default: what the model has positions for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2, max = 16777216))]
+    pub max_tokens: Option<u32>,
+    /// What becomes of a row with more tokens. Refuse: the run ends and names the row. Truncate: the row ends there.
+    /// LeaveOut: the run trains without the row and says how many there were.
+    #[serde(default)]
+    pub overlong: Overlong,
+    /// Whether rows without a field `enable_thinking` are rendered with reasoning switched on.
+    #[serde(default = "yes")]
+    pub thinking: bool,
+    /// Rows that are not trained on, to see the loss on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<FinetuneValidation>,
+}
+
+/// Rows that the loss is measured on while others are trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FinetuneValidation {
+    /// The conversations, in the form of `finetune.dataset`. All of them are measured.
+    pub dataset: Dataset,
+    /// After every so many steps, and after the last one.
+    #[serde(default = "default_validation_every")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub every: u32,
+}
+
+/// What becomes of a row with more tokens than `finetune.maxTokens`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Overlong {
+    #[default]
+    Refuse,
+    Truncate,
+    LeaveOut,
+}
+
+fn default_validation_every() -> u32 {
+    50
 }
 
 fn one() -> u32 {

@@ -22,8 +22,8 @@ mod trainer;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-pub use lifecycle::{Checkpoint, FailurePolicy, Finetune, Mode, Resume, ResumeFrom};
-pub use reward::{CallCost, Cost, JudgeLengths, ProcessReward, Reward, Shaping};
+pub use lifecycle::{Checkpoint, FailurePolicy, Finetune, FinetuneValidation, Mode, Overlong, Resume, ResumeFrom};
+pub use reward::{CallCost, Cost, HttpReward, JudgeLengths, ProcessReward, Reward, Shaping};
 pub use rollout::{Dynamic, GroupFilter, OnSync, PassRateBand, Rollout, Sampling};
 pub use status::{Attempts, GrpoRunStatus, Phase, PlannedPods};
 pub use store::{AccessMode, ClaimRequests, ClaimResources, ExistingClaim, Store, VolumeClaimTemplate};
@@ -76,7 +76,7 @@ use crate::{
     validation = rules::train_needs_trainer_and_tasks(),
     validation = rules::evaluate_needs_sets(),
     validation = rules::validate_needs_tasks(),
-    validation = rules::finetune_needs_trainer_and_episodes(),
+    validation = rules::finetune_needs_trainer_and_rows(),
     validation = rules::finetune_only_in_its_mode(),
     validation = rules::rollouts_need_an_agent(),
     validation = rules::rollouts_need_engines(),
@@ -103,7 +103,7 @@ use crate::{
 pub struct GrpoRunSpec {
     /// Train: rollouts, steps, and the evaluations in between. Evaluate: only the sets in `tasks.evaluate`, no trainer.
     /// Validate: which tasks are fit for training, by their gold patches and the empty patch, no engines. Finetune:
-    /// supervised training on `finetune.episodes`.
+    /// supervised training on the conversations of `finetune.dataset`.
     #[serde(default)]
     pub mode: Mode,
     /// True ends the run's pods and frees its GPUs; what is finished stays in the store, and false goes on from there.
@@ -150,7 +150,7 @@ pub struct GrpoRunSpec {
     /// The objective and the optimizer.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// Supervised training on recorded episodes: what mode Finetune does.
+    /// Supervised training on conversations: what mode Finetune does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finetune: Option<Finetune>,
     /// Pods that train. Needed by modes Train and Finetune.
@@ -180,6 +180,16 @@ pub struct GrpoRunSpec {
     /// How the driver is run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<ProcessOptions>,
+}
+
+impl GrpoRunSpec {
+    /// Tokens of a row that is trained on at most, where the spec says it.
+    pub fn longest_row(&self) -> Option<u32> {
+        match &self.finetune {
+            Some(finetune) => finetune.max_tokens,
+            None => self.agent.limits.context_tokens,
+        }
+    }
 }
 
 /// Engines that sample: a pool described in place and owned by the run, or one that exists.

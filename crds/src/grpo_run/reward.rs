@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rollout::Sampling;
 use crate::cel;
-use crate::common::{ObjectRef, Period};
+use crate::common::{ObjectRef, Period, SecretKeyRef};
 
 /// What an episode is worth. A fault of the infrastructure is never a reward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,9 @@ pub struct Reward {
     /// Added to that, and charged for the way to it. Left out: the verdict alone counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaping: Option<Shaping>,
+    /// A service of your own that says what an episode is worth, in place of all of that. Left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpReward>,
     /// A judge of single turns, whose scores are added to the episode's reward. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessReward>,
@@ -38,6 +41,7 @@ impl Default for Reward {
             unresolved: 0.0,
             grade_timeout: default_grade_timeout(),
             shaping: None,
+            http: None,
             process: None,
         }
     }
@@ -73,6 +77,34 @@ pub struct Shaping {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000.0, max = 1000.0))]
     pub high: Option<f64>,
+}
+
+/// A service that every episode with a verdict is posted to, and that answers `{"reward": number}`. Its failures are
+/// waited for and then make the episode void: they are never a reward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpReward {
+    /// Where to, for example `http://rewards.team.svc/reward`.
+    #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))]
+    pub url: String,
+    /// Token that is sent along as `Authorization: Bearer`. Left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<SecretKeyRef>,
+    /// Time of one question.
+    #[serde(default = "default_http_timeout")]
+    pub timeout: Period,
+    /// Questions at the same time.
+    #[serde(default = "default_http_concurrency")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub concurrency: u32,
+}
+
+fn default_http_timeout() -> Period {
+    Period::from_minutes(1)
+}
+
+fn default_http_concurrency() -> u32 {
+    16
 }
 
 /// Taken from the reward.

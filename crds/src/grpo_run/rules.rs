@@ -26,9 +26,9 @@ pub(super) fn validate_needs_tasks() -> Rule {
         .message("mode Validate needs the tasks it validates: give tasks.train or a set in tasks.evaluate")
 }
 
-pub(super) fn finetune_needs_trainer_and_episodes() -> Rule {
+pub(super) fn finetune_needs_trainer_and_rows() -> Rule {
     Rule::new("self.mode != 'Finetune' || (has(self.trainer) && has(self.finetune))")
-        .message("mode Finetune needs trainer and finetune.episodes")
+        .message("mode Finetune needs trainer and finetune.dataset")
 }
 
 pub(super) fn finetune_only_in_its_mode() -> Rule {

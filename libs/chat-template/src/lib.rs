@@ -104,6 +104,31 @@ impl ChatTemplate {
         self.literals.encode(glue)
     }
 
+    /// The ids that an assistant's message would have been sampled as: reasoning, text and calls as the template writes
+    /// them, and the token that ends the turn.
+    pub fn answer(&self, shape: &PromptShape, message: &ChatMessage) -> Result<Vec<u32>, TemplateError> {
+        let tools = self.tools(shape)?;
+        let mut messages = vec![context! { role => "user", content => "-" }];
+        let asked = self.render(&tools, shape.thinking, messages.clone())?;
+        messages.push(self.shown_message(message)?);
+        let whole = self.render_before(&tools, shape.thinking, messages, false)?;
+        let answer = whole.strip_prefix(asked.as_str()).ok_or_else(|| {
+            TemplateError::Shape(
+                "asks for an answer in another way than it shows this one: where the answer has reasoning, it must not \
+                 be switched off"
+                    .into(),
+            )
+        })?;
+        let ends = self
+            .stops
+            .iter()
+            .filter_map(|(_, stop)| Some(answer.find(stop.as_str())? + stop.len()));
+        let end = ends
+            .min()
+            .ok_or_else(|| TemplateError::Shape("shows an answer without an end token behind it".into()))?;
+        self.literals.encode(&answer[..end])
+    }
+
     /// What ids say, without special tokens; for people and for finding an action, never to be encoded again.
     pub fn text(&self, ids: &[u32]) -> Result<String, TemplateError> {
         let tokenizer = self.literals.tokenizer();

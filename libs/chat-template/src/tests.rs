@@ -95,3 +95,27 @@ fn a_template_that_hides_answers_is_refused_when_it_is_loaded() {
 
 mod peers;
 mod tools;
+
+#[test]
+fn an_answer_that_somebody_wrote_is_the_ids_that_sampling_it_gives() {
+    let (template, golden) = demo();
+    let stop = template.stop_ids()[0];
+    for message in messages(&golden)
+        .iter()
+        .filter(|message| message.role == Role::Assistant)
+    {
+        let mut sampled = template.literals.encode(&message.content).unwrap();
+        sampled.push(stop);
+        assert_eq!(template.answer(&PromptShape::default(), message).unwrap(), sampled);
+    }
+}
+
+#[test]
+fn an_answer_that_spells_an_end_token_is_ended_by_the_templates_own() {
+    let (template, _) = demo();
+    let (stop, text) = template.stops[0].clone();
+    let message = ChatMessage::new(Role::Assistant, format!("say {text} and go on"));
+    let ids = template.answer(&PromptShape::default(), &message).unwrap();
+    assert_eq!(ids.iter().filter(|id| **id == stop).count(), 1, "{ids:?}");
+    assert_eq!(ids.last(), Some(&stop));
+}

@@ -209,6 +209,9 @@ impl RunConfig {
     pub const STORE_MOUNT: &'static str = "/store";
     /// Where the Secret with a bucket's credentials is mounted in driver and trainer, one file a key.
     pub const STORE_SECRET: &'static str = "/store-credentials";
+    /// Where the token of `reward.http` is mounted in the driver, as the file [`RunConfig::REWARD_TOKEN_FILE`].
+    pub const REWARD_TOKEN_MOUNT: &'static str = "/reward-token";
+    pub const REWARD_TOKEN_FILE: &'static str = "token";
     /// Where datasets are mounted in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
     /// Where texts of ConfigMaps are mounted in the driver.
@@ -322,12 +325,17 @@ fn config_maps(spec: &GrpoRunSpec) -> Vec<ConfigMapMount> {
     mounts
 }
 
-/// Every source that a run's task sets name, once: rows in the order of their first mention, then files of statements.
+/// Every source that a run names, once: rows of task sets in the order of their first mention, files of statements,
+/// conversations.
 fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
     let rows = sets(spec).map(|(rows, ..)| rows);
     let statements = sets(spec).filter_map(|(.., overrides)| overrides?.dataset.as_ref());
+    let conversations = spec.finetune.iter().flat_map(|finetune| {
+        let held_out = finetune.validation.as_ref().map(|validation| &validation.dataset);
+        std::iter::once(&finetune.dataset).chain(held_out)
+    });
     let mut mounts: Vec<DatasetMount> = Vec::new();
-    for (mut mount, _) in rows.chain(statements).filter_map(source) {
+    for (mut mount, _) in rows.chain(statements).chain(conversations).filter_map(source) {
         if !mounts.iter().any(|other| other.is_same_source(&mount)) {
             mount.path = format!("{}/{}", RunConfig::DATASETS_MOUNT, mounts.len());
             mounts.push(mount);

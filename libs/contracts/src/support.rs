@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use grpo_crds::{
     agent::{Agent, Thinking},
+    algorithm::Algorithm,
     grpo_run::{GrpoRunSpec, Mode, Sampling, Trainer},
     inference_pool::ExternalWeights,
 };
@@ -29,13 +30,6 @@ pub const REASON: &str = "NotSupported";
 /// Everything that a run asks for and nobody executes, in the order of the spec.
 pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     let mut found = Found::default();
-    let modes = [Mode::Train, Mode::Evaluate, Mode::Validate];
-    found.unless(
-        modes.contains(&spec.mode),
-        "mode",
-        &spec.mode,
-        "this version has Train, Evaluate and Validate",
-    );
     agent(&mut found, &spec.agent);
     rollout(&mut found, spec);
     judge(&mut found, spec);
@@ -46,7 +40,9 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
         &frozen,
         "describe the external server in inference.pool, or leave it out: other engines take new weights",
     );
-    found.given("finetune", &spec.finetune, "leave it out");
+    if spec.mode == Mode::Finetune {
+        supervised(&mut found, &spec.algorithm);
+    }
     if let Some(spec) = &spec.trainer {
         trainer(&mut found, spec);
     }
@@ -101,7 +97,7 @@ fn agent(found: &mut Found, agent: &Agent) {
 
 fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
     let rollout = &spec.rollout;
-    if spec.mode.needs_trainer() {
+    if spec.mode == Mode::Train {
         sampling(found, "rollout.sampling", &rollout.sampling);
     }
 }
@@ -136,6 +132,19 @@ fn judge(found: &mut Found, spec: &GrpoRunSpec) {
         let remedy = "leave it out: what came of a command-line agent's calls is not known turn by turn";
         found.given("reward.process", &spec.reward.process, remedy);
     }
+}
+
+/// Supervised training minimises the negative logprob of what is learnt, and nothing else.
+fn supervised(found: &mut Found, algorithm: &Algorithm) {
+    let remedy = "leave it out: supervised training has no policy to stay close to";
+    found.given("algorithm.kl", &algorithm.kl, remedy);
+    let remedy = "leave it out: supervised training has no ratio";
+    found.given("algorithm.correction", &algorithm.correction, remedy);
+    let entropy = algorithm.entropy_coefficient;
+    let remedy = "leave it out: supervised training has no entropy bonus";
+    found.unless(entropy == 0.0, "algorithm.entropyCoefficient", &entropy, remedy);
+    let remedy = "leave it out: supervised training has no rewards to shuffle";
+    found.given("algorithm.control", &algorithm.control, remedy);
 }
 
 fn trainer(found: &mut Found, trainer: &Trainer) {

@@ -108,3 +108,18 @@ fn the_download_of_a_model_of_the_hub_reads_as_it_did() {
     let download: grpo_contracts::ModelDownload = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&download).unwrap(), text);
 }
+
+#[test]
+fn conversations_are_mounted_and_found_where_they_lie() {
+    let mut manifest = bases()["finetune"].clone();
+    let held_out = serde_json::json!({"hub": {"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "token"}}});
+    manifest["spec"]["finetune"]["validation"] = serde_json::json!({"dataset": held_out});
+    let run: GrpoRun = serde_json::from_value(manifest).unwrap();
+    let config = RunConfig::of(&run);
+    let finetune = run.spec.finetune.unwrap();
+    let rows = config.dataset(&finetune.dataset).unwrap();
+    assert_eq!(rows, DatasetLocation::File("/datasets/0/episodes.jsonl".into()));
+    let held_out = config.dataset(&finetune.validation.unwrap().dataset).unwrap();
+    let expected = Some(PathBuf::from("/datasets/1/token"));
+    assert!(matches!(held_out, DatasetLocation::Hub { token, .. } if token == expected));
+}

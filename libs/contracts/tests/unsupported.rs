@@ -18,6 +18,7 @@ fn what_is_executed_is_not_named() {
     assert_eq!(found(demo), []);
     let bases = bases();
     assert_eq!(found(bases["train"].clone()), []);
+    assert_eq!(found(bases["finetune"].clone()), []);
     let steered = "{spec: {rollout: {maxStaleness: 1, concurrency: 2}, failurePolicy: {voidRetries: 1}, algorithm: {advantage: {std: None}, \
                     clip: {dual: 3}, aggregation: SequenceSum, control: ShuffledRewards, routerReplay: true}, tasks: {train: {select: {instanceIds: {inline: [a]}}}}, \
                     trainer: {image: i, gpusPerNode: 8, sequenceParallel: 2, shard: Node, offload: {optimizer: true, parameters: true, activations: true}, network: {interface: eth1}, deadlines: {start: 5m, step: 1h, collective: 30s}}}}";
@@ -86,6 +87,21 @@ fn what_is_not_executed_is_named_with_its_value() {
             .collect();
         assert_eq!(found(merged(base, &patch)), wanted, "{patch}");
     }
+}
+
+#[test]
+fn supervised_training_has_a_loss_and_nothing_beside_it() {
+    let patch = "{spec: {algorithm: {kl: {coefficient: 0.1}, correction: {sequenceMask: 1}, entropyCoefficient: 0.1, control: ShuffledRewards}}}";
+    let patch: Value = serde_yaml_ng::from_str(patch).unwrap();
+    let found = found(merged(&bases()["finetune"], &patch));
+    let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+    let wanted = [
+        "algorithm.kl",
+        "algorithm.correction",
+        "algorithm.entropyCoefficient",
+        "algorithm.control",
+    ];
+    assert_eq!(paths, wanted);
 }
 
 #[test]

@@ -27,6 +27,9 @@ pub struct Batch {
     /// Groups that stayed, in order; a group with fewer than two valid episodes is not here.
     pub groups: Vec<GroupRecord>,
     pub rows: Vec<Row>,
+    /// In mode Finetune: the rows are conversations, and what is learnt of them is what the mask marks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervised: Option<Supervised>,
 }
 
 impl Batch {
@@ -39,18 +42,31 @@ impl Batch {
             step,
             groups: Vec::new(),
             rows: Vec::new(),
+            supervised: None,
         }
     }
 }
 
 impl Record for Batch {}
 
+/// What a batch of mode Finetune has besides its rows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Supervised {
+    /// Steps of the whole run, for the schedule of the learning rate: they follow from the dataset, which the trainer
+    /// does not read.
+    pub steps: u32,
+    /// Rows that the loss is measured on after the step, and that nothing is learnt from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_out: Vec<Row>,
+}
+
 /// Why the rows that a batch names are not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError<E: std::error::Error + 'static> {
     #[error("reading {file}: {source}")]
     Read { file: String, source: E },
-    #[error("{file} is no file of an episode's rows")]
+    #[error("{file} is no file of rows")]
     Path { file: String },
     #[error("{file}: its sha256 is {found}, the batch says {wanted}")]
     Changed {
@@ -81,7 +97,11 @@ impl Batch {
     {
         // Rows of one episode follow each other.
         let mut last: Option<(StoredRows, Vec<TokenRow>)> = None;
-        for row in &mut self.rows {
+        let held_out = self
+            .supervised
+            .iter_mut()
+            .flat_map(|supervised| &mut supervised.held_out);
+        for row in self.rows.iter_mut().chain(held_out) {
             let stored = &row.stored;
             let known = last.take().filter(|(known, _)| *known == stored.rows);
             let (_, of_file) = last.insert(match known {
@@ -213,7 +233,8 @@ impl StoredRows {
     {
         let file = || self.file.clone();
         let episode = self.file.rsplit_once('/').map(|(episode, _)| episode);
-        if !episode.is_some_and(|at| paths::parse_episode(at).is_some() && paths::rows(at) == self.file) {
+        let of_episode = episode.is_some_and(|at| paths::parse_episode(at).is_some() && paths::rows(at) == self.file);
+        if !of_episode && !paths::is_conversations(&self.file) {
             return Err(FillError::Path { file: file() });
         }
         let bytes = read(&self.file).map_err(|source| FillError::Read { file: file(), source })?;

@@ -158,7 +158,8 @@ pub enum Event {
         sha256: String,
         rows: u32,
     },
-    /// The trainer finished a step and published its weights.
+    /// The trainer finished a step and published its weights. In mode Finetune only a step that is kept publishes; the
+    /// others name the weights that were published last.
     StepDone {
         step: u32,
         weights: String,

@@ -7,7 +7,7 @@
 //!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
 //!   agent asked for);
 //! * [`judged`]: what a judge of turns said of them; [`reward`]: what a verdict is worth;
-//! * [`batch::Batch`]: what one training step consumes;
+//! * [`batch::Batch`]: what one training step consumes; [`supervised`]: what one of mode Finetune has besides;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs; [`validation`]: which tasks are fit;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
@@ -38,12 +38,13 @@ pub mod show;
 pub mod side;
 pub mod state;
 pub mod store;
+pub mod supervised;
 pub mod trainer;
 pub mod turn;
 pub mod validation;
 pub mod weights;
 
-pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows};
+pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows, Supervised};
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
@@ -52,7 +53,7 @@ pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
 pub use request::{Branch, Overruled, RequestRecord};
-pub use reward::RewardRule;
+pub use reward::{RewardAnswer, RewardRule};
 pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};

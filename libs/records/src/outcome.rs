@@ -48,6 +48,8 @@ pub enum VoidReason {
     EngineUnavailable,
     /// The judge of turns did not answer before the deadline.
     JudgeUnavailable,
+    /// The service that says what an episode is worth did not answer before the deadline.
+    RewardUnavailable,
     /// The grader failed on this patch and on the empty patch alike.
     GraderFailed,
     /// The episode's time was spent waiting for the infrastructure.

@@ -7,6 +7,8 @@ pub const JOURNAL: &str = "journal";
 pub const ROLLOUTS: &str = "rollouts";
 pub const EVALUATIONS: &str = "evaluations";
 pub const BATCHES: &str = "batches";
+/// Rows of mode Finetune.
+pub const CONVERSATIONS: &str = "conversations";
 pub const CHECKPOINTS: &str = "checkpoints";
 pub const WEIGHTS: &str = "weights";
 /// Where the trainer's ranks write what has no name yet, a folder each.
@@ -142,8 +144,32 @@ pub fn judged(episode: &str, turn: u32) -> String {
     format!("{episode}/judge/{turn:03}.json")
 }
 
+/// What a service said that the episode is worth.
+pub fn reward(episode: &str) -> String {
+    format!("{episode}/reward.json")
+}
+
 pub fn meta(episode: &str) -> String {
     format!("{episode}/meta.json")
+}
+
+/// Conversations that a step of mode Finetune learns.
+pub fn conversations(step: u32) -> String {
+    format!("{CONVERSATIONS}/step-{step:06}.safetensors")
+}
+
+/// Conversations that nothing is learnt from.
+pub fn held_out() -> String {
+    format!("{CONVERSATIONS}/held-out.safetensors")
+}
+
+/// True for the path of a file of conversations, and for nothing that climbs or strays.
+pub fn is_conversations(path: &str) -> bool {
+    let number = path
+        .strip_prefix(CONVERSATIONS)
+        .and_then(|rest| rest.strip_prefix("/step-")?.strip_suffix(".safetensors"));
+    let step = number.and_then(|number| number.parse().ok());
+    path == held_out() || step.is_some_and(|step| conversations(step) == path)
 }
 
 pub fn batch(step: u32) -> String {

@@ -1,10 +1,12 @@
 //! What an episode's verdict is worth: one rule, which the driver follows and the verifier follows again.
 //!
 //! Plain: one number where the task is resolved and another where it is not. Shaped: the share of the tests that pass
-//! is added, and what the episode took is charged, as in the shaped reward of SWE-PDB. A void has no reward.
+//! is added, and what the episode took is charged, as in the shaped reward of SWE-PDB. A service of the user's may have
+//! the last word. A void has no reward.
 
 use crate::episode::GradeRecord;
 use crate::outcome::Outcome;
+use crate::record::{Record, Writer};
 use crate::turn::TurnRecord;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +18,33 @@ pub struct RewardRule {
     pub unresolved: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaping: Option<Shaping>,
+    /// A service is told what that comes to, and its answer counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
 }
+
+/// `…/reward.json`: what a service said that an episode is worth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RewardAnswer {
+    pub schema: u32,
+    pub writer: Writer,
+    pub episode: String,
+    /// By the verdict, shaped or not.
+    pub by_rule: f32,
+    pub reward: f32,
+    /// The service's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Why the service takes no such question. The policy decides what is in it: then the episode is worth what an
+    /// unresolved one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Seconds since the epoch.
+    pub at: i64,
+}
+
+impl Record for RewardAnswer {}
 
 /// What is added to the verdict's worth, and charged for the way to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,6 +95,14 @@ impl RewardRule {
             None => verdict as f32,
             Some(shaping) => shaping.shaped(verdict, ended) as f32,
         })
+    }
+}
+
+impl RewardRule {
+    /// What an answer makes of an episode that is worth `by_rule`. None for an answer to something else.
+    pub fn answered(&self, answer: &RewardAnswer, by_rule: f32) -> Option<f32> {
+        let refused = answer.refused.is_some() && answer.reward != self.unresolved as f32;
+        (answer.by_rule == by_rule && !refused).then_some(answer.reward)
     }
 }
 

@@ -97,7 +97,8 @@ pub struct StepMetrics {
     pub weights: String,
     /// Checksum of the weights that the step published: known even after the version itself is removed.
     pub tensors_sha256: String,
-    /// Sum of the three below; of several optimizer steps their mean.
+    /// Sum of the three below; of several optimizer steps their mean. In mode Finetune the weighed mean of negative
+    /// logprobs.
     pub loss: f64,
     pub policy_loss: f64,
     /// With its coefficient.
@@ -139,6 +140,9 @@ pub struct StepMetrics {
     /// Of a mixture: experts, of all layers, that computed no token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experts_idle: Option<u64>,
+    /// Mode Finetune: mean negative logprob of what is learnt in the rows that nothing is learnt from, after the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out_loss: Option<f64>,
     pub groups: u32,
     /// Groups left out for having fewer than two valid episodes.
     pub groups_dropped: u32,

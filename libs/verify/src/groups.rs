@@ -41,6 +41,17 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             rows.expect(false, || format!("step {step}: {error}"));
             continue;
         }
+        if batch.supervised.is_some() {
+            // Its rows are of a dataset, and nothing in the store has their texts.
+            for row in &batch.rows {
+                rows.expect(row.check().is_ok(), || format!("step {step}: {:?}", row.check()));
+            }
+            match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {
+                Some(claim) => check_step(&batch, &[], &claim, &mut steps),
+                None => steps.passed_over += 1,
+            }
+            continue;
+        }
         let valid = valid_of(episodes, *iteration);
         check_rows(folder, &batch, &valid, &mut rows)?;
         let begun = folder.state.iterations.get(iteration);

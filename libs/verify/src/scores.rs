@@ -4,7 +4,9 @@ use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, RunFolder};
 use grpo_records::judged::{score_of, vote_of};
 use grpo_records::reward::Ended;
-use grpo_records::{EpisodeRecord, EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, RewardRule, TurnScore, paths};
+use grpo_records::{
+    EpisodeRecord, EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, RewardAnswer, RewardRule, TurnScore, paths,
+};
 
 /// Looks at every episode with a verdict; at scores only where a run has a judge, which evaluations have not.
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
@@ -57,7 +59,8 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     Ok(vec![votes, rewards])
 }
 
-/// What the verdict is worth. Only a shaped reward needs more than the record of the verdict.
+/// What the verdict is worth; of a run that asks a service, what that has answered to the same. Only a shaped reward
+/// needs more than the record of the verdict.
 fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Result<Option<f32>, VerifyError> {
     let meta = &episode.meta;
     let (mut turns, mut patch) = (Vec::new(), Vec::new());
@@ -66,12 +69,19 @@ fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Resu
         turns = record.map(|record| record.turns).unwrap_or_default();
         patch = folder.patch(&episode.path).map(Into::into).unwrap_or_default();
     }
-    Ok(rule.reward(Ended {
+    let by_rule = rule.reward(Ended {
         outcome: &meta.outcome,
         grade: meta.grade.as_ref(),
         turns: &turns,
         patch: &patch,
-    }))
+    });
+    if !rule.asks {
+        return Ok(by_rule);
+    }
+    let answer: Option<RewardAnswer> = folder.json_if_there(&paths::reward(&episode.path))?;
+    Ok(answer
+        .zip(by_rule)
+        .and_then(|(answer, by_rule)| rule.answered(&answer, by_rule)))
 }
 
 fn wrong(judged: &JudgedTurn, claimed: &TurnScore, rule: &ProcessRule) -> Option<String> {

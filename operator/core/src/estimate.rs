@@ -66,7 +66,7 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
 /// Tokens that a rank computes at a time: the bound that the spec sets, or the longest row there may be.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
     let longest = || {
-        let context = spec.agent.limits.context_tokens.unwrap_or(1);
+        let context = spec.longest_row().unwrap_or(1);
         context.div_ceil(trainer.sequence_parallel.max(1))
     };
     u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))

@@ -11,7 +11,7 @@ use crate::fault::TerminalFault;
 use crate::judge::JudgeSettings;
 use crate::replicas::Endpoints;
 use crate::retry::{Budget, Pauses};
-use crate::reward;
+use crate::reward::{self, RewardServiceSettings};
 use crate::sampling;
 use crate::tasks::selection::{self, Selection, Slice};
 use crate::tasks::source::Source;
@@ -40,7 +40,7 @@ const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long the judge may be at one answer.
 const JUDGING: Duration = Duration::from_secs(900);
 /// How long nothing may happen at the trainer before the run is given up.
-const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
+pub const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
 /// Registries come back after minutes; a name that is wrong holds a run up no longer than this.
 const IMAGE_PATIENCE: Duration = Duration::from_secs(900);
 /// Between attempts at an episode, or at grading one, that were lost to the infrastructure.
@@ -137,6 +137,8 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub struct Reward {
     pub rule: RewardRule,
+    /// Who has the last word, where the run has one.
+    pub service: Option<RewardServiceSettings>,
     pub grade_timeout: Duration,
 }
 
@@ -234,6 +236,7 @@ impl Settings {
             dynamic: rollout.dynamic.as_ref().map(Dynamic::of),
             reward: Reward {
                 rule: reward::rule(&spec.reward),
+                service: (spec.reward.http.as_ref()).map(|http| reward::service(http, GRADING_PATIENCE)),
                 grade_timeout: duration(spec.reward.grade_timeout),
             },
             judge: judge(config),
@@ -325,7 +328,7 @@ impl<'a> From<&'a grpo_run::EvaluationSet> for SetSpec<'a> {
     }
 }
 
-fn located(config: &RunConfig, dataset: &grpo_run::Dataset) -> Result<Source, TerminalFault> {
+pub fn located(config: &RunConfig, dataset: &grpo_run::Dataset) -> Result<Source, TerminalFault> {
     let location = config.dataset(dataset).ok_or_else(|| {
         TerminalFault::new(
             "DatasetNotMounted",
@@ -462,7 +465,7 @@ fn judge(config: &RunConfig) -> Option<JudgeSettings> {
 }
 
 /// What the model's own config allows.
-fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
+pub fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
     let file = model.join("config.json");
     let read = std::fs::read(&file)
         .ok()

@@ -10,6 +10,7 @@ pub mod live;
 mod once;
 pub mod plan;
 mod records;
+mod rewarding;
 pub mod work;
 
 use self::abort::Abort;
@@ -17,6 +18,7 @@ use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
 pub use self::plan::EpisodePlan;
 use self::records::Worth;
+use self::rewarding::GradedAttempt;
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;
@@ -26,6 +28,7 @@ use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
+use crate::reward::service::RewardService;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
@@ -59,6 +62,8 @@ pub struct Episodes {
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
     pub judge: Option<Arc<Judge>>,
+    /// Who has the last word on what an episode is worth.
+    pub rewards: Option<RewardService>,
     /// Closed while engines are given other weights.
     pub gate: Gate,
     /// Counts the episodes that are being graded.
@@ -373,13 +378,21 @@ impl Episodes {
             turns: &trajectory.turns,
             patch: patch.as_deref().unwrap_or_default(),
         });
-        let scores = match worth {
-            Some(outcome) => judging.scores(&trajectory.turns, outcome).await,
-            None => Ok(None),
+        let worth = match worth {
+            Some(by_rule) => {
+                let graded = GradedAttempt {
+                    plan,
+                    dir,
+                    trajectory,
+                    graded: &graded,
+                    patch: patch.as_ref(),
+                };
+                self.worth(graded, by_rule, judging).await
+            }
+            None => Ok(Worth::default()),
         };
-        match scores {
-            Ok(scores) => {
-                let worth = Worth { verdict: worth, scores };
+        match worth {
+            Ok(worth) => {
                 self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded, worth)
                     .await
             }
@@ -388,8 +401,25 @@ impl Episodes {
                 self.conclude_void(plan, dir, attempt, trajectory, cause).await
             }
             Err(Abort::Driver(error)) => Err(error),
-            Err(Abort::Abandoned) => Err(DriverError::Other(format!("judging {dir} was given up"))),
+            Err(Abort::Abandoned) => Err(DriverError::Other(format!("what {dir} is worth was given up"))),
         }
+    }
+
+    /// What a verdict is worth that comes to `by_rule`.
+    async fn worth(&self, graded: GradedAttempt<'_>, by_rule: f32, judging: Judging) -> Result<Worth, Abort> {
+        let verdict = match &self.rewards {
+            None => by_rule,
+            Some(service) => {
+                let question = graded.question(&self.settings, by_rule);
+                let unresolved = self.settings.reward.rule.unresolved;
+                service.worth(&self.store, &self.writer, &question, unresolved).await?
+            }
+        };
+        let scores = judging.scores(&graded.trajectory.turns, verdict).await?;
+        Ok(Worth {
+            verdict: Some(verdict),
+            scores,
+        })
     }
 
     async fn conclude_void(

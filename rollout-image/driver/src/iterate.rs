@@ -25,7 +25,6 @@ use crate::rollout::{Rollouts, Supply, Tally};
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{Task, selection};
 use crate::trainer::TrainerClient;
-use grpo_contracts::support;
 use grpo_crds::grpo_run::{Mode, OnSync};
 use grpo_crds::progress::Stage;
 use grpo_records::settings::Sampling;
@@ -104,8 +103,7 @@ impl Run {
             Mode::Train => self.train().await,
             Mode::Evaluate => self.evaluate_only().await,
             Mode::Validate => self.validate().await,
-            // Refused where the settings are read.
-            Mode::Finetune => Err(TerminalFault::new(support::REASON, "this driver has no mode Finetune").into()),
+            Mode::Finetune => Err(DriverError::Other("mode Finetune rolls out nothing".into())),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod engine;
 pub mod episode;
 pub mod experts;
 pub mod fault;
+pub mod finetune;
 pub mod grade;
 pub mod grader_worker;
 pub mod iterate;

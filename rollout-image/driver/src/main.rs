@@ -4,14 +4,17 @@
 //! termination message. Anything else: this attempt failed, the next goes on.
 
 use clap::{Parser, Subcommand};
+use futures::future::BoxFuture;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
+use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_driver::config::{self, Settings};
 use grpo_driver::downloads::Downloads;
 use grpo_driver::fault::{DriverError, TerminalFault};
+use grpo_driver::finetune::{Finetune, FinetuneSettings};
 use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::{self, Board};
 use grpo_driver::recording::server;
@@ -264,8 +267,6 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         board,
     };
     model::bring(config, &downloads, &model_told).await?;
-    let mut settings = Settings::of(config)?;
-    settings.store.0.clone_from(&arguments.store_mount);
     let process = start::Process {
         attempt: arguments.attempt,
         grader_worker: arguments.grader_worker.clone(),
@@ -278,9 +279,21 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
             started_with: Box::new(config.clone()),
         },
     };
-    let run = start::run(settings, &process, store, board.clone(), metrics).await?;
+    let (journal, work): (_, BoxFuture<'_, Result<(), DriverError>>) = match config.spec.mode {
+        Mode::Finetune => {
+            let settings = FinetuneSettings::of(config)?;
+            let run = Finetune::start(settings, &process, store.clone(), board.clone(), &downloads).await?;
+            (run.journal.clone(), Box::pin(async move { run.go().await }))
+        }
+        _ => {
+            let mut settings = Settings::of(config)?;
+            settings.store.0.clone_from(&arguments.store_mount);
+            let run = start::run(settings, &process, store.clone(), board.clone(), metrics).await?;
+            (run.journal.clone(), Box::pin(async move { run.go().await }))
+        }
+    };
     let result = tokio::select! {
-        result = run.go() => result,
+        result = work => result,
         served = serving => Err(DriverError::Other(format!("the weights server ended: {served:?}"))),
     };
     if let Err(DriverError::Terminal(fault)) = &result {
@@ -289,7 +302,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
             reason: Some(fault.reason.clone()),
             message: Some(fault.message.clone()),
         };
-        if let Err(error) = run.journal.record(event).await {
+        if let Err(error) = journal.record(event).await {
             tracing::warn!(%error, "recording the fault");
         }
     }

@@ -1,8 +1,40 @@
-//! `reward` of the run's spec, as the rule that records have of it.
+//! `reward` of the run's spec, as the rule that records have of it; the client of a [`service`] that has the last word.
 
+pub mod service;
+
+use crate::retry::Budget;
+use grpo_contracts::RunConfig;
 use grpo_crds::grpo_run;
 use grpo_records::RewardRule;
 use grpo_records::reward::{Cost, Shaping};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the service is that has the last word.
+#[derive(Clone, Debug)]
+pub struct RewardServiceSettings {
+    pub url: String,
+    /// The file with the token.
+    pub token: Option<PathBuf>,
+    /// Questions at one time.
+    pub concurrency: u32,
+    /// Of one question, and of all for one episode while the service is silent.
+    pub budget: Budget,
+}
+
+/// The service of the run, which is waited for as long as `patience`.
+pub fn service(spec: &grpo_run::HttpReward, patience: Duration) -> RewardServiceSettings {
+    RewardServiceSettings {
+        url: spec.url.clone(),
+        token: (spec.token_secret_ref.as_ref())
+            .map(|_| Path::new(RunConfig::REWARD_TOKEN_MOUNT).join(RunConfig::REWARD_TOKEN_FILE)),
+        concurrency: spec.concurrency,
+        budget: Budget {
+            request: spec.timeout.duration(),
+            total: patience,
+        },
+    }
+}
 
 /// What verdicts of the run are worth.
 pub fn rule(spec: &grpo_run::Reward) -> RewardRule {
@@ -25,5 +57,6 @@ pub fn rule(spec: &grpo_run::Reward) -> RewardRule {
         resolved: spec.resolved,
         unresolved: spec.unresolved,
         shaping: spec.shaping.as_ref().map(shaping),
+        asks: spec.http.is_some(),
     }
 }

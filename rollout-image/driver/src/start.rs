@@ -19,6 +19,7 @@ use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
 use crate::replicas::switch::{self, View};
 use crate::retry::Budget;
+use crate::reward::service::RewardService;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
@@ -121,7 +122,15 @@ pub async fn run(
     say_rows(&board, &sets, &gateway).await;
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
-    take_up_store(&settings, &journal, &all).await?;
+    let checksum = tasks::checksum(&all);
+    let owner = Owner {
+        uid: &settings.uid,
+        resume: settings.resume,
+        store_path: &settings.store.1,
+        tasks_sha256: &checksum,
+        selected: "other tasks than tasks.train and tasks.evaluate select",
+    };
+    take_up_store(owner, &journal, started(&settings, checksum.clone(), all.len())).await?;
     for set in &sets {
         report::keep(&store, set).await?;
     }
@@ -147,6 +156,8 @@ pub async fn run(
         .as_ref()
         .map(|judge| Judge::new(judge, token()).map(Arc::new));
 
+    let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
+
     agent.rehearse(&template, limits, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
@@ -165,6 +176,7 @@ pub async fn run(
         agent,
         grader,
         judge: judge.transpose()?,
+        rewards,
         gate: Gate::default(),
         grading: watch::channel(0).0,
         bases: Default::default(),
@@ -219,47 +231,59 @@ async fn say_rows(board: &Board, sets: &[TaskSet], gateway: &Gateway) {
     board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 
+/// Who takes a store up, and with which rows.
+pub struct Owner<'a> {
+    pub uid: &'a str,
+    pub resume: Resume,
+    pub store_path: &'a str,
+    /// Of all rows in order.
+    pub tasks_sha256: &'a str,
+    /// In words what a store of the same name had been begun with, if it is another one's.
+    pub selected: &'a str,
+}
+
 /// Goes on in a store that this run, or one of the same tasks under its name, began; refuses any other.
-async fn take_up_store(settings: &Settings, journal: &SharedJournal, tasks: &[Task]) -> Result<(), DriverError> {
-    let checksum = tasks::checksum(tasks);
-    let (owner, began_with) = journal.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
-    let ours = owner.as_ref() == Some(&settings.uid);
-    if owner.is_some() && !ours && settings.resume == Resume::Never {
+pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: Event) -> Result<(), DriverError> {
+    let (known, began_with) = journal.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
+    let ours = known.as_deref() == Some(owner.uid);
+    let path = owner.store_path;
+    if known.is_some() && !ours && owner.resume == Resume::Never {
         let message = format!(
-            "the store at {} holds the run {}; with resume: Never this run needs another store.path or an empty volume",
-            settings.store.1,
-            owner.unwrap_or_default()
+            "the store at {path} holds the run {}; with resume: Never this run needs another store.path or an empty volume",
+            known.unwrap_or_default()
         );
         return Err(TerminalFault::new("StoreNotEmpty", message).into());
     }
-    if began_with.is_some_and(|before| before != checksum) {
+    if began_with.is_some_and(|before| before != owner.tasks_sha256) {
         let message = format!(
-            "the store at {} was begun with other tasks than tasks.train and tasks.evaluate select now; give this run another store.path",
-            settings.store.1
+            "the store at {path} was begun with {} now; give this run another store.path",
+            owner.selected
         );
         return Err(TerminalFault::new("TasksChanged", message).into());
     }
-    if !ours {
-        journal
-            .record(Event::RunStarted {
-                run: settings.uid.clone(),
-                namespace: settings.namespace.clone(),
-                name: settings.name.clone(),
-                seed: settings.seed,
-                tasks_sha256: checksum,
-                tasks: tasks.len() as u32,
-                agent: settings.agent.kind.recorded(),
-                rows_per_turn: settings.agent.rows_per_turn,
-                process: settings.judge.as_ref().map(|judge| judge.rule),
-                reward: Some(settings.reward.rule.clone()),
-            })
-            .await?;
+    match ours {
+        true => Ok(()),
+        false => journal.record(started).await,
     }
-    Ok(())
+}
+
+fn started(settings: &Settings, tasks_sha256: String, tasks: usize) -> Event {
+    Event::RunStarted {
+        run: settings.uid.clone(),
+        namespace: settings.namespace.clone(),
+        name: settings.name.clone(),
+        seed: settings.seed,
+        tasks_sha256,
+        tasks: tasks as u32,
+        agent: settings.agent.kind.recorded(),
+        rows_per_turn: settings.agent.rows_per_turn,
+        process: settings.judge.as_ref().map(|judge| judge.rule),
+        reward: Some(settings.reward.rule.clone()),
+    }
 }
 
 /// From here on no driver of an earlier epoch decides anything; one that starts late does not begin.
-async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Result<(), DriverError> {
+pub async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Result<(), DriverError> {
     let started = journal
         .record_if(|state| (state.driver <= epoch).then_some(Event::DriverStarted { epoch }))
         .await?;

@@ -4,6 +4,7 @@
 //! it does gives the whole time back, and a step that runs takes as long as the trainer's own deadlines let it.
 
 use crate::fault::{DriverError, TerminalFault};
+use crate::progress::{Board, Topic};
 use crate::retry::{Pauses, Retry};
 use grpo_auth::TokenFile;
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
@@ -213,6 +214,30 @@ impl TrainerClient {
             TerminalFault::new("TrainerUnavailable", message).into()
         })
     }
+}
+
+/// Shows on the board what the trainer is waited for while `call` waits for it.
+pub async fn shown_waiting<'a, T, F>(
+    board: &Board,
+    note: &'a watch::Sender<Option<String>>,
+    call: impl FnOnce(&'a watch::Sender<Option<String>>) -> F,
+) -> Result<T, DriverError>
+where
+    F: Future<Output = Result<T, DriverError>> + 'a,
+{
+    let mut seen = note.subscribe();
+    let result = tokio::select! {
+        result = call(note) => result,
+        () = async {
+            while seen.changed().await.is_ok() {
+                let message = seen.borrow_and_update().clone();
+                board.say(Topic::Trainer, message);
+            }
+            std::future::pending::<()>().await;
+        } => Err(DriverError::Other("the trainer's client is gone".into())),
+    };
+    board.say(Topic::Trainer, None);
+    result
 }
 
 /// Another attempt, phase or step than last time is progress.

@@ -28,6 +28,7 @@ async fn a_shaped_reward_makes_groups_of_equal_verdicts_differ_and_is_recomputed
             patch_lines: Cost { each: 0.001, most: 0.2 },
             ..Shaping::default()
         }),
+        asks: false,
     };
     world.go(settings, 1).await.unwrap();
     world.verified().await;

@@ -6,10 +6,15 @@ use grpo_crds::algorithm::{Algorithm, Decay, Schedule};
 /// The rate of step `step`, counted from 1, of a run of `steps`. A step after the last has the last one's rate, as has
 /// a run that is made longer while it is there.
 pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
-    let before = algorithm.schedule.warmup_steps + 1;
+    let share = f64::from(steps) * algorithm.schedule.warmup_ratio;
+    let schedule = Schedule {
+        warmup_steps: algorithm.schedule.warmup_steps.max(share as u32),
+        ..algorithm.schedule.clone()
+    };
+    let before = schedule.warmup_steps + 1;
     // The first step after the warmup has the whole rate, the last one its share.
     let progress = f64::from(step.saturating_sub(before)) / f64::from(steps.saturating_sub(before).max(1));
-    rate_at(algorithm.learning_rate, &algorithm.schedule, step, progress)
+    rate_at(algorithm.learning_rate, &schedule, step, progress)
 }
 
 /// The same where it is known how far the run is at that step, `progress` from 0 to 1, but not of how many steps it is.

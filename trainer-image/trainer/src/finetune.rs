@@ -188,6 +188,7 @@ fn supervised_step(
         decay: Decay::Cosine,
         warmup_steps: settings.warmup_steps,
         final_ratio: 0.02,
+        ..Schedule::default()
     };
     // How many steps there will be is not known: rows have their own lengths.
     let progress = seen as f64 / settings.tokens.max(1) as f64;

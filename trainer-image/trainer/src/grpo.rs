@@ -15,6 +15,7 @@ use grpo_objective::objective::{looks_at_moving_sequences, looks_at_sequences};
 use grpo_records::batch::{Batch, Row};
 use grpo_records::trainer::StepMetrics;
 use grpo_records::{paths, record};
+use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::flops::Forward;
@@ -38,32 +39,30 @@ pub fn optimizer(algorithm: &Algorithm) -> AdamW {
 }
 
 /// Refuses what cannot be trained on.
-fn check(batch: &Batch, vocabulary: usize, context: usize) -> Result<(), String> {
-    for row in &batch.rows {
-        row.check().map_err(|fault| fault.to_string())?;
-        let (episode, n) = (&row.episode, row.tokens.len());
-        if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(format!(
-                "row of {episode}: token {token} is outside the vocabulary of {vocabulary}"
-            ));
-        }
-        if n > context {
-            return Err(format!(
-                "row of {episode}: {n} tokens are more than the model's {context} positions"
-            ));
-        }
-        if !(row.temperature.is_finite() && row.temperature > 0.0) {
-            let temperature = row.temperature;
-            return Err(format!(
-                "row of {episode}: temperature {temperature} cannot be trained on"
-            ));
-        }
+pub(crate) fn check(row: &Row, vocabulary: usize, context: usize) -> Result<(), String> {
+    row.check().map_err(|fault| fault.to_string())?;
+    let (episode, n) = (&row.episode, row.tokens.len());
+    if let Some(token) = row.tokens.iter().find(|token| **token as usize >= vocabulary) {
+        return Err(format!(
+            "row of {episode}: token {token} is outside the vocabulary of {vocabulary}"
+        ));
+    }
+    if n > context {
+        return Err(format!(
+            "row of {episode}: {n} tokens are more than the model's {context} positions"
+        ));
+    }
+    if !(row.temperature.is_finite() && row.temperature > 0.0) {
+        let temperature = row.temperature;
+        return Err(format!(
+            "row of {episode}: temperature {temperature} cannot be trained on"
+        ));
     }
     Ok(())
 }
 
 /// A stored row, every sampled token with weight 1.
-fn train_row(row: &Row) -> TrainRow {
+pub(crate) fn train_row(row: &Row) -> TrainRow {
     TrainRow {
         tokens: row.tokens.clone(),
         weights: row.mask.iter().map(|mask| f32::from(*mask)).collect(),
@@ -133,7 +132,7 @@ pub fn prepare(
     Ok((rows, metrics))
 }
 
-fn refused(path: &str, message: String) -> TrainError {
+pub(crate) fn refused(path: &str, message: String) -> TrainError {
     TrainError::Batch {
         path: path.to_owned(),
         message,
@@ -229,7 +228,9 @@ pub fn step(
 ) -> Result<StepMetrics, TrainError> {
     let began = Instant::now();
     let config = &model.config;
-    check(batch, config.vocab_size, config.max_position_embeddings).map_err(|message| refused(path, message))?;
+    for row in &batch.rows {
+        check(row, config.vocab_size, config.max_position_embeddings).map_err(|message| refused(path, message))?;
+    }
     if model.replays.is_some()
         && let Some(row) = batch.rows.iter().find(|row| row.experts.is_empty())
     {
@@ -357,13 +358,24 @@ fn update(
         |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| losses.gradient(batch, logprobs, entropies, tally);
     let (gradients, loss) = model.gradients(&mini_batch[0].batches, &mut loss_grad)?;
     let loss = model.sum(&[loss])?[0];
+    metrics.model_flops += Forward::of(&model.config).training(&mini_batch[0].packing.work());
+    metrics.gradient_seconds += began.elapsed().as_secs_f64();
+    applied(model, &gradients, loss, algorithm, metrics)
+}
+
+/// Lets the optimizer step by a gradient, unless loss or gradient are not finite. Every rank must call it.
+pub(crate) fn applied(
+    model: &mut Sharded,
+    gradients: &[Tensor],
+    loss: f64,
+    algorithm: &Algorithm,
+    metrics: &mut StepMetrics,
+) -> Result<Result<f64, String>, TrainError> {
     if !loss.is_finite() {
         return Ok(Err(format!("its loss is {loss}")));
     }
-    metrics.model_flops += Forward::of(&model.config).training(&mini_batch[0].packing.work());
-    metrics.gradient_seconds += began.elapsed().as_secs_f64();
     let began = Instant::now();
-    let norm = model.update(&gradients, algorithm.learning_rate, &optimizer(algorithm))?;
+    let norm = model.update(gradients, algorithm.learning_rate, &optimizer(algorithm))?;
     metrics.update_seconds += began.elapsed().as_secs_f64();
     Ok(match norm.is_finite() {
         true => Ok(norm),

@@ -35,6 +35,7 @@ pub mod serve;
 pub mod shard;
 pub mod sharded;
 pub mod state;
+pub mod supervised;
 pub mod train_row;
 pub mod watchdog;
 

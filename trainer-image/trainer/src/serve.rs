@@ -23,6 +23,7 @@ use std::time::Duration;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_crds::algorithm::Algorithm;
+use grpo_crds::grpo_run::Mode;
 use grpo_memory::{Facts, ParallelDims};
 use grpo_model::Config;
 use grpo_model::weights::{self, Source};
@@ -45,6 +46,7 @@ use crate::mesh::{self, Mesh};
 use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, Form, TrainerStore, json};
+use crate::supervised;
 use crate::watchdog::{self, Limits};
 
 /// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
@@ -153,9 +155,7 @@ fn train(
     let context = model_config.max_position_embeddings as u64;
     let longest = config
         .spec
-        .agent
-        .limits
-        .context_tokens
+        .longest_row()
         .map_or(context, |limit| context.min(limit.into()));
     // On a GPU the pod's memory says nothing of what fits.
     let room = match compute.device {
@@ -327,10 +327,19 @@ impl Rank {
             }
             Err(error) => return Err(error),
         };
+        let order = request.checkpoint.unwrap_or_else(|| self.usual_checkpoint(step));
         let parent = Some(self.version.clone());
         self.step = step;
-        self.publish(parent)?;
-        let metrics = self.named(metrics);
+        let metrics = match self.publishes(&order) {
+            true => {
+                self.publish(parent)?;
+                self.named(metrics)
+            }
+            false => {
+                self.unpublished();
+                metrics
+            }
+        };
         if self.is_first() {
             self.model.group.busy("removing old versions", || {
                 self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
@@ -346,16 +355,33 @@ impl Rank {
             );
         }
         // Later than the metrics: a step that a checkpoint holds is never computed again.
-        let order = request.checkpoint.unwrap_or_else(|| self.usual_checkpoint(step));
         if order.write {
             self.begin_checkpoint(step, order.keep as usize)?;
         }
-        if step == self.config.spec.rollout.iterations {
-            // Whoever hears that the run is done may take the trainer away.
+        // When the driver says that the run is done, the trainer may be taken away. In mode Finetune only the driver
+        // knows which step is the last.
+        if step == self.config.spec.rollout.iterations || (self.is_supervised() && order.write) {
             self.finish_checkpoint(true)?;
         }
         self.tell(step, StepPhase::Done, Some(metrics), None);
         Ok(())
+    }
+
+    fn is_supervised(&self) -> bool {
+        self.config.spec.mode == Mode::Finetune
+    }
+
+    /// Whether a step's weights are published: in mode Finetune nothing samples from them, and only those that are kept
+    /// are.
+    fn publishes(&self, order: &CheckpointOrder) -> bool {
+        order.write || !self.is_supervised()
+    }
+
+    /// Says that a step is done whose weights are not published.
+    fn unpublished(&self) {
+        if self.is_first() {
+            self.board.with(|shared| shared.state.step = self.step);
+        }
     }
 
     /// What `run.json` says of the state after a step.
@@ -376,11 +402,18 @@ impl Rank {
         }
         let read = agreed(&self.model, read, path);
         let spec = &self.config.spec;
-        let algorithm = Algorithm {
-            learning_rate: rate(&spec.algorithm, step, spec.rollout.iterations),
-            ..spec.algorithm.clone()
-        };
-        let trained = read.and_then(|batch| grpo::step(&mut self.model, &batch, path, &algorithm, spec.seed));
+        let trained = read.and_then(|batch| {
+            let supervised = batch.supervised.as_ref();
+            let steps = supervised.map_or(spec.rollout.iterations, |supervised| supervised.steps);
+            let algorithm = Algorithm {
+                learning_rate: rate(&spec.algorithm, step, steps),
+                ..spec.algorithm.clone()
+            };
+            match supervised {
+                Some(_) => supervised::step(&mut self.model, &batch, path, &algorithm, spec.seed),
+                None => grpo::step(&mut self.model, &batch, path, &algorithm, spec.seed),
+            }
+        });
         self.watch.set_step(None);
         let world = self.model.group.world();
         let share = |done: &StepMetrics| flops::utilisation(done.model_flops, done.seconds, self.peak?, world);

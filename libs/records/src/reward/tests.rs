@@ -18,6 +18,7 @@ fn swe_pdb() -> RewardRule {
             low: Some(-1.0),
             high: Some(2.0),
         }),
+        asks: false,
     }
 }
 
@@ -87,6 +88,7 @@ fn without_shaping_the_verdict_alone_counts_and_a_void_has_no_reward() {
         resolved: 1.0,
         unresolved: -1.0,
         shaping: None,
+        asks: false,
     };
     let turns = turns(9, 9);
     let of = |rule: &RewardRule, outcome: Outcome| {
@@ -102,4 +104,36 @@ fn without_shaping_the_verdict_alone_counts_and_a_void_has_no_reward() {
     for rule in [rule, swe_pdb()] {
         assert_eq!(of(&rule, Outcome::void(VoidReason::SandboxLost)), None);
     }
+}
+
+#[test]
+fn an_answer_counts_only_for_what_was_asked_and_a_refusal_is_no_success() {
+    let rule = RewardRule {
+        resolved: 1.0,
+        unresolved: -0.5,
+        shaping: None,
+        asks: true,
+    };
+    let answer = |reward: f32, refused: Option<&str>| RewardAnswer {
+        schema: crate::SCHEMA,
+        writer: Writer::driver(1),
+        episode: "a__g0__i0".into(),
+        by_rule: 1.0,
+        reward,
+        note: None,
+        refused: refused.map(str::to_owned),
+        at: 0,
+    };
+    assert_eq!(rule.answered(&answer(0.25, None), 1.0), Some(0.25));
+    assert_eq!(
+        rule.answered(&answer(0.25, None), -0.5),
+        None,
+        "asked for another episode"
+    );
+    assert_eq!(rule.answered(&answer(-0.5, Some("422")), 1.0), Some(-0.5));
+    assert_eq!(
+        rule.answered(&answer(1.0, Some("422")), 1.0),
+        None,
+        "a refusal is worth what no solution is"
+    );
 }

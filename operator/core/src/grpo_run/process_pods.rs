@@ -20,7 +20,7 @@ use crate::{
     names::{self, account, labels, role},
     pod_parts::{
         api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
-        resources, scratch_volume, secret_folder_volume, tokens,
+        resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
     },
     settings::Settings,
 };
@@ -51,6 +51,11 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     if let Some((volume, at)) = download.and_then(|download| model_download::secret(&download.from)) {
         volumes.push(volume);
         mounts.push(at);
+    }
+    let rewards = seen.run.spec.reward.http.as_ref();
+    if let Some(secret) = rewards.and_then(|http| http.token_secret_ref.as_ref()) {
+        volumes.push(secret_volume("reward-token", secret, RunConfig::REWARD_TOKEN_FILE));
+        mounts.push(mount("reward-token", RunConfig::REWARD_TOKEN_MOUNT, true));
     }
     let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
     volumes.push(volume);

@@ -39,6 +39,18 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
         of_rows(&path, &set.dataset, &set.select, &mut found);
         of_statements(&path, set.prompt_overrides.as_ref(), &mut found);
     }
+    let token = spec
+        .reward
+        .http
+        .as_ref()
+        .and_then(|http| http.token_secret_ref.as_ref());
+    found.extend(token.map(|token| secret(token, "reward.http.tokenSecretRef".to_owned())));
+    if let Some(finetune) = &spec.finetune {
+        of_dataset("finetune.dataset", &finetune.dataset, &mut found);
+        if let Some(validation) = &finetune.validation {
+            of_dataset("finetune.validation.dataset", &validation.dataset, &mut found);
+        }
+    }
     found.extend(credentials("store", spec.store.object_store.as_ref()));
     found
 }

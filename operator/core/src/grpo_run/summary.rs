@@ -5,16 +5,35 @@ use grpo_crds::{
         Aggregation, Algorithm, Correction, Decay, Denominator, Estimator, Kl, KlEstimator, KlGradient, KlPlacement,
         Loss, OldLogprobs, Ratio, StandardDeviation,
     },
-    grpo_run::{GrpoRunSpec, PlannedPods},
+    grpo_run::{GrpoRunSpec, Mode, PlannedPods},
 };
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::observation::RunObservation;
 use crate::{names::role, pods::PodFacts};
 
-/// What is optimised, so that nobody has to guess what defaults meant. None for a run that does not train by rewards.
+/// What is optimised, in one line: what defaults meant. None for a run that does not train.
 pub fn objective(spec: &GrpoRunSpec) -> Option<String> {
-    (spec.mode == grpo_crds::grpo_run::Mode::Train).then(|| of_algorithm(&spec.algorithm))
+    match spec.mode {
+        Mode::Train => Some(of_algorithm(&spec.algorithm)),
+        Mode::Finetune => Some(supervised(&spec.algorithm)),
+        Mode::Evaluate | Mode::Validate => None,
+    }
+}
+
+fn supervised(algorithm: &Algorithm) -> String {
+    // A conversation is one row.
+    let by_rows = Algorithm {
+        denominator: Denominator::Row,
+        ..algorithm.clone()
+    };
+    let parts = [
+        "-logprob of answers".to_owned(),
+        aggregation(&by_rows),
+        steps(algorithm),
+        optimizer(algorithm),
+    ];
+    parts.join("; ")
 }
 
 fn of_algorithm(algorithm: &Algorithm) -> String {
@@ -28,14 +47,7 @@ fn of_algorithm(algorithm: &Algorithm) -> String {
     if algorithm.mask_overlong {
         parts.push("cut episodes only in the baseline".to_owned());
     }
-    parts.push(format!(
-        "{} a batch",
-        match (algorithm.mini_batches, algorithm.epochs) {
-            (1, 1) => "1 step".to_owned(),
-            (steps, 1) => format!("{steps} steps"),
-            (steps, epochs) => format!("{epochs} epochs of {steps} steps"),
-        }
-    ));
+    parts.push(steps(algorithm));
     parts.push(optimizer(algorithm));
     if let Some(control) = algorithm.control {
         parts.push(format!("CONTROL {control:?}: not meant to learn"));
@@ -139,12 +151,24 @@ fn aggregation(algorithm: &Algorithm) -> String {
     }
 }
 
+fn steps(algorithm: &Algorithm) -> String {
+    let steps = match (algorithm.mini_batches, algorithm.epochs) {
+        (1, 1) => "1 step".to_owned(),
+        (steps, 1) => format!("{steps} steps"),
+        (steps, epochs) => format!("{epochs} epochs of {steps} steps"),
+    };
+    format!("{steps} a batch")
+}
+
 fn optimizer(algorithm: &Algorithm) -> String {
     let schedule = &algorithm.schedule;
-    let warmup = match schedule.warmup_steps {
+    let mut warmup = match schedule.warmup_steps {
         0 => String::new(),
         steps => format!(", warm-up {steps}"),
     };
+    if schedule.warmup_ratio > 0.0 {
+        warmup += &format!(", warm-up {} of the steps", short(schedule.warmup_ratio));
+    }
     let decay = match schedule.decay {
         Decay::Constant => String::new(),
         Decay::Linear => format!(", linear to {}", schedule.final_ratio),

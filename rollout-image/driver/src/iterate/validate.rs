@@ -2,7 +2,7 @@
 //!
 //! Of each task: what its repository holds beside the base commit, its gold patch graded several times, and no patch
 //! graded as often, each in a fresh sandbox. The record of a task is durable when it is done, so that a driver that
-//! comes back goes on with the others. At the end each set has a list for `select.instanceIds`.
+//! comes back continues with the others. At the end each set has a list for `select.instanceIds`.
 
 use super::Run;
 use crate::fault::DriverError;
@@ -54,8 +54,8 @@ impl Run {
         let (total, mut done) = (tasks.len() as u32, 0);
         self.board
             .change(|progress| (progress.episodes_done, progress.episodes_total) = (Some(0), Some(total)));
-        let mut running = futures::stream::iter(tasks.iter().enumerate())
-            .map(|(at, task)| async move { (at, self.validated(set, task).await) })
+        let mut running = futures::stream::iter(tasks.iter().cloned().enumerate())
+            .map(|(at, task)| async move { (at, self.validated(set, &task).await) })
             .buffer_unordered(width);
         let mut validated: Vec<Option<TaskValidation>> = vec![None; tasks.len()];
         while let Some((at, one)) = running.next().await {

@@ -2,8 +2,8 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::progress::Topic;
 use crate::replicas::switch::{self, Target};
+use crate::trainer::shown_waiting;
 use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
@@ -200,17 +200,7 @@ impl Run {
     where
         F: Future<Output = Result<T, DriverError>> + 'a,
     {
-        let mut seen = self.note.subscribe();
-        let result = tokio::select! {
-            result = call(&self.note) => result,
-            () = async {
-                while seen.changed().await.is_ok() {
-                    let message = seen.borrow_and_update().clone();
-                    self.board.say(Topic::Trainer, message);
-                }
-                std::future::pending::<()>().await;
-            } => Err(DriverError::Other("nobody waits for the trainer".into())),
-        };
+        let result = shown_waiting(&self.board, &self.note, call).await;
         self.quiet();
         result
     }

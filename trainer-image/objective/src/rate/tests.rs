@@ -7,6 +7,7 @@ fn rates(decay: Decay, warmup_steps: u32, steps: u32) -> Vec<f64> {
             decay,
             warmup_steps,
             final_ratio: 0.5,
+            ..Default::default()
         },
         ..Default::default()
     };
@@ -45,8 +46,28 @@ fn a_run_that_counts_tokens_warms_up_by_steps_and_falls_by_what_it_has_seen() {
         decay: Decay::Cosine,
         warmup_steps: 1,
         final_ratio: 0.5,
+        ..Default::default()
     };
     let seen = [(1, 0.0), (2, 0.0), (3, 0.5), (4, 1.0), (5, 1.2)];
     let found = seen.map(|(step, progress)| rate_at(2.0, &schedule, step, progress));
     near(&found, &[1.0, 2.0, 1.5, 1.0, 1.0]);
+}
+
+#[test]
+fn a_warmup_by_share_is_that_many_of_the_runs_steps() {
+    let with = |warmup_steps, warmup_ratio| {
+        let algorithm = Algorithm {
+            learning_rate: 2.0,
+            schedule: Schedule {
+                warmup_steps,
+                warmup_ratio,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        [1, 2, 3, 4].map(|step| rate(&algorithm, step, 39))
+    };
+    near(&with(0, 0.1), &with(3, 0.0));
+    near(&with(4, 0.1), &with(4, 0.0));
+    near(&with(0, 0.0), &[2.0; 4]);
 }

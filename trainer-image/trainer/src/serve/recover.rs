@@ -75,9 +75,9 @@ impl Rank {
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
         // Whatever the lineage: a replay that was cut short has published less than the one before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
-        while self.step < last {
+        loop {
             let step = self.step + 1;
-            match self.of_rank_0("reading a stored batch", || self.replayed(step, &versions))? {
+            match self.of_rank_0("reading a stored batch", || self.replayed(step, last, &versions))? {
                 Some(replay) => self.replay(step, &versions, replay)?,
                 None => break,
             }
@@ -97,9 +97,11 @@ impl Rank {
         self.on_all_ranks(&paths::checkpoint(&checkpoint.lineage, checkpoint.step), loaded)
     }
 
-    /// What is to be computed again of a step, on rank 0; nothing where its batch was not stored.
-    fn replayed(&self, step: u32, versions: &[WeightsManifest]) -> Result<Option<Replay>, TrainError> {
-        if !self.store.exists(&paths::batch(step))? {
+    /// What is to be computed again of a step, on rank 0; nothing where its batch was not stored, or the step was not
+    /// done. `last`: the last step that was published. In mode Finetune steps after it may have been done.
+    fn replayed(&self, step: u32, last: u32, versions: &[WeightsManifest]) -> Result<Option<Replay>, TrainError> {
+        let is_done = step <= last || (self.is_supervised() && self.metrics(step)?.is_some());
+        if !is_done || !self.store.exists(&paths::batch(step))? {
             return Ok(None);
         }
         // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
@@ -113,6 +115,11 @@ impl Rank {
     fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
         let metrics = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
+        if self.is_supervised() && replay.known.is_none() {
+            self.step = step;
+            self.unpublished();
+            return Ok(());
+        }
         let weights = self.published()?;
         let newest = versions
             .iter()
@@ -181,7 +188,7 @@ impl Rank {
     fn remember(&self) -> Result<(), TrainError> {
         let metrics = self
             .metrics(self.step)?
-            .filter(|metrics| metrics.weights == self.version);
+            .filter(|metrics| metrics.weights == self.version || metrics.weights.is_empty());
         self.tell(self.step, StepPhase::Done, metrics, None);
         Ok(())
     }

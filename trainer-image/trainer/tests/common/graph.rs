@@ -9,6 +9,7 @@ use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::shaped_reward;
 use grpo_objective::{Sequence, Token, objective};
 use grpo_records::batch::{Batch, Row};
+use grpo_trainer::micro_batch::MicroBatch;
 use tch::{Kind, Tensor};
 
 use super::config;
@@ -16,13 +17,20 @@ use super::config;
 /// The whole model in one graph.
 pub struct Graph {
     pub leaves: Vec<Vec<Tensor>>,
+    kind: Kind,
 }
 
 impl Graph {
     pub fn new(weights: &Weights) -> Self {
+        Self::of(weights, Kind::Float)
+    }
+
+    /// In this precision.
+    pub fn of(weights: &Weights, kind: Kind) -> Self {
         let leaf = |name: &String, shape: &Vec<usize>| {
             let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-            let values = Tensor::from_slice(&weights[name].values).view(shape.as_slice());
+            let values = Tensor::from_slice(&weights[name].values).to_kind(kind);
+            let values = values.view(shape.as_slice()).copy();
             values.set_requires_grad(true)
         };
         let units = weights::units(&config());
@@ -31,22 +39,37 @@ impl Graph {
             .map(|u| u.tensors.iter().map(|(name, shape)| leaf(name, shape)).collect());
         Self {
             leaves: leaves.collect(),
+            kind,
         }
+    }
+
+    /// The hidden states of `ids: [1, t]`, `[t, h]`.
+    fn hidden(&self, ids: &Tensor, layout: &Layout) -> Tensor {
+        let rope = Rope::new(&config(), 64, self.kind);
+        let mut x = model::embed(&self.leaves[0][0], ids);
+        for (layer, weights) in self.leaves[1..].iter().enumerate() {
+            let block = Block { layer, weights };
+            x = model::block(&config(), &rope, layout, block, &x, &mut None);
+        }
+        x.squeeze_dim(0)
+    }
+
+    /// Logprobs of the trained tokens of a micro-batch, `[n]`, in their order.
+    pub fn trained(&self, batch: &MicroBatch) -> Tensor {
+        let x = self.hidden(&batch.ids, &batch.layout).index_select(0, &batch.positions);
+        let logits = model::head(&config(), &self.leaves[0], &x);
+        let logp = (logits / batch.temperatures.to_kind(self.kind).unsqueeze(-1)).log_softmax(-1, self.kind);
+        logp.gather(-1, &batch.targets.unsqueeze(-1), false).squeeze_dim(-1)
     }
 
     /// Logprobs and entropies of tokens 1.., `[n - 1]` each.
     pub fn scores(&self, tokens: &[u32], temperature: f32) -> (Tensor, Tensor) {
         let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
         let (ids, n) = (Tensor::from_slice(&ids).unsqueeze(0), tokens.len() as i64);
-        let rope = Rope::new(&config(), 64, Kind::Float);
-        let mut x = model::embed(&self.leaves[0][0], &ids);
-        for (layer, weights) in self.leaves[1..].iter().enumerate() {
-            let block = Block { layer, weights };
-            x = model::block(&config(), &rope, &Layout::rows(1, n), block, &x, &mut None);
-        }
-        let logits = model::head(&config(), &self.leaves[0], &x.squeeze_dim(0).narrow(0, 0, n - 1));
-        let logp = (logits / f64::from(temperature)).log_softmax(-1, Kind::Float);
-        let entropies = -(logp.exp() * &logp).sum_dim_intlist(-1, false, Kind::Float);
+        let x = self.hidden(&ids, &Layout::rows(1, n));
+        let logits = model::head(&config(), &self.leaves[0], &x.narrow(0, 0, n - 1));
+        let logp = (logits / f64::from(temperature)).log_softmax(-1, self.kind);
+        let entropies = -(logp.exp() * &logp).sum_dim_intlist(-1, false, self.kind);
         let chosen = logp.gather(-1, &ids.get(0).narrow(0, 1, n - 1).unsqueeze(-1), false);
         (chosen.squeeze_dim(-1), entropies)
     }
@@ -62,7 +85,13 @@ impl Graph {
 
     /// What has flowed back into the weights, by unit.
     pub fn gradients(&self) -> Vec<Vec<f32>> {
-        let flat = |tensor: &Tensor| Vec::<f32>::try_from(tensor.grad().reshape([-1])).unwrap();
+        let rounded = |unit: Vec<f64>| unit.into_iter().map(|value| value as f32).collect();
+        self.exact_gradients().into_iter().map(rounded).collect()
+    }
+
+    /// The same in the precision that it was computed in.
+    pub fn exact_gradients(&self) -> Vec<Vec<f64>> {
+        let flat = |tensor: &Tensor| Vec::<f64>::try_from(tensor.grad().reshape([-1]).to_kind(Kind::Double)).unwrap();
         let units = self.leaves.iter();
         units.map(|unit| unit.iter().flat_map(flat).collect()).collect()
     }

@@ -12,4 +12,5 @@ mod kills;
 mod launch;
 mod resumed;
 mod serve;
+mod supervised;
 mod tokens;

@@ -14,3 +14,5 @@ mod packing;
 mod precision;
 mod replay;
 mod store;
+mod supervised;
+mod turns;

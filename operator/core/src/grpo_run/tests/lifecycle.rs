@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use grpo_crds::{
     GrpoRun,
+    algorithm::Aggregation,
     grpo_run::{Mode, Phase},
 };
 use jiff::SignedDuration;
@@ -481,6 +482,20 @@ fn the_status_says_the_objective_and_the_plan_of_pods() {
     assert_eq!(plan[0], ("driver".into(), "1".into(), Some(1)));
     assert_eq!(plan[1], ("trainer".into(), "2".into(), Some(2)));
     assert_eq!(plan[3].2, None);
+}
+
+#[test]
+fn a_run_that_finetunes_says_what_it_learns() {
+    let mut demo = running_demo();
+    demo.run.spec.mode = Mode::Finetune;
+    demo.run.spec.algorithm.aggregation = Aggregation::SequenceMean;
+    demo.run.spec.algorithm.schedule.warmup_ratio = 0.1;
+    let objective = decided(&demo).status.objective.unwrap();
+    let wanted = "-logprob of answers; mean over rows of token means; 1 step a batch; AdamW";
+    assert!(
+        objective.starts_with(wanted) && objective.contains("warm-up 0.1 of the steps"),
+        "{objective}"
+    );
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! What the service of `reward.http` is told of an attempt that has its verdict.
+
+use super::plan::EpisodePlan;
+use crate::config::Settings;
+use crate::grade::Graded;
+use crate::reward::service::Question;
+use crate::trajectory::Trajectory;
+use bytes::Bytes;
+use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeScope, TurnRecord};
+use serde_json::{Value, json};
+
+/// An attempt that has its verdict.
+#[derive(Clone, Copy)]
+pub struct GradedAttempt<'a> {
+    pub plan: &'a EpisodePlan,
+    pub dir: &'a str,
+    pub trajectory: &'a Trajectory,
+    pub graded: &'a Graded,
+    pub patch: Option<&'a Bytes>,
+}
+
+impl<'a> GradedAttempt<'a> {
+    /// `by_rule`: what the attempt is worth by the run's own rule.
+    pub fn question(self, settings: &'a Settings, by_rule: f32) -> Question<'a> {
+        let key = &self.plan.key;
+        let (iteration, set) = match &key.scope {
+            EpisodeScope::Iteration { iteration } => (Some(*iteration), None),
+            EpisodeScope::Evaluation { set, .. } => (None, Some(set.as_str())),
+        };
+        Question {
+            id: sha256_hex(format!("{} {}", settings.uid, self.dir).as_bytes())[..32].to_owned(),
+            namespace: &settings.namespace,
+            run: &settings.name,
+            uid: &settings.uid,
+            episode: self.dir,
+            name: key.name(),
+            iteration,
+            set,
+            weights: self.trajectory.versions(),
+            instance: &key.instance,
+            task: self.plan.task.variables(),
+            outcome: self.graded.outcome.to_string(),
+            reward: by_rule,
+            grade: json!(self.graded.record),
+            end: json!(self.trajectory.end),
+            turns: self.trajectory.turns.len(),
+            tokens: self.trajectory.tokens(),
+            patch: String::from_utf8_lossy(self.patch.map_or(&[], |patch| patch)).into_owned(),
+            messages: messages(&self.trajectory.turns),
+        }
+    }
+}
+
+/// The conversation, as text: what opened it, then answers and what came back.
+fn messages(turns: &[TurnRecord]) -> Vec<Value> {
+    let says = |role: &str, content: &str| json!({"role": role, "content": content});
+    let of = |turn: &TurnRecord| {
+        let opening = turn.opening.iter();
+        let mut said: Vec<Value> = opening.map(|message| says(&message.role, &message.content)).collect();
+        said.push(says("assistant", &turn.text));
+        if !turn.observation_text.is_empty() {
+            said.push(says("user", &turn.observation_text));
+        }
+        said
+    };
+    turns.iter().flat_map(of).collect()
+}

@@ -1,0 +1,390 @@
+//! Mode Finetune: the driver makes batches of conversations, the trainer steps on them; nothing is sampled.
+//!
+//! What a step learns is a pure function of dataset, seed and number, so a driver that comes back asks for the next
+//! step and makes the same batch. Batches and their rows are in the store before a step is asked for: a trainer that
+//! comes back from its last checkpoint computes the steps after it again. Weights are published where a checkpoint is
+//! kept.
+
+mod conversations;
+
+use self::conversations::{Conversation, Conversations};
+use crate::config::{self, Checkpoint};
+use crate::downloads::Downloads;
+use crate::fault::{DriverError, TerminalFault};
+use crate::progress::{Board, Topic};
+use crate::shared_journal::SharedJournal;
+use crate::start::{self, Owner, Process};
+use crate::tasks::selection::Sequence;
+use crate::tasks::source::Source;
+use crate::trainer::{TrainerClient, shown_waiting};
+use grpo_auth::TokenFile;
+use grpo_chat_template::ChatTemplate;
+use grpo_contracts::RunConfig;
+use grpo_contracts::access::Service;
+use grpo_crds::grpo_run::{Overlong, Resume, TaskOrder};
+use grpo_crds::progress::Stage;
+use grpo_records::Supervised;
+use grpo_records::batch::StoredRows;
+use grpo_records::store::sha256_hex;
+use grpo_records::trainer::{CheckpointOrder, StepRequest, StepState};
+use grpo_records::{Batch, Created, Event, Row, RunStore, TokenRow, Writer, paths, rows};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What a run of this mode wants.
+#[derive(Clone, Debug)]
+pub struct FinetuneSettings {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub resume: Resume,
+    pub seed: u64,
+    pub store_path: String,
+    pub model: PathBuf,
+    pub dataset: Source,
+    pub resolved_only: bool,
+    pub epochs: u32,
+    /// Rows of a step.
+    pub batch: u32,
+    /// Tokens of a row at most.
+    pub max_tokens: usize,
+    pub overlong: Overlong,
+    /// Of rows that do not say it themselves.
+    pub thinking: bool,
+    pub held_out: Option<HeldOut>,
+    pub checkpoint: Checkpoint,
+    pub trainer: String,
+    /// How long nothing may happen at the trainer.
+    pub patience: Duration,
+}
+
+/// Rows that nothing is learnt from.
+#[derive(Clone, Debug)]
+pub struct HeldOut {
+    pub dataset: Source,
+    /// Measured after every so many steps.
+    pub every: u32,
+}
+
+impl FinetuneSettings {
+    /// Reads the model's configuration too: a model of the hub has to be there.
+    pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
+        let spec = &config.spec;
+        config::executable(config)?;
+        let missing = || TerminalFault::new("NoDataset", "mode Finetune needs finetune.dataset");
+        let finetune = spec.finetune.as_ref().ok_or_else(missing)?;
+        let positions = config::longest_context(Path::new(&config.model_path))?;
+        let held_out = finetune.validation.as_ref().map(|validation| {
+            Ok::<_, TerminalFault>(HeldOut {
+                dataset: config::located(config, &validation.dataset)?,
+                every: validation.every,
+            })
+        });
+        Ok(Self {
+            namespace: config.namespace.clone(),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+            resume: spec.resume,
+            seed: spec.seed,
+            store_path: config.store_path.clone(),
+            model: PathBuf::from(&config.model_path),
+            dataset: config::located(config, &finetune.dataset)?,
+            resolved_only: finetune.resolved_only,
+            epochs: finetune.epochs,
+            batch: finetune.batch,
+            max_tokens: finetune
+                .max_tokens
+                .map_or(positions, |most| positions.min(most as usize)),
+            overlong: finetune.overlong,
+            thinking: finetune.thinking,
+            held_out: held_out.transpose()?,
+            checkpoint: Checkpoint {
+                every: spec.checkpoint.every,
+                keep: spec.checkpoint.keep,
+            },
+            trainer: config.endpoints.trainer.clone(),
+            patience: config::TRAINER_PATIENCE,
+        })
+    }
+}
+
+/// A run of this mode under way.
+pub struct Finetune {
+    settings: FinetuneSettings,
+    store: RunStore,
+    writer: Writer,
+    pub journal: Arc<SharedJournal>,
+    trainer: TrainerClient,
+    board: Board,
+    note: watch::Sender<Option<String>>,
+    rows: Vec<(u32, Conversation)>,
+    /// In a file of the store.
+    held_out: Vec<Row>,
+    steps: u32,
+}
+
+impl Finetune {
+    /// Reads the rows and takes the store up; the trainer has not been asked for anything yet.
+    pub async fn start(
+        settings: FinetuneSettings,
+        process: &Process,
+        store: RunStore,
+        board: Board,
+        downloads: &Downloads<'_>,
+    ) -> Result<Self, DriverError> {
+        let template = template(&settings)?;
+        let read = read("finetune.dataset", &settings.dataset, &template, &settings, downloads).await?;
+        let held_out = match &settings.held_out {
+            Some(held_out) => {
+                let name = "finetune.validation.dataset";
+                Some(self::read(name, &held_out.dataset, &template, &settings, downloads).await?)
+            }
+            None => None,
+        };
+        let sets = [
+            ("finetune.dataset", Some(&read)),
+            ("finetune.validation.dataset", held_out.as_ref()),
+        ];
+        let said = sets.iter().filter_map(|(name, set)| set.as_ref()?.message(name));
+        let said = said.collect::<Vec<_>>().join("; ");
+        board.say(Topic::Tasks, (!said.is_empty()).then_some(said));
+
+        let writer = Writer::driver(process.attempt);
+        let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
+        own(&settings, &journal, &read, held_out.as_ref()).await?;
+        start::fence_earlier_drivers(&journal, process.attempt).await?;
+        let trainer = TrainerClient::new(&settings.trainer, settings.patience)
+            .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
+        let places = read.rows.len() as u64 * u64::from(settings.epochs);
+        let steps = u32::try_from(places.div_ceil(u64::from(settings.batch))).map_err(|_| {
+            let message = format!("{places} rows in all epochs are more steps than a run has: raise finetune.batch");
+            TerminalFault::new("DatasetTooLarge", message)
+        })?;
+        board.change(|progress| progress.iterations = Some(steps));
+        let mut this = Self {
+            trainer: trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer)),
+            settings,
+            store,
+            writer,
+            journal,
+            board,
+            note: watch::channel(None).0,
+            rows: read.rows,
+            held_out: Vec::new(),
+            steps,
+        };
+        if let Some(held_out) = held_out {
+            this.held_out = this.stored(&paths::held_out(), held_out.rows).await?;
+        }
+        Ok(this)
+    }
+
+    /// Everything from here to the end of the run.
+    pub async fn go(&self) -> Result<(), DriverError> {
+        self.board.begin(Stage::Starting);
+        shown_waiting(&self.board, &self.note, |note| self.trainer.ready(note)).await?;
+        self.board.end(Stage::Starting);
+        let done = self.journal.read(|state| state.finished_iterations()).await;
+        for k in done + 1..=self.steps {
+            self.step(k).await?;
+        }
+        self.board.say(Topic::Trainer, None);
+        self.journal
+            .record_if(|state| {
+                let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
+                (!done).then_some(Event::RunFinished {
+                    succeeded: true,
+                    reason: None,
+                    message: None,
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn step(&self, k: u32) -> Result<(), DriverError> {
+        self.board.begin(Stage::Training);
+        self.board.change(|progress| progress.iteration = Some(k));
+        let batch = self.batch_of(k).await?;
+        let Checkpoint { every, keep } = self.settings.checkpoint;
+        let request = StepRequest {
+            checkpoint: Some(CheckpointOrder {
+                write: k.is_multiple_of(every.max(1)) || k == self.steps,
+                keep,
+            }),
+            ..batch
+        };
+        let done = shown_waiting(&self.board, &self.note, |note| self.trainer.step(k, &request, note)).await?;
+        let (weights, manifest_sha256) = self.published(&done).await?;
+        if let Some(metrics) = &done.metrics {
+            self.board.change(|progress| progress.loss = Some(metrics.loss));
+            tracing::info!(step = k, of = self.steps, loss = metrics.loss, held_out = ?metrics.held_out_loss, "step done");
+        }
+        self.board.change(|progress| progress.weights = Some(weights.clone()));
+        let event = Event::StepDone {
+            step: k,
+            weights,
+            manifest_sha256,
+        };
+        self.journal.record(event).await?;
+        self.board.end(Stage::Training);
+        Ok(())
+    }
+
+    /// The version that was published last.
+    async fn published(&self, done: &StepState) -> Result<(String, String), DriverError> {
+        if let (Some(weights), Some(sha256)) = (&done.weights, &done.manifest_sha256) {
+            return Ok((weights.clone(), sha256.clone()));
+        }
+        let state = self.trainer.state().await.map_err(DriverError::Other)?;
+        Ok((state.weights, state.manifest_sha256))
+    }
+
+    /// The stored batch of a step; made if it is not there.
+    async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
+        let path = paths::batch(k);
+        let known = self
+            .journal
+            .read(|state| state.iterations.get(&k).and_then(|one| one.batch_sha256.clone()));
+        if let Some(sha256) = known.await {
+            return Ok(order(path, sha256));
+        }
+        let batch = Batch {
+            rows: self.stored(&paths::conversations(k), self.chosen(k)).await?,
+            supervised: Some(Supervised {
+                steps: self.steps,
+                held_out: match self.measures(k) {
+                    true => self.held_out.clone(),
+                    false => Vec::new(),
+                },
+            }),
+            ..Batch::new(self.writer.clone(), self.settings.uid.clone(), k, k)
+        };
+        let sha256 = match self.store.create(&path, &batch).await? {
+            Created::Written { sha256 } => sha256,
+            // Written before a crash that came before its entry.
+            Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
+        };
+        let event = Event::BatchWritten {
+            iteration: k,
+            step: k,
+            sha256: sha256.clone(),
+            rows: batch.rows.len() as u32,
+        };
+        self.journal.record(event).await?;
+        Ok(order(path, sha256))
+    }
+
+    /// The rows of step `k`, from 1: the next ones of the passes over the dataset. The last step may have fewer.
+    fn chosen(&self, k: u32) -> Vec<(u32, Conversation)> {
+        let (rows, batch) = (self.rows.len(), self.settings.batch as usize);
+        let mut sequence = Sequence::new(TaskOrder::Shuffled, self.settings.seed, rows);
+        let first = (k as usize - 1) * batch;
+        let end = (first + batch).min(rows * self.settings.epochs as usize);
+        let chosen = (first..end).map(|place| self.rows[sequence.at(place) as usize].clone());
+        chosen.collect()
+    }
+
+    /// Whether the loss on held out rows is measured after step `k`.
+    fn measures(&self, k: u32) -> bool {
+        let every = self.settings.held_out.as_ref().map(|held_out| held_out.every);
+        every.is_some_and(|every| k.is_multiple_of(every.max(1)) || k == self.steps)
+    }
+
+    /// Writes conversations, unless they are there, and names them as rows of a batch.
+    async fn stored(&self, path: &str, conversations: Vec<(u32, Conversation)>) -> Result<Vec<Row>, DriverError> {
+        let heads: Vec<(u32, bool)> = conversations
+            .iter()
+            .map(|(position, row)| (*position, row.truncated))
+            .collect();
+        let ids = conversations.into_iter();
+        let ids: Vec<TokenRow> = ids
+            .map(|(_, row)| TokenRow::of_conversation(row.tokens, &row.learnt))
+            .collect();
+        let bytes = rows::encode(&ids).map_err(|error| DriverError::Other(format!("writing {path}: {error}")))?;
+        let sha256 = sha256_hex(&bytes);
+        self.store.create_bytes(path, bytes).await?;
+        let file = StoredRows {
+            file: path.to_owned(),
+            sha256,
+        };
+        let named = (0..).zip(heads);
+        Ok(named
+            .map(|(row, (position, truncated))| Row::of_conversation(&file, row, position, truncated))
+            .collect())
+    }
+}
+
+fn order(batch: String, sha256: String) -> StepRequest {
+    StepRequest {
+        batch,
+        sha256,
+        checkpoint: None,
+    }
+}
+
+fn template(settings: &FinetuneSettings) -> Result<Arc<ChatTemplate>, TerminalFault> {
+    let unusable = |message: String| TerminalFault::new("TemplateUnusable", message);
+    let template = ChatTemplate::load(&settings.model).map_err(|error| unusable(error.to_string()))?;
+    if !settings.thinking {
+        template
+            .check_thinking_switch()
+            .map_err(|error| unusable(format!("finetune.thinking is false, but {error}")))?;
+    }
+    Ok(Arc::new(template))
+}
+
+/// Away from the threads that serve: a large dataset takes minutes.
+async fn read(
+    name: &'static str,
+    source: &Source,
+    template: &Arc<ChatTemplate>,
+    settings: &FinetuneSettings,
+    downloads: &Downloads<'_>,
+) -> Result<Conversations, DriverError> {
+    let files = downloads.files(source).await?;
+    downloads.board.say(Topic::Tasks, Some(format!("reading {name}")));
+    let (template, settings) = (template.clone(), settings.clone());
+    let read = tokio::task::spawn_blocking(move || conversations::read(name, &files, &template, &settings));
+    let read = read
+        .await
+        .map_err(|error| DriverError::Other(format!("reading {name}: {error}")))?;
+    Ok(read?)
+}
+
+/// The store is this run's, and its dataset the one that it began with.
+async fn own(
+    settings: &FinetuneSettings,
+    journal: &SharedJournal,
+    read: &Conversations,
+    held_out: Option<&Conversations>,
+) -> Result<(), DriverError> {
+    let all = read
+        .checksums
+        .iter()
+        .chain(held_out.iter().flat_map(|set| &set.checksums));
+    let all: Vec<&str> = all.map(String::as_str).collect();
+    let checksum = sha256_hex(all.join("\n").as_bytes());
+    let owner = Owner {
+        uid: &settings.uid,
+        resume: settings.resume,
+        store_path: &settings.store_path,
+        tasks_sha256: &checksum,
+        selected: "other rows than finetune has",
+    };
+    let started = Event::RunStarted {
+        run: settings.uid.clone(),
+        namespace: settings.namespace.clone(),
+        name: settings.name.clone(),
+        seed: settings.seed,
+        tasks_sha256: checksum.clone(),
+        tasks: read.rows.len() as u32,
+        agent: Default::default(),
+        rows_per_turn: false,
+        process: None,
+        reward: None,
+    };
+    start::take_up_store(owner, journal, started).await
+}

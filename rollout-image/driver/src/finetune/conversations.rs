@@ -1,0 +1,297 @@
+//! From the rows of a dataset to conversations: token ids, and which of them are learnt.
+//!
+//! A row has `messages`, as chat APIs have them, and may have `tools` and `enable_thinking`; or it has `tokens` and a
+//! `mask` of ones and zeros. Messages become what an episode with these answers would be: the prompt up to the first
+//! answer, each answer with the token that ends it, and between answers what the template puts there.
+
+use super::FinetuneSettings;
+use crate::fault::TerminalFault;
+use crate::tasks::reader::{self, Row};
+use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, ToolCall};
+use grpo_crds::grpo_run::Overlong;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Tokens of a dataset at most: it is held in memory, four bytes each.
+const MAX_DATASET_TOKENS: usize = 512 << 20;
+
+/// One row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    pub tokens: Vec<u32>,
+    /// Ranges of tokens that are learnt, in order.
+    pub learnt: Vec<(usize, usize)>,
+    /// Its end was cut off.
+    pub truncated: bool,
+}
+
+/// The rows of a dataset, and what was left out of it.
+#[derive(Debug, Default)]
+pub struct Conversations {
+    /// With their positions in the dataset.
+    pub rows: Vec<(u32, Conversation)>,
+    /// Of all rows that were read, in order.
+    pub checksums: Vec<String>,
+    pub unresolved: u32,
+    pub overlong: u32,
+    pub truncated: u32,
+}
+
+impl Conversations {
+    /// For people, where something was left out or cut.
+    pub fn message(&self, name: &str) -> Option<String> {
+        let count = |number: u32, what: &str| (number > 0).then(|| format!("{number} {what}"));
+        let said: Vec<String> = [
+            count(self.unresolved, "were not resolved and are left out"),
+            count(self.overlong, "are longer than maxTokens and are left out"),
+            count(self.truncated, "are cut at maxTokens"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        (!said.is_empty()).then(|| format!("{name}: of {} rows {}", self.checksums.len(), said.join(", ")))
+    }
+
+    fn read(
+        &mut self,
+        row: &Row<'_>,
+        template: &ChatTemplate,
+        settings: &FinetuneSettings,
+    ) -> Result<(), TerminalFault> {
+        let position = self.checksums.len() as u32;
+        self.checksums.push(row.sha256.clone());
+        if settings.resolved_only && row.fields.get("resolved") == Some(&Value::Bool(false)) {
+            self.unresolved += 1;
+            return Ok(());
+        }
+        let mut read = of_row(row, template, settings.thinking)?;
+        let (tokens, longest) = (read.tokens.len(), settings.max_tokens);
+        if tokens > longest {
+            match settings.overlong {
+                Overlong::Refuse => {
+                    let what = format!(
+                        "{tokens} tokens are more than {longest} (finetune.maxTokens, or the model's positions): set finetune.overlong to Truncate or LeaveOut, or raise maxTokens"
+                    );
+                    return Err(row.place.fault("(row)", what));
+                }
+                Overlong::Truncate => read.truncate(longest),
+                Overlong::LeaveOut => {
+                    self.overlong += 1;
+                    return Ok(());
+                }
+            }
+        }
+        match read.learnt.is_empty() {
+            true if read.truncated => self.overlong += 1,
+            true => {
+                return Err(row
+                    .place
+                    .fault("messages", "no message of an assistant: there is nothing to learn"));
+            }
+            false => {
+                self.truncated += u32::from(read.truncated);
+                self.rows.push((position, read));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Conversation {
+    fn truncate(&mut self, longest: usize) {
+        self.tokens.truncate(longest);
+        self.learnt.retain(|(from, _)| *from < longest);
+        for (_, to) in &mut self.learnt {
+            *to = (*to).min(longest);
+        }
+        self.truncated = true;
+    }
+}
+
+/// The conversations of a dataset. `name`: the field of the spec, for faults.
+pub fn read(
+    name: &str,
+    files: &[PathBuf],
+    template: &ChatTemplate,
+    settings: &FinetuneSettings,
+) -> Result<Conversations, TerminalFault> {
+    let mut found = Conversations::default();
+    let mut tokens = 0;
+    for file in files {
+        for row in reader::rows(file) {
+            let before = found.rows.len();
+            found.read(&row?, template, settings)?;
+            tokens += found.rows[before..]
+                .iter()
+                .map(|(_, row)| row.tokens.len())
+                .sum::<usize>();
+            if tokens > MAX_DATASET_TOKENS {
+                let message = format!("{name} has more than {MAX_DATASET_TOKENS} tokens: divide it over several runs");
+                return Err(TerminalFault::new("DatasetTooLarge", message));
+            }
+        }
+    }
+    match found.rows.is_empty() {
+        true => {
+            let files: Vec<_> = files.iter().map(|file| shown(file)).collect();
+            let message = format!(
+                "{name} ({}) has no row to learn from, of {}",
+                files.join(", "),
+                found.checksums.len()
+            );
+            Err(TerminalFault::new("DatasetEmpty", message))
+        }
+        false => Ok(found),
+    }
+}
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
+}
+
+fn of_row(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {
+    match (row.fields.get("messages"), row.fields.get("tokens")) {
+        (Some(messages), None) => of_messages(row, messages, template, thinking),
+        (None, Some(tokens)) => of_tokens(row, tokens),
+        _ => Err(row
+            .place
+            .fault("messages", "give either messages, or tokens with a mask")),
+    }
+}
+
+fn of_tokens(row: &Row<'_>, tokens: &Value) -> Result<Conversation, TerminalFault> {
+    let numbers = |field: &str, value: &Value| -> Result<Vec<u32>, TerminalFault> {
+        serde_json::from_value(value.clone()).map_err(|error| row.place.fault(field, error))
+    };
+    let tokens = numbers("tokens", tokens)?;
+    let mask = row.fields.get("mask");
+    let mask = mask.ok_or_else(|| {
+        row.place
+            .fault("mask", "is missing: 1 for each token that is learnt, else 0")
+    })?;
+    let mask = numbers("mask", mask)?;
+    if mask.len() != tokens.len() || mask.iter().any(|one| *one > 1) {
+        let what = format!("must have a 0 or a 1 for each of the {} tokens", tokens.len());
+        return Err(row.place.fault("mask", what));
+    }
+    let mut read = Conversation {
+        tokens,
+        ..Conversation::default()
+    };
+    // The first token of a row is predicted by nothing.
+    for (at, _) in mask.iter().enumerate().skip(1).filter(|(_, one)| **one == 1) {
+        match read.learnt.last_mut() {
+            Some((_, to)) if *to == at => *to += 1,
+            _ => read.learnt.push((at, at + 1)),
+        }
+    }
+    Ok(read)
+}
+
+fn of_messages(
+    row: &Row<'_>,
+    messages: &Value,
+    template: &ChatTemplate,
+    thinking: bool,
+) -> Result<Conversation, TerminalFault> {
+    let fault = |what: String| row.place.fault("messages", what);
+    let messages = messages.as_array().ok_or_else(|| fault("is no list".to_owned()))?;
+    let messages = messages.iter().enumerate();
+    let messages: Vec<ChatMessage> = messages
+        .map(|(at, message)| self::message(message).map_err(|what| fault(format!("message {at} {what}"))))
+        .collect::<Result<_, _>>()?;
+    let shape = PromptShape {
+        tools: match row.fields.get("tools") {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(tools)) => tools.clone(),
+            Some(tools) => tools.to_string(),
+        },
+        thinking: match row.fields.get("enable_thinking") {
+            None | Some(Value::Null) => thinking,
+            Some(Value::Bool(thinking)) => *thinking,
+            Some(other) => {
+                return Err(row
+                    .place
+                    .fault("enable_thinking", format!("{other} is neither true nor false")));
+            }
+        },
+    };
+    let rendered = |error: grpo_chat_template::TemplateError| fault(format!("the model's chat template: {error}"));
+    let mut read = Conversation::default();
+    let mut stop = None;
+    let mut since = 0;
+    for (at, message) in messages.iter().enumerate() {
+        if message.role == Role::System && at > 0 {
+            return Err(fault(format!("message {at} is of the system and not the first")));
+        }
+        if message.role != Role::Assistant {
+            continue;
+        }
+        let before = &messages[since..at];
+        let between = match stop {
+            None if before.is_empty() => return Err(fault("begins with an answer: nothing asks for it".to_owned())),
+            None => template.prompt(&shape, before),
+            Some(_) => template.glue(&shape, stop, before),
+        };
+        read.tokens.extend(between.map_err(rendered)?);
+        let answer = template.answer(&shape, message).map_err(rendered)?;
+        stop = answer.last().copied();
+        read.learnt.push((read.tokens.len(), read.tokens.len() + answer.len()));
+        read.tokens.extend(answer);
+        since = at + 1;
+    }
+    Ok(read)
+}
+
+/// A message of a chat API, or what is wrong with it. Columns that other rows have are null in this one.
+fn message(value: &Value) -> Result<ChatMessage, String> {
+    let role = value.get("role").cloned().unwrap_or_default();
+    let role: Role = serde_json::from_value(role.clone())
+        .map_err(|_| format!("has the role {role}: take system, user, assistant or tool"))?;
+    let mut read = ChatMessage::new(role, text(value.get("content"))?);
+    if role == Role::Assistant {
+        let reasoning = text(value.get("reasoning_content"))?;
+        read.reasoning = (!reasoning.is_empty()).then_some(reasoning);
+        let calls = value.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+        read.tool_calls = calls.enumerate().map(call).collect::<Result<_, _>>()?;
+    }
+    if role == Role::Tool {
+        read.tool_call_id = value.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
+    }
+    Ok(read)
+}
+
+fn text(content: Option<&Value>) -> Result<String, String> {
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .map(|part| {
+                part["text"]
+                    .as_str()
+                    .ok_or_else(|| "has a part that is no text".to_owned())
+            })
+            .collect(),
+        Some(_) => Err("has a content that is no text".to_owned()),
+    }
+}
+
+fn call((at, call): (usize, &Value)) -> Result<ToolCall, String> {
+    let function = call.get("function").unwrap_or(call);
+    let name = function["name"].as_str().ok_or("has a call without function.name")?;
+    let arguments = match &function["arguments"] {
+        Value::String(text) => text.clone(),
+        Value::Null => "{}".to_owned(),
+        object => object.to_string(),
+    };
+    let id = call["id"].as_str().map_or_else(|| format!("call_{at}"), str::to_owned);
+    Ok(ToolCall {
+        id,
+        name: name.to_owned(),
+        arguments,
+    })
+}
+
+#[cfg(test)]
+mod tests;

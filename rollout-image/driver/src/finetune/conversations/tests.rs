@@ -1,0 +1,208 @@
+use super::*;
+use serde_json::json;
+use std::time::Duration;
+
+fn template() -> ChatTemplate {
+    ChatTemplate::load(&model()).unwrap()
+}
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model")
+}
+
+fn settings() -> FinetuneSettings {
+    FinetuneSettings {
+        namespace: String::new(),
+        name: String::new(),
+        uid: String::new(),
+        resume: Default::default(),
+        seed: 0,
+        store_path: String::new(),
+        model: model(),
+        dataset: Default::default(),
+        resolved_only: true,
+        epochs: 1,
+        batch: 1,
+        max_tokens: 1024,
+        overlong: Overlong::Refuse,
+        thinking: true,
+        held_out: None,
+        checkpoint: crate::config::Checkpoint { every: 1, keep: 1 },
+        trainer: String::new(),
+        patience: Duration::ZERO,
+    }
+}
+
+fn read(rows: &[Value], settings: &FinetuneSettings) -> Result<Conversations, TerminalFault> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rows.jsonl");
+    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    super::read("finetune.dataset", &[file], &template(), settings)
+}
+
+fn golden() -> Value {
+    serde_json::from_slice(&std::fs::read(model().join("golden_conversation.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_conversation_is_the_ids_that_an_episode_with_its_answers_has() {
+    let (golden, template) = (golden(), template());
+    let read = read(&[json!({"messages": golden["messages"]})], &settings()).unwrap();
+    let (_, row) = &read.rows[0];
+    let ids: Vec<u32> = serde_json::from_value(golden["token_ids"].clone()).unwrap();
+    assert_eq!(row.tokens, ids[..row.tokens.len()]);
+    // Only the newline behind the last turn is not there.
+    assert!(
+        ids.len() - row.tokens.len() < 3,
+        "{} of {}",
+        row.tokens.len(),
+        ids.len()
+    );
+    let answers = golden["messages"].as_array().unwrap().iter();
+    let answers: Vec<&str> = answers
+        .filter(|message| message["role"] == "assistant")
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(row.learnt.len(), answers.len());
+    for ((from, to), answer) in row.learnt.iter().zip(answers) {
+        assert!(
+            template.stop_ids().contains(&row.tokens[to - 1]),
+            "the end token is learnt"
+        );
+        assert_eq!(template.text(&row.tokens[*from..*to]).unwrap(), answer);
+    }
+}
+
+#[test]
+fn columns_of_other_rows_and_messages_after_the_last_answer_change_nothing() {
+    let plain = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    let mut with_columns = plain.clone();
+    for message in with_columns.as_array_mut().unwrap() {
+        for column in ["tool_calls", "tool_call_id", "name", "reasoning_content"] {
+            message[column] = Value::Null;
+        }
+    }
+    let mut longer = plain.clone();
+    longer
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"role": "user", "content": [{"type": "text", "text": "c"}]}));
+    let rows = [
+        json!({"messages": plain}),
+        json!({"messages": with_columns, "tools": null, "enable_thinking": null}),
+        json!({"messages": longer}),
+    ];
+    let read = read(&rows, &settings()).unwrap();
+    assert!(
+        read.rows.iter().all(|(_, row)| *row == read.rows[0].1),
+        "{:?}",
+        read.rows
+    );
+}
+
+#[test]
+fn tokens_with_a_mask_are_taken_as_they_are() {
+    let rows = [json!({"tokens": [5, 6, 7, 8, 9], "mask": [1, 1, 0, 1, 1]})];
+    let read = read(&rows, &settings()).unwrap();
+    let row = &read.rows[0].1;
+    assert_eq!(
+        (&row.tokens[..], &row.learnt[..]),
+        (&[5, 6, 7, 8, 9][..], &[(1, 2), (3, 5)][..])
+    );
+}
+
+#[test]
+fn rows_that_were_not_resolved_are_left_out_unless_they_are_wanted() {
+    let row = |resolved: Value| json!({"tokens": [1, 2], "mask": [0, 1], "resolved": resolved});
+    let rows = [row(json!(true)), row(json!(false)), row(Value::Null)];
+    let taken = |settings: &FinetuneSettings| {
+        let read = read(&rows, settings).unwrap();
+        (
+            read.rows.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+            read.message("it"),
+        )
+    };
+    let said = "it: of 3 rows 1 were not resolved and are left out".to_owned();
+    assert_eq!(taken(&settings()), (vec![0, 2], Some(said)));
+    let all = FinetuneSettings {
+        resolved_only: false,
+        ..settings()
+    };
+    assert_eq!(taken(&all), (vec![0, 1, 2], None));
+}
+
+#[test]
+fn a_row_that_is_too_long_is_refused_cut_or_left_out() {
+    let rows = [
+        json!({"tokens": [1, 2, 3, 4, 5, 6], "mask": [0, 1, 0, 1, 1, 1]}),
+        json!({"tokens": [1, 2, 3, 4, 5, 6], "mask": [0, 0, 0, 0, 0, 1]}),
+        json!({"tokens": [1, 2], "mask": [0, 1]}),
+    ];
+    let with = |overlong| FinetuneSettings {
+        max_tokens: 4,
+        overlong,
+        ..settings()
+    };
+    let refused = read(&rows, &with(Overlong::Refuse)).unwrap_err();
+    assert!(
+        refused.message.contains("rows.jsonl line 1") && refused.message.contains("6 tokens"),
+        "{refused}"
+    );
+    let left_out = read(&rows, &with(Overlong::LeaveOut)).unwrap();
+    assert_eq!((left_out.rows.len(), left_out.overlong), (1, 2));
+    let cut = read(&rows, &with(Overlong::Truncate)).unwrap();
+    let (position, row) = &cut.rows[0];
+    assert_eq!(
+        (*position, &row.learnt[..], row.truncated),
+        (0, &[(1, 2), (3, 4)][..], true)
+    );
+    assert_eq!(
+        (cut.rows.len(), cut.truncated, cut.overlong),
+        (2, 1, 1),
+        "one has nothing to learn before the cut"
+    );
+}
+
+#[test]
+fn what_cannot_be_learnt_is_refused_with_line_and_field() {
+    let user = json!({"role": "user", "content": "a"});
+    let answer = json!({"role": "assistant", "content": "b"});
+    for (row, what) in [
+        (json!({}), "field messages: give either messages, or tokens with a mask"),
+        (json!({"messages": [user], "tokens": [1]}), "give either"),
+        (json!({"messages": "a"}), "is no list"),
+        (json!({"messages": [user]}), "nothing to learn"),
+        (json!({"messages": [answer]}), "nothing asks for it"),
+        (
+            json!({"messages": [{"role": "critic", "content": ""}]}),
+            "message 0 has the role \"critic\"",
+        ),
+        (
+            json!({"messages": [user, {"role": "system", "content": ""}, answer]}),
+            "message 1 is of the system",
+        ),
+        (
+            json!({"messages": [user, {"role": "assistant", "content": 7}]}),
+            "message 1 has a content that is no text",
+        ),
+        (
+            json!({"messages": [user, {"role": "assistant", "tool_calls": [{}]}]}),
+            "without function.name",
+        ),
+        (
+            json!({"messages": [user, answer], "enable_thinking": "no"}),
+            "field enable_thinking",
+        ),
+        (json!({"tokens": [1, 2]}), "field mask: is missing"),
+        (json!({"tokens": [1, 2], "mask": [1]}), "each of the 2 tokens"),
+        (json!({"tokens": [1, -2], "mask": [0, 1]}), "field tokens"),
+    ] {
+        let fault = read(std::slice::from_ref(&row), &settings()).unwrap_err();
+        assert!(
+            fault.message.contains("line 1") && fault.message.contains(what),
+            "{row}: {fault}"
+        );
+    }
+    assert_eq!(read(&[], &settings()).unwrap_err().reason, "DatasetEmpty");
+}

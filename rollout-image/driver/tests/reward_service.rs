@@ -1,0 +1,208 @@
+//! `reward.http` in whole runs: a service over a real socket has the last word, and its faults are no rewards.
+
+use crate::world::{World, serve};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::post;
+use grpo_driver::config::Settings;
+use grpo_driver::retry::Budget;
+use grpo_driver::reward::RewardServiceSettings;
+use grpo_records::{Outcome, RewardAnswer, VoidReason, paths};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Answers what a function of the question and the number of the request says.
+struct Service {
+    says: Box<dyn Fn(&Value, usize) -> (StatusCode, Value) + Send + Sync>,
+    asked: Mutex<Vec<(Value, Option<String>)>>,
+    /// So many more are answered.
+    answers: tokio::sync::Semaphore,
+}
+
+async fn answer(State(service): State<Arc<Service>>, headers: HeaderMap, Json(question): Json<Value>) -> Response {
+    let token = headers.get("authorization").and_then(|value| value.to_str().ok());
+    let number = {
+        let mut asked = service.asked.lock().unwrap();
+        asked.push((question.clone(), token.map(str::to_owned)));
+        asked.len()
+    };
+    service.answers.acquire().await.unwrap().forget();
+    let (status, said) = (service.says)(&question, number);
+    (status, Json(said)).into_response()
+}
+
+async fn service(
+    world: &World,
+    says: impl Fn(&Value, usize) -> (StatusCode, Value) + Send + Sync + 'static,
+) -> (Arc<Service>, Settings) {
+    let service = Arc::new(Service {
+        says: Box::new(says),
+        asked: Mutex::default(),
+        answers: tokio::sync::Semaphore::new(1000),
+    });
+    let address = serve(Router::new().route("/reward", post(answer)).with_state(service.clone())).await;
+    let token = world.mount.path().join("reward-token");
+    std::fs::write(&token, "secret\n").unwrap();
+    let mut settings = world.settings();
+    settings.iterations = 1;
+    settings.evaluate.clear();
+    settings.reward.rule.asks = true;
+    settings.reward.service = Some(RewardServiceSettings {
+        url: format!("http://{address}/reward"),
+        token: Some(token),
+        concurrency: 2,
+        budget: Budget {
+            request: Duration::from_secs(5),
+            total: Duration::from_secs(2),
+        },
+    });
+    (service, settings)
+}
+
+#[tokio::test]
+async fn a_service_is_told_the_episode_and_its_answer_is_the_reward() {
+    let world = World::new(1).await;
+    let by_length = |question: &Value, _| {
+        let reward = question["reward"].as_f64().unwrap() + 0.01 * question["patch"].as_str().unwrap().len() as f64;
+        (StatusCode::OK, json!({"reward": reward, "note": "by its length"}))
+    };
+    let (service, settings) = service(&world, by_length).await;
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    let asked = service.asked.lock().unwrap();
+    assert_eq!(asked.len(), 8);
+    let ids: BTreeSet<&str> = asked
+        .iter()
+        .map(|(question, _)| question["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 8, "each episode once");
+    for (question, token) in asked.iter() {
+        assert_eq!(token.as_deref(), Some("Bearer secret"));
+        let text = question.to_string();
+        assert!(
+            !text.contains("FAIL_TO_PASS") && question["task"]["problem_statement"] == "Fix task-0.",
+            "{text}"
+        );
+        let roles: Vec<&str> = (question["messages"].as_array().unwrap().iter())
+            .map(|message| message["role"].as_str().unwrap())
+            .collect();
+        assert_eq!(roles[..4], ["system", "user", "assistant", "user"], "{roles:?}");
+        assert_eq!(question["iteration"], 1);
+    }
+    for meta in world.metas().await {
+        let file = paths::reward(&meta.key.dir(meta.attempt));
+        let answer: RewardAnswer = world.store().read(&file).await.unwrap();
+        assert_eq!(
+            answer.by_rule,
+            if meta.outcome == Outcome::Resolved { 1.0 } else { 0.0 }
+        );
+        assert!((answer.reward - answer.by_rule - 0.01 * meta.patch_bytes as f32).abs() < 1e-6);
+        assert_eq!(
+            (meta.reward, answer.note.as_deref()),
+            (Some(answer.reward), Some("by its length"))
+        );
+    }
+
+    // An answer that says something else than the record is found.
+    let meta = &world.metas().await[0];
+    let file = world.dir().join(paths::reward(&meta.key.dir(1)));
+    let mut answer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    answer["reward"] = 9.into();
+    std::fs::write(&file, answer.to_string()).unwrap();
+    let (_, checks) = world.recomputed().await;
+    let found = checks
+        .iter()
+        .find(|check| check.name == "rewards follow from verdicts and scores");
+    assert_eq!(found.unwrap().disagreements.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_reward_is_asked_again_until_it_is_one() {
+    let world = World::new(1).await;
+    let at_last = |_: &Value, number: usize| match number {
+        1 => (StatusCode::SERVICE_UNAVAILABLE, json!("later")),
+        2 => (StatusCode::OK, json!({"score": 1})),
+        3 => (StatusCode::OK, json!({"reward": 1e9})),
+        4 => (StatusCode::TOO_MANY_REQUESTS, json!({})),
+        _ => (StatusCode::OK, json!({"reward": number as f64 / 8.0})),
+    };
+    let (service, mut settings) = service(&world, at_last).await;
+    settings.reward.service.as_mut().unwrap().budget.total = Duration::from_secs(30);
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    assert_eq!(service.asked.lock().unwrap().len(), 8 + 4);
+    let state = world.state().await;
+    assert!(state.voids.is_empty(), "{:?}", state.voids);
+}
+
+#[tokio::test]
+async fn a_question_that_is_refused_is_worth_what_no_solution_is() {
+    let world = World::new(1).await;
+    let refuses = |question: &Value, _| match question["outcome"].as_str() {
+        Some("Resolved") => (StatusCode::UNPROCESSABLE_ENTITY, json!("too odd")),
+        _ => (StatusCode::OK, json!({"reward": 0.5})),
+    };
+    let (_, settings) = service(&world, refuses).await;
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    for meta in world.metas().await {
+        let wanted = if meta.outcome == Outcome::Resolved { 0.0 } else { 0.5 };
+        assert_eq!(meta.reward, Some(wanted));
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_away_makes_voids_and_no_rewards() {
+    let world = World::new(1).await;
+    let away = |_: &Value, _| (StatusCode::BAD_GATEWAY, json!("nothing here"));
+    let (_, mut settings) = service(&world, away).await;
+    settings.patience.void_retries = 0;
+    let ended = world.go(settings, 1).await.unwrap_err().to_string();
+    assert!(ended.contains("RewardUnavailable") && ended.contains("502"), "{ended}");
+    for meta in world.metas().await {
+        assert_eq!(meta.outcome, Outcome::void(VoidReason::RewardUnavailable));
+        assert_eq!(meta.reward, None);
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_comes_back_does_not_ask_again_for_what_was_answered() {
+    let world = World::new(1).await;
+    let (service, settings) = service(&world, |_, number| (StatusCode::OK, json!({"reward": number as f64}))).await;
+    service.answers.forget_permits(usize::MAX);
+    service.answers.add_permits(3);
+    let run = world.start(settings.clone(), 1).await.unwrap();
+    let answered = || async {
+        let files = world.store().files_below(paths::ROLLOUTS).await.unwrap();
+        let folders = files.iter().filter_map(|file| file.strip_suffix("/reward.json"));
+        folders.map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let cut = tokio::time::timeout(Duration::from_secs(60), async {
+        tokio::select! {
+            done = run.go() => panic!("{done:?}"),
+            () = async {
+                while answered().await.len() < 3 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            } => {}
+        }
+    });
+    cut.await.unwrap();
+    drop(run);
+    let known = answered().await;
+    service.answers.add_permits(1000);
+    world.go(settings, 2).await.unwrap();
+    world.verified().await;
+    let asked = service.asked.lock().unwrap();
+    for episode in known {
+        let times = asked
+            .iter()
+            .filter(|(question, _)| question["episode"] == episode.as_str())
+            .count();
+        assert_eq!(times, 1, "{episode}");
+    }
+}
