@@ -35,8 +35,8 @@ seeds! {
     tools_of_8b: "2-swe-pdb-8b", tools;
     tools_of_14b: "2-swe-pdb-14b", tools;
     tools_without_a_debugger: "2-swe-pdb-14b-rewrite", tools;
-    trimmed_histories: "3-remote-pool-32b", |run| run.with("/agent/limits/contextTokens", json!(1024));
-    trimmed_histories_resumable: "3-remote-pool-32b-resume", |run| run.with("/agent/limits/contextTokens", json!(1024));
+    trimmed_histories: "3-remote-pool-32b", trimmed;
+    trimmed_histories_resumable: "3-remote-pool-32b-resume", trimmed;
     four_nodes: "3-remote-pool-32b-4nodes", |run| run;
     two_nodes: "3-remote-pool-8b", |run| run;
     a_judge_of_turns: "3-prm-8b", judged;
@@ -120,6 +120,12 @@ async fn learns(file: &str) -> Result<()> {
         ended.seconds
     ));
     scene.clear().await
+}
+
+/// A context so short that turns are left out; mini-swe-agent's prompts alone would not fit.
+fn trimmed(run: RunManifest) -> RunManifest {
+    run.with("/agent/limits/contextTokens", json!(1024))
+        .with("/agent/bash/preset", json!("Plain"))
 }
 
 /// Short votes: the judge's model answers nonsense too.
