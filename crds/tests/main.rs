@@ -7,5 +7,6 @@ mod chart;
 mod inference_pools;
 mod manifests;
 mod refusals;
+mod script_values;
 mod support;
 mod values;
