@@ -152,7 +152,8 @@ pub struct Sampling {
     #[serde(default = "default_max_tokens_per_call")]
     #[schemars(range(min = 1, max = 1000000))]
     pub max_tokens_per_call: u32,
-    /// Nucleus; 1 is off.
+    /// Nucleus; 1 is off. This, `topK`, `minP` and the penalties are for Evaluate and for judges: the trainer computes
+    /// no such distribution, and mode Train refuses them.
     #[serde(default = "default_top_p")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub top_p: f64,
@@ -160,8 +161,7 @@ pub struct Sampling {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000000))]
     pub top_k: u32,
-    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 is off. This and
-    /// the penalties are for Evaluate and for judges: the trainer computes no such distribution.
+    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 is off.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_p: f64,

@@ -5,6 +5,7 @@
 //! case in the tests.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use grpo_crds::{
     agent::{Agent, Thinking},
@@ -102,10 +103,12 @@ fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
     }
 }
 
-/// The trainer computes the distribution from logits and temperature alone: with these, its logprobs would be those of
-/// another one.
+/// The trainer computes the whole distribution, from logits and temperature alone: with these, its logprobs would be
+/// those of another one.
 fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
     let Sampling {
+        top_p,
+        top_k,
         min_p,
         presence_penalty,
         frequency_penalty,
@@ -113,10 +116,12 @@ fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
         ..
     } = *sampling;
     for (name, value, off) in [
-        ("minP", min_p, 0.0),
-        ("presencePenalty", presence_penalty, 0.0),
-        ("frequencyPenalty", frequency_penalty, 0.0),
-        ("repetitionPenalty", repetition_penalty, 1.0),
+        ("topP", Value::from(top_p), Value::from(1.0)),
+        ("topK", Value::from(top_k), Value::from(0_u32)),
+        ("minP", Value::from(min_p), Value::from(0.0)),
+        ("presencePenalty", Value::from(presence_penalty), Value::from(0.0)),
+        ("frequencyPenalty", Value::from(frequency_penalty), Value::from(0.0)),
+        ("repetitionPenalty", Value::from(repetition_penalty), Value::from(1.0)),
     ] {
         found.unless(
             value == off,

@@ -54,6 +54,18 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "{rollout: {sampling: {topP: 0.9}}}",
+        &[("rollout.sampling.topP", "0.9")],
+    ),
+    (
+        "{rollout: {sampling: {topK: 40, repetitionPenalty: 1.5, topP: 0.5}}}",
+        &[
+            ("rollout.sampling.topP", "0.5"),
+            ("rollout.sampling.topK", "40"),
+            ("rollout.sampling.repetitionPenalty", "1.5"),
+        ],
+    ),
+    (
         "{rollout: {sampling: {minP: 0.5, presencePenalty: 1, frequencyPenalty: 1, repetitionPenalty: 2}}}",
         &[
             ("rollout.sampling.minP", "0.5"),
