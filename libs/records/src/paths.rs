@@ -19,6 +19,8 @@ pub const DATASETS: &str = "datasets";
 pub const MODELS: &str = "models";
 /// What was made of the rows of each set.
 pub const TASKS: &str = "tasks";
+/// What mode Validate found: a record for each task, a list for each set.
+pub const VALIDATION: &str = "validation";
 /// Files downloaded from the hub.
 pub const HUB: &str = "hub";
 /// The checkpoint of another run that the run began with.
@@ -52,12 +54,12 @@ pub fn task_rows(set: &str) -> String {
 
 /// What mode Validate found of a task.
 pub fn validation(set: &str, instance: &str) -> String {
-    format!("validation/{set}/{instance}.json")
+    format!("{VALIDATION}/{set}/{instance}.json")
 }
 
 /// The tasks of a set that are fit, for `select.instanceIds`.
 pub fn validated_ids(set: &str) -> String {
-    format!("validation/{set}.txt")
+    format!("{VALIDATION}/{set}.txt")
 }
 
 /// The commit that patches of a task are taken against, where its row names none. `key`: of the row.

@@ -162,22 +162,29 @@ pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {
     found
 }
 
+/// Characters of one finding in a list. Its record has all of it: a setup may have printed a page.
+const SHOWN: usize = 300;
+
 /// A list for `select.instanceIds`: the tasks that are fit, one a line; the others as comments, with what was found.
 pub fn id_list(set: &str, validated: &[TaskValidation]) -> String {
     let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
     let mut list = format!("# {fit} of {} tasks of {set} are fit.\n", validated.len());
     for one in validated {
-        let found: Vec<String> = one
-            .findings
-            .iter()
-            .map(|finding| finding.to_string().replace('\n', " "))
-            .collect();
+        let found: Vec<String> = one.findings.iter().map(in_a_line).collect();
         match found.is_empty() {
             true => list.push_str(&format!("{}\n", one.instance)),
             false => list.push_str(&format!("# {}: {}\n", one.instance, found.join("; "))),
         }
     }
     list
+}
+
+fn in_a_line(finding: &Finding) -> String {
+    let words = finding.to_string().replace(['\n', '\r'], " ");
+    match words.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &words[..end]),
+        None => words,
+    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@ use futures::Stream;
 use serde::{Deserialize, Serialize};
 
 /// Folders whose files can be had.
-pub const FOLDERS: [&str; 10] = [
+pub const FOLDERS: [&str; 11] = [
     paths::JOURNAL,
     paths::TASKS,
     paths::DATASETS,
     paths::MODELS,
+    paths::VALIDATION,
     paths::BATCHES,
     paths::ROLLOUTS,
     paths::EVALUATIONS,

@@ -53,9 +53,8 @@ fn a_test_that_comes_and_goes_is_flaky_though_every_verdict_is_the_same() {
     assert!(matches!(found[..], [Finding::Flaky { .. }]), "{found:?}");
 }
 
-#[test]
-fn a_list_has_the_fit_tasks_as_lines_and_the_others_as_comments() {
-    let one = |instance: &str, findings: Vec<Finding>| TaskValidation {
+fn one(instance: &str, findings: Vec<Finding>) -> TaskValidation {
+    TaskValidation {
         schema: crate::SCHEMA,
         writer: Writer::driver(1),
         set: "train".into(),
@@ -64,7 +63,11 @@ fn a_list_has_the_fit_tasks_as_lines_and_the_others_as_comments() {
         gold: Vec::new(),
         empty: Vec::new(),
         at: 0,
-    };
+    }
+}
+
+#[test]
+fn a_list_has_the_fit_tasks_as_lines_and_the_others_as_comments() {
     let message = "setup.sh:\nno".to_owned();
     let list = id_list(
         "train",
@@ -76,4 +79,14 @@ fn a_list_has_the_fit_tasks_as_lines_and_the_others_as_comments() {
     );
     let wanted = "# 2 of 3 tasks of train are fit.\na\n# b: its sandbox cannot be prepared: setup.sh: no; the gold patch does not apply\nc\n";
     assert_eq!(list, wanted);
+}
+
+#[test]
+fn a_page_that_a_setup_printed_is_a_short_comment() {
+    let message = "é\r\n".repeat(40_000);
+    let list = id_list("train", &[one("a", vec![Finding::SetupFails { message }])]);
+    let lines: Vec<&str> = list.lines().collect();
+    assert_eq!(lines.len(), 2, "{} lines", lines.len());
+    assert!(lines[1].starts_with("# a: its sandbox cannot be prepared: é") && lines[1].ends_with('…'));
+    assert!(lines[1].chars().count() < 320);
 }

@@ -23,7 +23,10 @@ impl Kinds {
             &[paths::JOURNAL, paths::BATCHES, paths::ROLLOUTS, paths::EVALUATIONS],
         );
         let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD]);
-        let rows = of(self.rows, &[paths::TASKS, paths::DATASETS, paths::MODELS]);
+        let rows = of(
+            self.rows,
+            &[paths::TASKS, paths::DATASETS, paths::MODELS, paths::VALIDATION],
+        );
         [episodes, metrics, rows].concat()
     }
 }
