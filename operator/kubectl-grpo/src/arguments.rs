@@ -6,7 +6,7 @@ pub mod tools;
 pub use self::names::run_name;
 
 use self::names::set_name;
-use self::tools::{Copy, Prepull, Tasks};
+use self::tools::{Copy, Prepull, Tasks, Validated};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use grpo_records::Outcome;
 use jiff::SignedDuration;
@@ -48,6 +48,9 @@ pub enum What {
     Logs(Logs),
     /// Ids, images and rows that a run has or would have, and the rows that are skipped.
     Tasks(Tasks),
+    /// The tasks that a run of mode Validate found fit, as a list for `select.instanceIds`; the others are comments in
+    /// it, with what was found.
+    Validated(Validated),
     /// Have nodes pull images before a run needs them.
     Prepull(Prepull),
     /// Copy records and weights out of a run's store.

@@ -1,5 +1,6 @@
 //! What can go wrong, each with the next step.
 
+use grpo_crds::grpo_run::Mode;
 use grpo_records::look::Refusal;
 use kube::core::response::StatusSummary;
 use std::path::PathBuf;
@@ -69,6 +70,22 @@ pub enum Error {
         "GrpoRun {run} has not read the rows of tasks.{set} yet; `kubectl grpo status {run}` says what it waits for"
     )]
     NoRows { run: String, set: String },
+    #[error(
+        "GrpoRun {run} has mode {mode:?}, and only mode Validate finds out which tasks are fit; `kubectl grpo tasks {run} -o ids` lists all of its tasks"
+    )]
+    NotValidating { run: String, mode: Mode },
+    #[error(
+        "GrpoRun {run} has not validated all tasks of tasks.{set} yet; `kubectl grpo status {run}` says how far it is"
+    )]
+    NotValidated { run: String, set: String },
+    #[error("{place} has several sets; give --set with one of them: {there}")]
+    WhichSet { place: String, there: String },
+    #[error(
+        "the store has no list of the fit tasks: a run of mode Validate writes it, and `kubectl grpo copy RUN DEST --rows` copies it"
+    )]
+    NoValidation,
+    #[error("the store has no list of set {set}; it has those of: {there}")]
+    NoList { set: String, there: String },
     #[error(transparent)]
     Manifest(#[from] crate::manifest::ManifestError),
     #[error(transparent)]

@@ -4,7 +4,8 @@
 //! [`arguments`] says what is wanted. [`status`] turns a GrpoRun (`grpo.dev`) into a screen; [`records`] reaches a
 //! run's records, in the driver, by a reader pod or in a copied folder, and [`episodes`] shows them; [`logs`]
 //! interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with images as its
-//! [`sandbox_pool`] names them; [`prepull`] has nodes pull them; [`copy`] copies a store,
+//! [`sandbox_pool`] names them, [`validated`] those that were found fit; [`prepull`] has nodes pull images; [`copy`]
+//! copies a store,
 //! [`export`] writes episodes as other projects do. [`pods`] are made for a moment, and asked. [`cluster`] knows which
 //! cluster and namespace, [`error`] what to do next when something is missing, [`output`] writes files, [`text`] bars,
 //! tables and durations.
@@ -25,3 +26,4 @@ pub mod sandbox_pool;
 pub mod status;
 pub mod tasks;
 pub mod text;
+pub mod validated;

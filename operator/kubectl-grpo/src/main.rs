@@ -3,14 +3,14 @@
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
-use kubectl_grpo::arguments::tools::{Copy, Form, Prepull, Tasks, WeightsFormat};
+use kubectl_grpo::arguments::tools::{Copy, Form, Prepull, Tasks, Validated, WeightsFormat};
 use kubectl_grpo::arguments::{Arguments, ClusterOptions, Episodes, RecordsOptions, Show, What};
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks};
+use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks, validated};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -74,6 +74,7 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
             with(opened, work).await
         }
         What::Tasks(wanted) => list_tasks(Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Validated(wanted) => list_fit(&arguments.cluster, wanted).await,
         What::Prepull(wanted) => pull(Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Copy(wanted) => copy_out(&Cluster::connect(&arguments.cluster).await?, wanted).await,
     }
@@ -154,6 +155,26 @@ async fn list_tasks(cluster: Cluster, wanted: &Tasks) -> Result<(), Error> {
     let found = tasks::of(cluster, &wanted.of, &of).await?;
     let text = tasks::sets::shown(&found.sets, wanted.output, found.pool.as_ref());
     Ok(output::write(&wanted.out, &text)?)
+}
+
+/// A run that cannot have such a list is refused before a pod is made for it.
+async fn list_fit(options: &ClusterOptions, wanted: &Validated) -> Result<(), Error> {
+    let (opened, known) = match (&wanted.run, &wanted.records.from) {
+        (Some(name), None) => {
+            let cluster = Cluster::connect(options).await?;
+            let set = validated::set_of_run(&cluster.run(name).await?, wanted.set.as_deref())?;
+            (records::of_run(&cluster, name, &wanted.records).await?, Some(set))
+        }
+        (run, _) => (open(options, run.as_deref(), &wanted.records).await?, None),
+    };
+    let work = async |source: &mut Source| {
+        let text = match (&wanted.run, &known) {
+            (Some(run), Some(set)) => validated::list(source, run, set).await?,
+            _ => validated::list_of_copy(source, wanted.set.as_deref()).await?,
+        };
+        Ok(output::write(&wanted.out, &text)?)
+    };
+    with(opened, work).await
 }
 
 async fn open(cluster: &ClusterOptions, run: Option<&str>, options: &RecordsOptions) -> Result<Opened, Error> {

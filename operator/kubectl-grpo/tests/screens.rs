@@ -7,9 +7,10 @@
 
 use clap::Parser;
 use grpo_crds::GrpoRun;
-use grpo_records::fixture;
 use grpo_records::look::{Records, TurnsOf};
 use grpo_records::show::{self, Detail};
+use grpo_records::validation::{Finding, TaskValidation, TrialEnd, id_list};
+use grpo_records::{SCHEMA, Writer, fixture, paths};
 use jiff::Timestamp;
 use kubectl_grpo::arguments::tools::Form;
 use kubectl_grpo::arguments::{Arguments, Part, Wanted, What};
@@ -17,7 +18,7 @@ use kubectl_grpo::prepull::pulls::{self, State};
 use kubectl_grpo::prepull::report;
 use kubectl_grpo::records::Source;
 use kubectl_grpo::tasks::sets::{self, TaskSet};
-use kubectl_grpo::{copy, episodes, status};
+use kubectl_grpo::{copy, episodes, status, validated};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -150,6 +151,60 @@ fn a_failed_run_says_why_and_where_its_last_words_are() {
     assert!(
         text.contains("It failed: TaskImagesUnavailable") && text.contains("kubectl grpo logs demo -n team"),
         "{text}"
+    );
+}
+
+#[test]
+fn a_run_that_validated_says_how_many_tasks_are_fit_and_where_the_list_is() {
+    let run = run("validate");
+    let text = status::screen(&run, now());
+    shown_as("validate", &text);
+    for part in ["117 of 120 tasks are fit", "kubectl grpo validated demo -n team"] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+    for part in ["iteration", "episodes", "engine", "trainer"] {
+        assert!(
+            !text.contains(part),
+            "{part:?} has no meaning in mode Validate:\n{text}"
+        );
+    }
+    assert!(!status::overview(&[run], false, now()).contains(" 0/12 "));
+}
+
+#[tokio::test]
+async fn the_list_of_a_validated_set_has_the_fit_tasks_and_names_the_others_as_comments() {
+    let found = |instance: &str, findings: Vec<Finding>| TaskValidation {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        set: "train".into(),
+        instance: instance.into(),
+        findings,
+        gold: Vec::new(),
+        empty: Vec::new(),
+        at: 0,
+    };
+    let (patch, ends) = (
+        "the gold patch".into(),
+        vec![TrialEnd::Resolved, TrialEnd::Unresolved, TrialEnd::Resolved],
+    );
+    let (count, newest) = (3, "1f0c9d2 Fix the encoding of headers".into());
+    let tasks = [
+        found("psf__requests-1142", vec![]),
+        found("psf__requests-1724", vec![Finding::Flaky { patch, ends }]),
+        found("psf__requests-1766", vec![Finding::EmptyPasses { trials: 3 }]),
+        found("psf__requests-1921", vec![]),
+        found("psf__requests-2317", vec![Finding::LaterCommits { count, newest }]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for folder in [paths::JOURNAL, paths::VALIDATION] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    let list = id_list("train", &tasks);
+    std::fs::write(dir.path().join(paths::validated_ids("train")), list).unwrap();
+    let mut source = Source::Folder(Records::open(dir.path()).unwrap());
+    shown_as(
+        "validated",
+        &validated::list(&mut source, "check", "train").await.unwrap(),
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use grpo_crds::{
     AttemptStatus, Fault,
-    grpo_run::{Attempts, GrpoRunStatus, Phase},
+    grpo_run::{Attempts, GrpoRunStatus, Mode, Phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::events::Event;
@@ -103,13 +103,17 @@ pub fn terminating(seen: &RunObservation) -> Decision {
     }
 }
 
+fn finished(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Validate => "all tasks are validated",
+        Mode::Train | Mode::Evaluate | Mode::Finetune => "all iterations and evaluations are finished",
+    }
+}
+
 /// Over: what it held is given back, what it knows stays until its time is up.
 pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Vec<Event>) -> Decision {
     let (phase, message) = match end {
-        End::Succeeded => (
-            Phase::Succeeded,
-            "all iterations and evaluations are finished".to_owned(),
-        ),
+        End::Succeeded => (Phase::Succeeded, finished(seen.run.spec.mode).to_owned()),
         End::Failed(fault) => (Phase::Failed, format!("{}: {}", fault.reason, fault.message)),
     };
     if phase_before(seen) != Some(phase) {

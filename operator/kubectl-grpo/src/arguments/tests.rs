@@ -39,6 +39,8 @@ fn what_cannot_be_meant_is_refused_with_words() {
         ("episodes demo --weights l1-v2", "--set"),
         ("episodes demo --outcome lost", "unfinished"),
         ("episodes demo --set ../x", "letters"),
+        ("validated", "RUN"),
+        ("validated demo --set ../x", "letters"),
         ("logs demo --since yesterday", "30s, 10m"),
         ("logs demo --since=-10m", "30s, 10m"),
     ] {

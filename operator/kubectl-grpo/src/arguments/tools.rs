@@ -1,5 +1,6 @@
-//! What the commands are asked for that work before and after a run: tasks, prepull, copy.
+//! What the commands are asked for that work before and after a run: tasks, validated, prepull, copy.
 
+use super::RecordsOptions;
 use super::names::{run_name, set_name};
 use clap::{Args, ValueEnum};
 use grpo_contracts::task_sets::{TRAIN, evaluation};
@@ -34,6 +35,20 @@ pub struct Tasks {
     /// operator.
     #[arg(long, value_name = "IMAGE")]
     pub reader_image: Option<String>,
+}
+
+#[derive(Args, Debug, Default)]
+pub struct Validated {
+    #[arg(value_parser = run_name, required_unless_present = "from")]
+    pub run: Option<String>,
+    /// The list of this set: train, or the name of one of tasks.evaluate. Default: the only one that there is.
+    #[arg(long, value_name = "NAME", value_parser = task_set)]
+    pub set: Option<String>,
+    /// Write to this file. It gets its name when it is whole.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub records: RecordsOptions,
 }
 
 #[derive(Args, Debug)]

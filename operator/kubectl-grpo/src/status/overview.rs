@@ -45,13 +45,15 @@ fn row(run: &GrpoRun, now: Timestamp) -> Vec<String> {
     let status = run.status.clone().unwrap_or_default();
     let progress = status.progress.clone().unwrap_or_default();
     let display = progress.clone().displayed().display.unwrap_or_default();
+    // A run without a trainer has none.
+    let iteration = display.iteration.filter(|_| run.spec.mode.needs_trainer());
     let stage = progress.stage.filter(|_| status.phase == Some(Phase::Running));
     let made = run.metadata.creation_timestamp.as_ref();
     vec![
         run.name_any(),
         status.phase.map_or_else(String::new, |phase| format!("{phase:?}")),
         stage.map_or_else(String::new, |stage| format!("{stage:?}")),
-        display.iteration.unwrap_or_default(),
+        iteration.unwrap_or_default(),
         display.episodes.unwrap_or_default(),
         display.resolved.unwrap_or_default(),
         progress.weights.unwrap_or_default(),

@@ -21,7 +21,7 @@ pub fn screen(run: &GrpoRun, now: Timestamp) -> String {
     let status = run.status.clone().unwrap_or_default();
     let mut out = head(run, &status, now);
     if let Some(progress) = &status.progress {
-        out += &numbers(progress, status.phase);
+        out += &numbers(progress, status.phase, run.spec.mode);
     }
     for wait in waits(&status) {
         out += &wait_text(&wait, now);
@@ -67,7 +67,7 @@ fn head(run: &GrpoRun, status: &GrpoRunStatus, now: Timestamp) -> String {
     out
 }
 
-fn numbers(progress: &Progress, phase: Option<Phase>) -> String {
+fn numbers(progress: &Progress, phase: Option<Phase>, mode: Mode) -> String {
     let mut out = String::from("\n");
     let stages: Vec<String> = match progress.stages.is_empty() {
         true => progress.stage.iter().map(|stage| format!("{stage:?}")).collect(),
@@ -76,7 +76,9 @@ fn numbers(progress: &Progress, phase: Option<Phase>) -> String {
     if phase == Some(Phase::Running) && !stages.is_empty() {
         line(&mut out, "stage", &stages.join(" and "));
     }
-    if let (Some(iteration), Some(iterations)) = (progress.iteration, progress.iterations) {
+    let counted = progress.iteration.zip(progress.iterations);
+    // A run without a trainer has none.
+    if let Some((iteration, iterations)) = counted.filter(|_| mode.needs_trainer()) {
         // The iteration that runs is not done.
         let over = progress.stage == Some(Stage::Finished) || phase == Some(Phase::Succeeded);
         let done = if over { iterations } else { iteration.saturating_sub(1) };
@@ -85,7 +87,8 @@ fn numbers(progress: &Progress, phase: Option<Phase>) -> String {
     }
     if let (Some(done), Some(total)) = (progress.episodes_done, progress.episodes_total) {
         let bar = bar(done.into(), total.into(), BAR);
-        line(&mut out, "episodes", &format!("{bar} {done}/{total}"));
+        let what = if mode == Mode::Validate { "tasks" } else { "episodes" };
+        line(&mut out, what, &format!("{bar} {done}/{total}"));
     }
     let number = |value: Option<f64>, digits: usize| value.map(|value| format!("{value:.digits$}"));
     let pairs = [
@@ -151,15 +154,23 @@ fn end(run: &GrpoRun, status: &GrpoRunStatus) -> String {
                 .map(|condition| condition.message.as_str())
                 .or(status.message.as_deref())
                 .unwrap_or_default();
-            format!(
-                "\nIt failed: {reason}\n{}{INDENT}last words: kubectl grpo logs {name} -n {namespace}\n{INDENT}episodes:   kubectl grpo episodes {name} -n {namespace}\n",
+            let mut words = format!(
+                "\nIt failed: {reason}\n{}{INDENT}last words: kubectl grpo logs {name} -n {namespace}\n",
                 paragraph(message, INDENT, WIDTH),
-            )
+            );
+            if run.spec.mode.needs_engines() {
+                words += &format!("{INDENT}episodes:   kubectl grpo episodes {name} -n {namespace}\n");
+            }
+            words
         }
         Some(Phase::Succeeded | Phase::Suspended | Phase::Terminating) => {
-            status.message.as_deref().map_or_else(String::new, |message| {
+            let mut words = status.message.as_deref().map_or_else(String::new, |message| {
                 format!("\n{}", paragraph(message, INDENT, WIDTH))
-            })
+            });
+            if status.phase == Some(Phase::Succeeded) && run.spec.mode == Mode::Validate {
+                words += &format!("{INDENT}fit tasks: kubectl grpo validated {name} -n {namespace}\n");
+            }
+            words
         }
         _ => String::new(),
     }

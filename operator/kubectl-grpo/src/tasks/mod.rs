@@ -90,7 +90,7 @@ pub async fn of(mut cluster: Cluster, of: &RunOrFile, wanted: &Wanted<'_>) -> Re
 }
 
 /// The names of the run's sets that are wanted, as in reports.
-fn wanted_sets(run: &GrpoRun, wanted: &[String]) -> Result<Vec<String>, Error> {
+pub(crate) fn wanted_sets(run: &GrpoRun, wanted: &[String]) -> Result<Vec<String>, Error> {
     let tasks = &run.spec.tasks;
     let train = tasks.train.iter().map(|_| TRAIN.to_owned());
     let all: Vec<String> = train

@@ -3,6 +3,7 @@
 
 use std::{fs, path::Path};
 
+use grpo_crds::grpo_run::Mode;
 use grpo_crds::{GrpoRun, GrpoRunStatus, Progress};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
@@ -16,7 +17,7 @@ use crate::grpo_run::{
 use crate::{
     admission,
     fixtures::{ended, object, pod},
-    pods::PodFacts,
+    pods::{PodFacts, PodState},
     settings::Settings,
 };
 
@@ -130,6 +131,30 @@ fn screens_of_a_run_that_runs() {
     };
     let progress = serde_json::from_value(progress).unwrap();
     written("running", "demo.yaml", Value::Null, &run, Some(progress));
+}
+
+#[test]
+fn screens_of_a_run_that_validated_tasks() {
+    let mut run = running_demo();
+    run.run.spec.mode = Mode::Validate;
+    let run = RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        trainer_pods: Vec::new(),
+        inference: None,
+        ..run
+    };
+    let progress = json!({
+        "runUid": "uid-1", "stage": "Finished", "iteration": 0, "iterations": 12, "episodesDone": 120, "episodesTotal": 120,
+        "message": "tasks.train: 117 of 120 tasks are fit",
+    });
+    let progress = serde_json::from_value(progress).unwrap();
+    written(
+        "validate",
+        "demo.yaml",
+        json!({"mode": "Validate"}),
+        &run,
+        Some(progress),
+    );
 }
 
 #[test]

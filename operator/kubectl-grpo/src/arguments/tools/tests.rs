@@ -19,6 +19,10 @@ fn a_set_is_named_as_people_or_reports_name_it() {
             panic!("{given}");
         };
         assert_eq!(tasks.set, [wanted]);
+        let What::Validated(validated) = parsed(&format!("grpo validated demo --set {given}")).unwrap() else {
+            panic!("{given}");
+        };
+        assert_eq!(validated.set.as_deref(), Some(wanted));
     }
 }
 
