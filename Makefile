@@ -139,6 +139,11 @@ test-finetune: ## supervised training on the real cluster, and a GRPO run that c
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture finetune::
 
+test-validate: ## mode Validate on the real cluster: ten broken tasks beside 60 of the demo's, GRPO_VALIDATE_TASKS says how many
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture validate::
+
 test-seeds: ## manifests of the reference systems, scaled down, on the real cluster (200 MB to download)
 	@demo/prepare.sh
 	e2e/agents/files.sh

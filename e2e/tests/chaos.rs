@@ -139,23 +139,10 @@ fn repeated_tries(folder: &RunFolder) -> Result<u32> {
 
 /// A finished run holds no lease, and once it is deleted there is no sandbox of it.
 async fn no_sandbox_outlives(scene: &Scene, run: &GrpoRun) -> Result<()> {
-    no_sandbox_is_leased(scene).await?;
+    scene.until_no_sandbox_is_leased().await?;
     delete_run(&scene.client, run, SOON).await?;
     let none = |there: &wait::Objects<Pod>| there.is_empty().then_some(());
     scene
         .until_pods("grpo.dev/role=sandbox", SOON, "every sandbox to be gone", none)
         .await
-}
-
-/// A finished run holds no lease.
-async fn no_sandbox_is_leased(scene: &Scene) -> Result<()> {
-    let pools: Api<grpo_crds::SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
-    let idle =
-        |there: &wait::Objects<grpo_crds::SandboxPool>| there.values().all(|pool| leases_of(pool) == 0).then_some(());
-    Ok(wait::until(pools, wait::labelled(""), SOON, "no sandbox to be leased", idle).await?)
-}
-
-fn leases_of(pool: &grpo_crds::SandboxPool) -> i64 {
-    let status = serde_json::to_value(&pool.status).unwrap_or_default();
-    status["leased"].as_i64().unwrap_or(0)
 }

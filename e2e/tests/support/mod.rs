@@ -14,7 +14,7 @@ pub mod plugin;
 pub mod recorder;
 pub mod volume;
 
-use grpo_crds::GrpoRun;
+use grpo_crds::{GrpoRun, SandboxPool};
 use grpo_demo::follow::{self, Ended, FollowError};
 use grpo_records::Event;
 use grpo_records::folder::RunFolder;
@@ -137,6 +137,14 @@ impl Scene {
         found: impl FnMut(&wait::Objects<Pod>) -> Option<T>,
     ) -> Result<T> {
         Ok(wait::until(self.pods(), wait::labelled(labels), limit, what, found).await?)
+    }
+
+    /// A finished run holds no lease.
+    pub async fn until_no_sandbox_is_leased(&self) -> Result<()> {
+        let pools: Api<SandboxPool> = Api::namespaced(self.client.clone(), &self.namespace);
+        let leased = |pool: &SandboxPool| pool.status.as_ref().map_or(0, |status| status.leased);
+        let idle = |there: &wait::Objects<SandboxPool>| there.values().all(|pool| leased(pool) == 0).then_some(());
+        Ok(wait::until(pools, wait::labelled(""), SOON, "no sandbox to be leased", idle).await?)
     }
 
     /// Copies the store of a run out of the cluster.

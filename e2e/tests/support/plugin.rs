@@ -2,15 +2,18 @@
 //! afterwards.
 
 use super::{Result, SOON, Scene};
+use grpo_crds::GrpoRun;
 use grpo_records::folder::RunFolder;
 use grpo_records::look::EpisodesOf;
 use grpo_records::paths;
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::Api;
 use kubectl_grpo::arguments::RecordsOptions;
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::records::{self, Source};
+use kubectl_grpo::validated;
 
 const READERS: &str = "app.kubernetes.io/managed-by=kubectl-grpo";
 
@@ -24,7 +27,7 @@ fn cluster(scene: &Scene) -> Cluster {
 
 /// Waits for the first finished episode of a running run, then looks for it through its driver.
 pub async fn looks_into_a_running_run(scene: &Scene, run: &str) -> Result<()> {
-    let done = |run: &grpo_crds::GrpoRun| {
+    let done = |run: &GrpoRun| {
         let progress = run.status.as_ref()?.progress.as_ref()?;
         progress.episodes_done.filter(|done| *done > 0)
     };
@@ -78,6 +81,15 @@ pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) ->
     .await?;
     scene.say(&format!("a reader pod showed {} episodes", finished.len()));
     Ok(())
+}
+
+/// What `kubectl grpo validated RUN` prints for a run with one set.
+pub async fn validated(scene: &Scene, run: &GrpoRun) -> Result<String> {
+    let (name, set) = (run.name_any(), validated::set_of_run(run, None)?);
+    let mut opened = records::of_run(&cluster(scene), &name, &RecordsOptions::default()).await?;
+    let list = validated::list(&mut opened.source, &name, &set).await?;
+    opened.close().await?;
+    Ok(list)
 }
 
 /// Folders of all episodes, and whether they are finished.
