@@ -67,7 +67,7 @@ fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Resu
     if rule.shaping.is_some() {
         let record: Option<EpisodeRecord> = folder.json_if_there(&paths::trajectory(&episode.path))?;
         turns = record.map(|record| record.turns).unwrap_or_default();
-        patch = folder.patch(&episode.path).map(Into::into).unwrap_or_default();
+        patch = folder.patch(&episode.path).unwrap_or_default();
     }
     let by_rule = rule.reward(Ended {
         outcome: &meta.outcome,
