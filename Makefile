@@ -97,8 +97,9 @@ test-e2e: ## tests on a real cluster
 	fi
 	e2e/setup/kubernetes.sh control-plane
 	$(TIMED) "cluster, images, operator" demo/prepare.sh
+	$(TIMED) "the model of two manifests" e2e/cluster/images.sh long-model
 	$(ENV)
-	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples::
+	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
 
 test-chaos: ## the same cluster, with parts taken away: each process once, then 20 random kills
 	@demo/prepare.sh

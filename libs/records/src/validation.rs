@@ -109,6 +109,12 @@ impl fmt::Display for Finding {
             Self::GoldDoesNotApply => f.write_str("the gold patch does not apply"),
             Self::GoldFails { trials } => write!(f, "the gold patch fails its tests, {trials} times of {trials}"),
             Self::EmptyPasses { trials } => write!(f, "its tests pass without a patch, {trials} times of {trials}"),
+            Self::Flaky { patch, ends } if ends.windows(2).all(|pair| pair[0] == pair[1]) => {
+                write!(
+                    f,
+                    "its tests are flaky: with {patch} other tests passed in another trial"
+                )
+            }
             Self::Flaky { patch, ends } => write!(f, "its tests are flaky: {patch} ended {ends:?}"),
             Self::Hangs { patch } => write!(f, "its tests take longer than reward.gradeTimeout with {patch}"),
             Self::Ungradable { patch, message } => write!(f, "{patch} cannot be graded: {message}"),

@@ -2,6 +2,7 @@
 //! types.
 
 use crate::agent::AgentKind;
+use crate::agent::bash::Prompts;
 use crate::agent::commands::CommandSurroundings;
 use crate::agent::history::HistoryRule;
 use crate::agent::limits::AgentLimits;
@@ -412,7 +413,11 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
 
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
-    let kind = AgentKind::of(agent)?;
+    let kind = match AgentKind::of(agent) {
+        // No policy acts there, and the API asks for none.
+        Err(_) if config.spec.mode == Mode::Validate => AgentKind::Bash(Prompts::default()),
+        kind => kind?,
+    };
     let history = HistoryRule::of(&agent.context);
     Ok(AgentSettings {
         rows_per_turn: match agent.context.rows {

@@ -11,13 +11,14 @@ use futures::Stream;
 use serde::{Deserialize, Serialize};
 
 /// Folders whose files can be had.
-pub const FOLDERS: [&str; 11] = [
+pub const FOLDERS: [&str; 12] = [
     paths::JOURNAL,
     paths::TASKS,
     paths::DATASETS,
     paths::MODELS,
     paths::VALIDATION,
     paths::BATCHES,
+    paths::CONVERSATIONS,
     paths::ROLLOUTS,
     paths::EVALUATIONS,
     paths::METRICS,

@@ -106,7 +106,8 @@ pub fn terminating(seen: &RunObservation) -> Decision {
 fn finished(mode: Mode) -> &'static str {
     match mode {
         Mode::Validate => "all tasks are validated",
-        Mode::Train | Mode::Evaluate | Mode::Finetune => "all iterations and evaluations are finished",
+        Mode::Finetune => "all steps are done",
+        Mode::Train | Mode::Evaluate => "all iterations and evaluations are finished",
     }
 }
 

@@ -20,7 +20,13 @@ impl Kinds {
         let of = |wanted: bool, folders: &[&'static str]| if wanted { folders.to_vec() } else { Vec::new() };
         let episodes = of(
             self.episodes,
-            &[paths::JOURNAL, paths::BATCHES, paths::ROLLOUTS, paths::EVALUATIONS],
+            &[
+                paths::JOURNAL,
+                paths::BATCHES,
+                paths::CONVERSATIONS,
+                paths::ROLLOUTS,
+                paths::EVALUATIONS,
+            ],
         );
         let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD]);
         let rows = of(

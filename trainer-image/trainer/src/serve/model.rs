@@ -2,7 +2,7 @@
 //! published.
 
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
-use grpo_crds::grpo_run::GrpoRunSpec;
+use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
 use grpo_model::Config;
 use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::Source;
@@ -46,9 +46,10 @@ pub(super) fn shaped(
     Ok(model)
 }
 
-/// Whether tokens go through the experts that engines have recorded.
+/// Whether tokens go through the experts that engines have recorded. No engine has seen the conversations of mode
+/// Finetune.
 fn replays(config: &Config, spec: &GrpoRunSpec) -> bool {
-    config.experts.is_some() && spec.algorithm.router_replay != Some(false)
+    config.experts.is_some() && spec.algorithm.router_replay != Some(false) && spec.mode != Mode::Finetune
 }
 
 /// The spec's adapter. Where it names no layers, all linear ones have one; in a mixture those of the attention.
