@@ -30,6 +30,10 @@ pub struct RewardAnswer {
     pub schema: u32,
     pub writer: Writer,
     pub episode: String,
+    /// The verdict that it was asked about: an attempt whose record was not written yet keeps it.
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grade: Option<GradeRecord>,
     /// By the verdict, shaped or not.
     pub by_rule: f32,
     pub reward: f32,

@@ -18,16 +18,17 @@ impl TokenRow {
         for (from, to) in learnt {
             mask[*from..*to].fill(1);
         }
-        let span = |(from, to): &(usize, usize)| WeightsSpan {
-            from: *from,
-            to: *to,
+        // One for all: the mask says which tokens it is about.
+        let span = WeightsSpan {
+            from: 0,
+            to: tokens.len(),
             version: AUTHOR.to_owned(),
         };
         Self {
             logprobs: vec![0.0; tokens.len()],
             tokens,
             mask,
-            weights: learnt.iter().map(span).collect(),
+            weights: vec![span],
             experts: Vec::new(),
             turns: Vec::new(),
         }

@@ -70,6 +70,10 @@ pub enum Finding {
     SetupFails {
         message: String,
     },
+    /// No sandbox of its image came within the time that a grading may wait.
+    NoSandbox {
+        message: String,
+    },
     GoldDoesNotApply,
     /// The gold patch never makes the tests pass.
     GoldFails {
@@ -106,6 +110,7 @@ impl fmt::Display for Finding {
                 )
             }
             Self::SetupFails { message } => write!(f, "its sandbox cannot be prepared: {message}"),
+            Self::NoSandbox { message } => write!(f, "it has no sandbox: {message}"),
             Self::GoldDoesNotApply => f.write_str("the gold patch does not apply"),
             Self::GoldFails { trials } => write!(f, "the gold patch fails its tests, {trials} times of {trials}"),
             Self::EmptyPasses { trials } => write!(f, "its tests pass without a patch, {trials} times of {trials}"),

@@ -43,7 +43,8 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
         }
         if batch.supervised.is_some() {
             // Its rows are of a dataset, and nothing in the store has their texts.
-            for row in &batch.rows {
+            let held_out = batch.supervised.iter().flat_map(|supervised| &supervised.held_out);
+            for row in batch.rows.iter().chain(held_out) {
                 rows.expect(row.check().is_ok(), || format!("step {step}: {:?}", row.check()));
             }
             match folder.json_if_there::<StepClaim>(&paths::trainer_metrics(*step))? {

@@ -305,7 +305,14 @@ impl Finetune {
             .collect();
         let bytes = rows::encode(&ids).map_err(|error| DriverError::Other(format!("writing {path}: {error}")))?;
         let sha256 = sha256_hex(&bytes);
-        self.store.create_bytes(path, bytes).await?;
+        if self.store.create_bytes(path, bytes).await? == Created::Existed
+            && sha256_hex(&self.store.bytes(path).await?) != sha256
+        {
+            let message = format!(
+                "{path} in the store has other rows: the model's tokenizer or chat template has changed since; give this run another store.path"
+            );
+            return Err(TerminalFault::new("TasksChanged", message).into());
+        }
         let file = StoredRows {
             file: path.to_owned(),
             sha256,
@@ -365,14 +372,25 @@ async fn own(
         .checksums
         .iter()
         .chain(held_out.iter().flat_map(|set| &set.checksums));
-    let all: Vec<&str> = all.map(String::as_str).collect();
+    // What a step learns follows from these too.
+    let of_settings = format!(
+        "{} {} {} {} {:?} {} {}",
+        settings.seed,
+        settings.epochs,
+        settings.batch,
+        settings.max_tokens,
+        settings.overlong,
+        settings.resolved_only,
+        settings.thinking
+    );
+    let all: Vec<&str> = all.map(String::as_str).chain([of_settings.as_str()]).collect();
     let checksum = sha256_hex(all.join("\n").as_bytes());
     let owner = Owner {
         uid: &settings.uid,
         resume: settings.resume,
         store_path: &settings.store_path,
         tasks_sha256: &checksum,
-        selected: "other rows than finetune has",
+        selected: "other rows, another seed or other settings than finetune has",
     };
     let started = Event::RunStarted {
         run: settings.uid.clone(),

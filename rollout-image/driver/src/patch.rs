@@ -80,8 +80,9 @@ const CHECK: &str = r#"cd "$1" && git -c safe.directory='*' cat-file -e "$2^{tre
 const HEAD: &str = r#"cd "$1" && git -c safe.directory='*' rev-parse --verify HEAD"#;
 
 /// HEAD is what the policy sees anyway: images commit their own setup on top of the base.
-const LATER: &str =
-    r#"cd "$1" && git -c safe.directory='*' log --all --reflog --format='%h %s' -n 1000 --not "$2" HEAD"#;
+const LATER: &str = r#"cd "$1" && git -c safe.directory='*' -c log.showSignature=false log --all --reflog --format='@%h %<(72,trunc)%s' -n 1000 --not "$2" HEAD"#;
+/// Begins each of these lines, so that git's warnings are none of them.
+pub const LATER_MARK: &str = "@";
 
 fn script(text: &str, arguments: &[&str]) -> Vec<String> {
     ["/bin/sh", "-c", text, "grpo"]

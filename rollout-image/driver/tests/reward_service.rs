@@ -126,8 +126,9 @@ async fn what_is_no_reward_is_asked_again_until_it_is_one() {
     let at_last = |_: &Value, number: usize| match number {
         1 => (StatusCode::SERVICE_UNAVAILABLE, json!("later")),
         2 => (StatusCode::OK, json!({"score": 1})),
-        3 => (StatusCode::OK, json!({"reward": 1e9})),
+        3 => (StatusCode::BAD_REQUEST, json!("plain HTTP to an HTTPS port")),
         4 => (StatusCode::TOO_MANY_REQUESTS, json!({})),
+        5 => (StatusCode::OK, json!({"reward": 1e9})),
         _ => (StatusCode::OK, json!({"reward": number as f64 / 8.0})),
     };
     let (service, mut settings) = service(&world, at_last).await;
@@ -135,6 +136,13 @@ async fn what_is_no_reward_is_asked_again_until_it_is_one() {
     world.go(settings, 1).await.unwrap();
     world.verified().await;
     assert_eq!(service.asked.lock().unwrap().len(), 8 + 4);
+    let most = world
+        .metas()
+        .await
+        .iter()
+        .filter_map(|meta| meta.reward)
+        .fold(0.0, f32::max);
+    assert_eq!(most, 1000.0, "beyond the bounds");
     let state = world.state().await;
     assert!(state.voids.is_empty(), "{:?}", state.voids);
 }

@@ -312,7 +312,7 @@ pub fn step(
 }
 
 /// What the experts of all layers had to do: `[layer][expert]`.
-fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
+pub(crate) fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
     let even = |layer: &Vec<u64>| layer.iter().sum::<u64>() as f64 / layer.len() as f64;
     let mixtures = || loads.iter().filter(|layer| layer.iter().any(|load| *load > 0));
     let busiest = mixtures().map(|layer| layer.iter().copied().max().unwrap_or_default() as f64 / even(layer));

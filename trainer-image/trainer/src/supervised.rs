@@ -12,12 +12,15 @@ use grpo_records::trainer::StepMetrics;
 
 use crate::error::TrainError;
 use crate::flops::Forward;
-use crate::grpo::{applied, check, refused, train_row};
+use crate::grpo::{applied, check, refused, tell_loads, train_row};
 use crate::loss_fn::{LossGrad, Model};
 use crate::micro_batch::MicroBatch;
 use crate::mini_batch::{MiniBatch, cut, fill, weigh};
 use crate::sharded::Sharded;
 use crate::train_row::TrainRow;
+
+/// Micro-batches of each rank that are measured together.
+const AT_ONCE: usize = 4;
 
 /// Steps on a batch, as often as the algorithm says. Every rank calls it with the same batch. `seed` is the run's.
 pub fn step(
@@ -75,6 +78,7 @@ pub fn step(
     metrics.policy_loss = losses / updates;
     metrics.loss = metrics.policy_loss;
     metrics.gradient_norm = norms / updates;
+    tell_loads(&mut metrics, &model.expert_loads()?);
     let held_out = train_rows(held_out);
     if !held_out.is_empty() {
         let (loss, flops) = measured(model, held_out, algorithm)?;
@@ -103,9 +107,35 @@ fn loss(rows: &[TrainRow], batch: &MicroBatch, logprobs: &[f64]) -> LossGrad {
     LossGrad::weighted(weights.collect(), logprobs)
 }
 
-/// The loss of rows that nothing is learnt from, and the operations that this took. Every rank must call it.
-fn measured(model: &Sharded, mut rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
+/// The loss of rows that nothing is learnt from, and the operations that this took. An adapter drops nothing there.
+/// Every rank must call it.
+fn measured(model: &mut Sharded, rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
+    let trained = model.config.lora.clone();
+    model.config.lora = trained.clone().map(|lora| lora.with_dropout(0.0));
+    let found = without_dropout(model, rows, algorithm);
+    model.config.lora = trained;
+    found
+}
+
+fn without_dropout(model: &Sharded, mut rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
     weigh(&mut rows, algorithm);
+    // Of all rows at once, the hidden states of a whole dataset would be on the devices.
+    let most = model.micro_batch_tokens.max(1) * model.data_parallel().0 * AT_ONCE;
+    let (mut sum, mut flops, mut rest) = (0.0, 0.0, rows.into_iter().peekable());
+    while rest.peek().is_some() {
+        let (mut part, mut tokens) = (Vec::new(), 0);
+        while let Some(row) = rest.next_if(|row| part.is_empty() || tokens + row.tokens.len() <= most) {
+            tokens += row.tokens.len();
+            part.push(row);
+        }
+        let (loss, took) = part_measured(model, part)?;
+        sum += loss;
+        flops += took;
+    }
+    Ok((sum, flops))
+}
+
+fn part_measured(model: &Sharded, rows: Vec<TrainRow>) -> Result<(f64, f64), TrainError> {
     let mut sum = 0.0;
     let mut one = [MiniBatch::new(rows, model)?];
     let flops = fill(model, Model::Policy, &mut one, |row, logprobs| {

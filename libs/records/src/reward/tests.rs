@@ -118,6 +118,8 @@ fn an_answer_counts_only_for_what_was_asked_and_a_refusal_is_no_success() {
         schema: crate::SCHEMA,
         writer: Writer::driver(1),
         episode: "a__g0__i0".into(),
+        outcome: Outcome::Resolved,
+        grade: None,
         by_rule: 1.0,
         reward,
         note: None,

@@ -10,6 +10,12 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeScope, TurnRecord};
 use serde_json::{Value, json};
 
+/// How much of a patch is told, and of one message, in characters.
+const LONGEST_PATCH: usize = 1 << 20;
+const LONGEST_MESSAGE: usize = 64 << 10;
+/// Ends what is longer.
+const CUT: &str = "\n[cut]";
+
 /// An attempt that has its verdict.
 #[derive(Clone, Copy)]
 pub struct GradedAttempt<'a> {
@@ -40,21 +46,32 @@ impl<'a> GradedAttempt<'a> {
             weights: self.trajectory.versions(),
             instance: &key.instance,
             task: self.plan.task.variables(),
-            outcome: self.graded.outcome.to_string(),
+            outcome: self.graded.outcome.clone(),
             reward: by_rule,
-            grade: json!(self.graded.record),
+            grade: self.graded.record.clone(),
             end: json!(self.trajectory.end),
             turns: self.trajectory.turns.len(),
             tokens: self.trajectory.tokens(),
-            patch: String::from_utf8_lossy(self.patch.map_or(&[], |patch| patch)).into_owned(),
+            patch: cut(
+                &String::from_utf8_lossy(self.patch.map_or(&[], |patch| patch)),
+                LONGEST_PATCH,
+            ),
             messages: messages(&self.trajectory.turns),
         }
     }
 }
 
+/// A text that is longer ends with a word that says so: how long it is, the policy decides.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}{CUT}", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The conversation, as text: what opened it, then answers and what came back.
 fn messages(turns: &[TurnRecord]) -> Vec<Value> {
-    let says = |role: &str, content: &str| json!({"role": role, "content": content});
+    let says = |role: &str, content: &str| json!({"role": role, "content": cut(content, LONGEST_MESSAGE)});
     let of = |turn: &TurnRecord| {
         let opening = turn.opening.iter();
         let mut said: Vec<Value> = opening.map(|message| says(&message.role, &message.content)).collect();

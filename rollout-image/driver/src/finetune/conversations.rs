@@ -150,7 +150,9 @@ fn shown(file: &Path) -> String {
 }
 
 fn of_row(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {
-    match (row.fields.get("messages"), row.fields.get("tokens")) {
+    // Columns that other rows have are null in this one.
+    let field = |name: &str| row.fields.get(name).filter(|value| !value.is_null());
+    match (field("messages"), field("tokens")) {
         (Some(messages), None) => of_messages(row, messages, template, thinking),
         (None, Some(tokens)) => of_tokens(row, tokens),
         _ => Err(row

@@ -17,7 +17,7 @@ use grpo_contracts::task_sets;
 use grpo_crds::progress::Stage;
 use grpo_records::validation::{Finding, TaskValidation, Trial, findings, id_list};
 use grpo_records::{Created, SCHEMA, paths};
-use grpo_sandbox_protocol::{ExecRequest, Priority};
+use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
 use std::sync::Arc;
 
 /// Trials of each patch: a test that fails one time of five with the gold patch is found in 48 of 100 such tasks.
@@ -82,7 +82,7 @@ impl Run {
         let mut found = self.repository(task).await?;
         let prepared = !found
             .iter()
-            .any(|finding| matches!(finding, Finding::SetupFails { .. }));
+            .any(|finding| matches!(finding, Finding::SetupFails { .. } | Finding::NoSandbox { .. }));
         let (mut with_gold, mut without): (Vec<Trial>, Vec<Trial>) = Default::default();
         for trial in (0..TRIALS).filter(|_| prepared) {
             if let Some(patch) = &gold {
@@ -117,10 +117,8 @@ impl Run {
                 Err(error) => {
                     tracing::warn!(instance = %task.instance, %error, "a sandbox is lost; trying again");
                     if retry.pause().await.is_err() {
-                        return Err(DriverError::Other(format!(
-                            "looking at the repository of {}: {error}",
-                            task.instance
-                        )));
+                        let message = error.to_string();
+                        return Ok(vec![Finding::NoSandbox { message }]);
                     }
                 }
             }
@@ -151,11 +149,14 @@ impl Run {
                 activate: None,
                 stdin: None,
                 timeout_seconds: LOOK_TIMEOUT,
-                max_output_bytes: Some(64 << 10),
+                max_output_bytes: Some(1 << 20),
             };
             let repository = &task.environment.directory;
             if let Some(base) = &task.base_commit {
                 let there = sandbox.exec(&command("base", patch::check(repository, base))).await?;
+                if too_slow(&there) {
+                    return Ok(vec![slow()]);
+                }
                 if there.exit_code != Some(0) {
                     let message = there.output.trim().to_owned();
                     return Ok(vec![Finding::BaseMissing { message }]);
@@ -163,6 +164,9 @@ impl Run {
             }
             let base = task.base_commit.as_deref().unwrap_or("HEAD");
             let later = sandbox.exec(&command("later", patch::later(repository, base))).await?;
+            if too_slow(&later) {
+                return Ok(vec![slow()]);
+            }
             if later.exit_code != Some(0) {
                 let message = later.output.trim().to_owned();
                 return Ok(vec![Finding::BaseMissing { message }]);
@@ -175,9 +179,19 @@ impl Run {
     }
 }
 
+fn too_slow(ran: &ExecResult) -> bool {
+    ran.timed_out || ran.killed.is_some() || ran.exit_code.is_none()
+}
+
+fn slow() -> Finding {
+    let message = format!("git took more than {LOOK_TIMEOUT} s, or more memory than its sandbox has");
+    Finding::SetupFails { message }
+}
+
 /// From one line for each commit, the newest first.
 fn later_commits(output: &str) -> Option<Finding> {
-    let mut lines = output.lines().filter(|line| !line.trim().is_empty());
+    // git's warnings are among the lines.
+    let mut lines = output.lines().filter_map(|line| line.strip_prefix(patch::LATER_MARK));
     let newest = lines.next()?.trim().to_owned();
     let count = 1 + lines.count() as u64;
     Some(Finding::LaterCommits { count, newest })

@@ -3,15 +3,16 @@
 //! Every episode with a verdict is posted to it. The answer is a record of its own, durable before the episode's, so a
 //! driver that comes back does not ask again; a question that was answered and not recorded is asked again under the
 //! same id. A service that does not answer, or answers something else than a number, is waited for as long as a grader
-//! is; then the episode is void. A fault of the service is never a reward. A question that it refuses (400, 413, 422)
-//! is no fault: the policy decides what is in it, and must not gain a new attempt by it.
+//! is; then the episode is void. A fault of the service is never a reward. A question that it refuses (413, 422) is no
+//! fault: the policy decides what is in it, and must not gain a new attempt by it. 400 is one: servers and proxies say
+//! it of their own faults.
 
 use crate::episode::abort::Abort;
 use crate::fault::DriverError;
 use crate::retry::{Budget, Pauses, Retry};
 use crate::reward::RewardServiceSettings;
 use bytes::Bytes;
-use grpo_records::{Created, RewardAnswer, RunStore, SCHEMA, VoidReason, Writer, paths};
+use grpo_records::{Created, GradeRecord, Outcome, RewardAnswer, RunStore, SCHEMA, VoidReason, Writer, paths};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +33,13 @@ pub struct RewardService {
     http: reqwest::Client,
     places: Semaphore,
     /// Since when it has answered nothing that counts: an outage is waited for once, not by each episode.
-    failing: Mutex<Option<Instant>>,
+    failing: Mutex<Option<Failing>>,
+}
+
+/// Failures without an answer between them.
+struct Failing {
+    since: Instant,
+    last: Instant,
 }
 
 /// What is asked of one attempt.
@@ -57,10 +64,11 @@ pub struct Question<'a> {
     pub instance: &'a str,
     /// The task's row without what gives the answer away.
     pub task: Map<String, Value>,
-    pub outcome: String,
+    /// As `Resolved` or `Unresolved`.
+    pub outcome: Outcome,
     /// By the run's own rule.
     pub reward: f32,
-    pub grade: Value,
+    pub grade: Option<GradeRecord>,
     pub end: Value,
     pub turns: usize,
     pub tokens: usize,
@@ -87,6 +95,8 @@ impl RewardService {
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .pool_idle_timeout(Duration::from_secs(30))
+            // Followed, a POST would come as a GET without what is asked.
+            .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
         Ok(Self {
@@ -113,12 +123,21 @@ impl RewardService {
         let told = self.answer(question).await?;
         let (reward, note, refused) = match told {
             Told::Answer(Answer { reward, note }) => (reward, note, None),
-            Told::Refused(why) => (unresolved, None, Some(why)),
+            Told::Refused(why) => {
+                tracing::warn!(
+                    episode = question.episode,
+                    why,
+                    "the service of reward.http refuses an episode"
+                );
+                (unresolved, None, Some(why))
+            }
         };
         let record = RewardAnswer {
             schema: SCHEMA,
             writer: writer.clone(),
             episode: question.name.clone(),
+            outcome: question.outcome.clone(),
+            grade: question.grade.clone(),
             by_rule: question.reward,
             reward: reward as f32,
             note: note.map(|note| note.chars().take(LONGEST_NOTE).collect()),
@@ -133,15 +152,17 @@ impl RewardService {
     }
 
     async fn answer(&self, question: &Question<'_>) -> Result<Told, Abort> {
-        // It is never closed.
-        let _place = self.places.acquire().await;
         let body: Bytes = serde_json::to_vec(question)
             .map_err(|error| DriverError::Other(format!("asking for the reward of {}: {error}", question.episode)))?
             .into();
         let Budget { total, .. } = self.settings.budget;
         let mut retry = Retry::new(total, PAUSES).with_jitter(&question.id);
         loop {
-            let why = match self.ask(body.clone()).await {
+            // It is never closed; and not held in a pause: what makes one question fail must not keep others waiting.
+            let place = self.places.acquire().await;
+            let asked = self.ask(body.clone()).await;
+            drop(place);
+            let why = match asked {
                 Ok(told) => {
                     *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     return Ok(told);
@@ -160,7 +181,15 @@ impl RewardService {
 
     fn failing_for(&self) -> Duration {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.get_or_insert_with(Instant::now).elapsed()
+        let now = Instant::now();
+        // Where nothing was asked for so long, an outage of then says nothing of now.
+        let quiet = 2 * (PAUSES.longest + self.settings.budget.request);
+        let since = failing
+            .as_ref()
+            .filter(|failing| now - failing.last < quiet)
+            .map_or(now, |failing| failing.since);
+        *failing = Some(Failing { since, last: now });
+        now - since
     }
 
     async fn ask(&self, body: Bytes) -> Result<Told, String> {
@@ -184,18 +213,19 @@ impl RewardService {
         }
         let said = || String::from_utf8_lossy(&read).chars().take(300).collect::<String>();
         match status.as_u16() {
-            400 | 413 | 422 => return Ok(Told::Refused(format!("{status}: {}", said()))),
+            413 | 422 => return Ok(Told::Refused(format!("{status}: {}", said()))),
             _ if !status.is_success() => return Err(format!("{status}: {}", said())),
             _ => {}
         }
         let answer: Answer = serde_json::from_slice(&read)
             .map_err(|error| format!("the answer is not {{\"reward\": number}} ({error}): {}", said()))?;
-        match answer.reward.is_finite() && answer.reward.abs() <= LARGEST {
-            true => Ok(Told::Answer(answer)),
-            false => Err(format!(
-                "the reward {} is not between -{LARGEST} and {LARGEST}",
-                answer.reward
-            )),
+        // An answer beyond the bounds is one: as a fault it would give the policy a new attempt.
+        match answer.reward.is_finite() {
+            true => Ok(Told::Answer(Answer {
+                reward: answer.reward.clamp(-LARGEST, LARGEST),
+                ..answer
+            })),
+            false => Err(format!("the reward {} is not a number", answer.reward)),
         }
     }
 }

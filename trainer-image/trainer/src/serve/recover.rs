@@ -31,6 +31,8 @@ struct Replay {
     batch_sha256: String,
     /// What its step published before.
     known: Option<Published>,
+    /// Whether it published anything, of an older lineage too.
+    published: bool,
 }
 
 /// What a step published the first time.
@@ -75,12 +77,22 @@ impl Rank {
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
         // Whatever the lineage: a replay that was cut short has published less than the one before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
+        let mut unsealed = false;
         loop {
             let step = self.step + 1;
             match self.of_rank_0("reading a stored batch", || self.replayed(step, last, &versions))? {
-                Some(replay) => self.replay(step, &versions, replay)?,
+                Some(replay) => {
+                    unsealed = replay.published;
+                    self.replay(step, &versions, replay)?;
+                }
                 None => break,
             }
+        }
+        // Mode Finetune publishes what it keeps: the attempt before died between the two, and that checkpoint may be
+        // the run's last.
+        if self.is_supervised() && unsealed {
+            self.begin_checkpoint(self.step, self.config.spec.checkpoint.keep as usize)?;
+            self.finish_checkpoint(true)?;
         }
         if self.is_first() && self.step > 0 {
             self.remember()?;
@@ -106,16 +118,18 @@ impl Rank {
         }
         // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
         let at_least = |known: &Published| lineage_number(&known.lineage) >= lineage_number(&self.lineage);
+        let first = self.published_first(step, versions)?;
         Ok(Some(Replay {
             batch_sha256: sha256(&self.store.read(&paths::batch(step))?),
-            known: self.published_first(step, versions)?.filter(at_least),
+            published: first.is_some(),
+            known: first.filter(at_least),
         }))
     }
 
     fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
         let metrics = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
-        if self.is_supervised() && replay.known.is_none() {
+        if self.is_supervised() && !replay.published {
             self.step = step;
             self.unpublished();
             return Ok(());

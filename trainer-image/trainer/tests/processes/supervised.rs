@@ -2,8 +2,7 @@
 //! that was done.
 
 use crate::common::process::{Attempt, Run, STEPS};
-use grpo_records::Supervised;
-use grpo_records::fixture;
+use grpo_records::{Supervised, fixture, paths};
 
 /// Every fourth step is kept, and the ninth, which is the last.
 fn run() -> Run {
@@ -79,4 +78,14 @@ fn a_trainer_that_is_killed_between_kept_steps_repeats_them_and_learns_the_same(
     let last = |run: &Run| run.metrics(STEPS).tensors_sha256;
     assert_eq!(last(&killed), last(&straight));
     assert_eq!(attempt.state().weights, "l1-v9");
+
+    // As if it had died when the last weights were published and their checkpoint was not there yet.
+    drop(attempt);
+    std::fs::remove_dir_all(killed.at(&paths::checkpoint("l1", STEPS))).unwrap();
+    let state = Attempt::start(&killed, 3, 1).state();
+    assert_eq!((state.step, state.weights.as_str()), (STEPS, "l1-v9"));
+    assert_eq!(
+        state.checkpoint_step, STEPS,
+        "a run that continues with it finds its end"
+    );
 }

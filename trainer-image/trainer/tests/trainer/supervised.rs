@@ -66,6 +66,8 @@ fn loss_and_gradient_are_those_of_plain_autograd() {
 #[test]
 fn the_loss_on_held_out_rows_is_that_of_the_weights_after_the_step() {
     let (mut trained, batch) = (alone(), conversations(1));
+    // Held out rows are then measured in parts.
+    trained.micro_batch_tokens = 8;
     let metrics = supervised::step(&mut trained, &batch, "batch", &algorithm(), 0).unwrap();
     let held_out = Batch {
         rows: batch.supervised.clone().unwrap().held_out,
@@ -78,6 +80,7 @@ fn the_loss_on_held_out_rows_is_that_of_the_weights_after_the_step() {
     assert!((found - loss).abs() < 1e-5 * loss, "{found} {loss}");
 
     let mut learnt_alone = alone();
+    learnt_alone.micro_batch_tokens = 8;
     let without = Batch {
         supervised: Some(Supervised {
             steps: 9,
