@@ -140,7 +140,7 @@ test-finetune: ## supervised training on the real cluster, and a GRPO run that c
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture finetune::
 
-test-validate: ## mode Validate on the real cluster: ten broken tasks beside 60 of the demo's, GRPO_VALIDATE_TASKS says how many
+test-validate: ## mode Validate on the real cluster: ten broken tasks beside the demo's first 60
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture validate::

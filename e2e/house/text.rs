@@ -7,7 +7,7 @@ use crate::tree::{files, hold};
 const WIDEST: usize = 120;
 
 /// Lines that use a phrase of the list below. An issue of its own rewrites them; new ones are refused.
-const PHRASES: usize = 475;
+const PHRASES: usize = 471;
 
 #[test]
 fn comments_are_wrapped_at_120_columns() {

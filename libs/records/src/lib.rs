@@ -7,7 +7,7 @@
 //!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
 //!   agent asked for);
 //! * [`judged`]: what a judge of turns said of them; [`reward`]: what a verdict is worth;
-//! * [`batch::Batch`]: what one training step consumes; [`supervised`]: what one of mode Finetune has besides;
+//! * [`batch::Batch`]: what one training step consumes; [`supervised`]: how conversations become its rows;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`settings`]: what may change while a run runs; [`validation`]: which tasks are fit;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.

@@ -100,9 +100,7 @@ impl RewardRule {
             Some(shaping) => shaping.shaped(verdict, ended) as f32,
         })
     }
-}
 
-impl RewardRule {
     /// What an answer makes of an episode that is worth `by_rule`. None for an answer to something else.
     pub fn answered(&self, answer: &RewardAnswer, by_rule: f32) -> Option<f32> {
         let refused = answer.refused.is_some() && answer.reward != self.unresolved as f32;

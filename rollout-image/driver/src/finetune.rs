@@ -191,17 +191,7 @@ impl Finetune {
             self.step(k).await?;
         }
         self.board.say(Topic::Trainer, None);
-        self.journal
-            .record_if(|state| {
-                let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
-                (!done).then_some(Event::RunFinished {
-                    succeeded: true,
-                    reason: None,
-                    message: None,
-                })
-            })
-            .await?;
-        Ok(())
+        self.journal.succeeded().await
     }
 
     async fn step(&self, k: u32) -> Result<(), DriverError> {

@@ -85,17 +85,7 @@ impl Run {
         for topic in [Topic::Trainer, Topic::Engines, Topic::Images] {
             self.board.say(topic, None);
         }
-        self.journal
-            .record_if(|state| {
-                let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
-                (!done).then_some(Event::RunFinished {
-                    succeeded: true,
-                    reason: None,
-                    message: None,
-                })
-            })
-            .await?;
-        Ok(())
+        self.journal.succeeded().await
     }
 
     async fn in_its_mode(&self) -> Result<(), DriverError> {

@@ -39,6 +39,19 @@ impl SharedJournal {
         }
     }
 
+    /// The run has come to its end; recorded once.
+    pub async fn succeeded(&self) -> Result<(), DriverError> {
+        let recorded = self.record_if(|state| {
+            let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
+            (!done).then_some(Event::RunFinished {
+                succeeded: true,
+                reason: None,
+                message: None,
+            })
+        });
+        recorded.await.map(|_| ())
+    }
+
     /// Looks something up.
     pub async fn read<T>(&self, look: impl FnOnce(&RunState) -> T) -> T {
         look(&self.inner.lock().await.1)

@@ -10,7 +10,7 @@ use crate::tasks::reader::{self, Row};
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, ToolCall};
 use grpo_crds::grpo_run::Overlong;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Tokens of a dataset at most: it is held in memory, four bytes each.
 const MAX_DATASET_TOKENS: usize = 512 << 20;
@@ -133,7 +133,7 @@ pub fn read(
     }
     match found.rows.is_empty() {
         true => {
-            let files: Vec<_> = files.iter().map(|file| shown(file)).collect();
+            let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
             let message = format!(
                 "{name} ({}) has no row to learn from, of {}",
                 files.join(", "),
@@ -143,10 +143,6 @@ pub fn read(
         }
         false => Ok(found),
     }
-}
-
-fn shown(file: &Path) -> String {
-    file.display().to_string()
 }
 
 fn of_row(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 
 fn template() -> ChatTemplate {
