@@ -302,6 +302,20 @@ check-cuda: ## compile and link the trainer's C++ for CUDA and NCCL, without a G
 	$(ENV)
 	GRPO_CUDA="$$GRPO_CACHE/cuda-headers/include" e2e/setup/check-cuda.sh
 
+gpu-programs: ## the trainer's tests and bench built for CUDA, into $GRPO_CACHE/gpu; needs no GPU (up to 1 GB to download)
+	@e2e/setup/setup.sh build
+	e2e/setup/cuda-headers.sh
+	$(ENV)
+	GRPO_CUDA="$$GRPO_CACHE/cuda-headers/include" e2e/setup/gpu.sh build "$$GRPO_CACHE/gpu"
+
+test-gpu: gpu-programs ## the trainer's kernels and steps on this machine's GPU beside the CPU's; python3 must have PyTorch 2.11.0 with CUDA
+	@$(ENV)
+	e2e/setup/gpu.sh run "$$GRPO_CACHE/gpu"
+
+bench-gpu: gpu-programs ## seconds of a step of Qwen3-0.6B's geometry on this machine's GPU
+	@$(ENV)
+	e2e/setup/gpu.sh bench "$$GRPO_CACHE/gpu"
+
 crds: ## write the CRDs and the API's reference anew, from the Rust types
 	@$(ENV)
 	cargo run --bin grpo-crdgen

@@ -73,7 +73,8 @@ pub fn is_test(path: &str) -> bool {
         || folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// Fails above the limit and below it.
+/// Fails above the limit, and far below it: an edit that removes a few lines needs no change here, and what a larger
+/// one has won is kept.
 pub fn hold(what: &str, limit: usize, found: &[String]) {
     let shown = found.iter().take(60).cloned().collect::<Vec<_>>().join("\n  ");
     assert!(
@@ -82,7 +83,7 @@ pub fn hold(what: &str, limit: usize, found: &[String]) {
         found.len()
     );
     assert!(
-        found.len() >= limit,
+        found.len() >= limit - limit / 20,
         "{what}: only {} are left; lower the limit of this test from {limit} to that",
         found.len()
     );

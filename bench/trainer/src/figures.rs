@@ -91,18 +91,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         };
         for row in &rows {
             met &= row.meets_its_bar();
-            println!(
-                "{} {:<86} {:>10} {:<10} {:<10} {}",
-                if row.meets_its_bar() { " " } else { "!" },
-                row.figure,
-                row.value.unwrap_or(f64::NAN),
-                row.unit,
-                row.bar.as_deref().unwrap_or_default(),
-                row.peer.as_ref().map_or(String::new(), |peer| format!(
-                    "({peer}: {})",
-                    row.peer_value.unwrap_or(f64::NAN)
-                )),
-            );
+            show(row);
         }
         let versions = if flags.short || *figure > 2 {
             vec![]
@@ -113,6 +102,22 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         measured.merged_with(&flags.out).write(&flags.out)?;
     }
     Ok(met)
+}
+
+/// Prints a figure, with a mark where it misses its bar.
+pub fn show(row: &Row) {
+    println!(
+        "{} {:<86} {:>10} {:<10} {:<10} {}",
+        if row.meets_its_bar() { " " } else { "!" },
+        row.figure,
+        row.value.unwrap_or(f64::NAN),
+        row.unit,
+        row.bar.as_deref().unwrap_or_default(),
+        row.peer.as_ref().map_or(String::new(), |peer| format!(
+            "({peer}: {})",
+            row.peer_value.unwrap_or(f64::NAN)
+        )),
+    );
 }
 
 impl TrainerBench<'_> {

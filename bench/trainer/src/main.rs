@@ -7,6 +7,7 @@
 mod cases;
 mod division;
 mod figures;
+mod gpu;
 mod median;
 mod ranks;
 mod step;
@@ -32,6 +33,8 @@ struct Arguments {
 enum Command {
     /// Measure, and write the figures.
     Bench(figures::Flags),
+    /// Measure steps of Qwen3-0.6B's geometry on a GPU, and write the figures.
+    Gpu(gpu::Flags),
     /// Step as one of several ranks, say what it took.
     Rank {
         folder: PathBuf,
@@ -68,6 +71,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Bench(flags) => figures::bench(&flags),
+        Command::Gpu(flags) => gpu::bench(&flags),
         Command::Prepare { folder, case, tiny } => cases::prepare(&folder, case, tiny).map(|line| {
             println!("{line}");
             true

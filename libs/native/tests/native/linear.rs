@@ -1,7 +1,9 @@
 //! Linear layers and the SwiGLU with one behind it against libtorch's single operations, forward and gradients.
 
 use grpo_native::linear::{gated, linear};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
+
+use crate::tested;
 
 /// Output and gradients of `f` at `inputs`, where `above` flows into the output.
 fn gradients(inputs: &[Tensor], above: &Tensor, f: &dyn Fn(&[Tensor]) -> Tensor) -> Vec<Tensor> {
@@ -17,7 +19,7 @@ fn gradients(inputs: &[Tensor], above: &Tensor, f: &dyn Fn(&[Tensor]) -> Tensor)
 }
 
 fn normal(size: &[i64]) -> Tensor {
-    Tensor::randn(size, (Kind::Double, Device::Cpu))
+    Tensor::randn(size, (Kind::Double, tested()))
 }
 
 #[test]

@@ -9,3 +9,17 @@ mod attention;
 mod dropout;
 mod exchange;
 mod linear;
+
+use grpo_native::device;
+use tch::Device;
+
+/// Where tensors are: on the CPU, or on the GPU that `GRPO_TEST_DEVICE` names, such as `cuda:0` (`make test-gpu`).
+fn tested() -> Device {
+    let Ok(named) = std::env::var("GRPO_TEST_DEVICE") else {
+        return Device::Cpu;
+    };
+    let index = named.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    let index = index.expect("GRPO_TEST_DEVICE is cuda: and a number");
+    device::use_gpu(index).unwrap();
+    Device::Cuda(index)
+}

@@ -9,6 +9,7 @@ mod arithmetic;
 mod common;
 mod dropout;
 mod families;
+mod gpu;
 mod options;
 mod packing;
 mod precision;

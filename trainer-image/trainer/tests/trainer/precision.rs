@@ -16,10 +16,10 @@ use tch::{Kind, Tensor};
 
 /// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is
 /// averaged away. Of a unit's gradient, by norm.
-const GRADIENTS: f64 = 4e-2;
-const LOSS: f64 = 2e-3;
+pub const GRADIENTS: f64 = 4e-2;
+pub const LOSS: f64 = 2e-3;
 
-fn rows() -> Vec<TrainRow> {
+pub fn rows() -> Vec<TrainRow> {
     let token = |row: u32, i: u32| (3 + row * 11 + i * i * (1 + row % 3)) % 40;
     (0..5)
         .map(|row| {
@@ -38,18 +38,18 @@ fn batches(model: &Sharded, rows: &[TrainRow]) -> Vec<MicroBatch> {
     let packing = pack(rows, 60, model.group.world() as usize, &Cost::of(&model.config));
     let mine = &packing.ranks[model.group.rank() as usize];
     mine.iter()
-        .map(|pack| MicroBatch::packed(pack, rows).unwrap())
+        .map(|pack| model.micro_batch(pack, rows).unwrap())
         .collect()
 }
 
 /// This rank's gradients of every unit, and its loss.
-struct Found {
-    gradients: Vec<Tensor>,
-    loss: f64,
+pub struct Found {
+    pub gradients: Vec<Tensor>,
+    pub loss: f64,
 }
 
 /// Of weighted logprobs.
-fn gradients(model: &Sharded) -> Found {
+pub fn gradients(model: &Sharded) -> Found {
     let rows = rows();
     let batches = batches(model, &rows);
     let loss = &mut |batch: &MicroBatch, logprobs: &[f64], _: &[f64]| {
@@ -64,7 +64,7 @@ fn gradients(model: &Sharded) -> Found {
     Found { gradients, loss }
 }
 
-fn apart(a: &Tensor, b: &Tensor) -> f64 {
+pub fn apart(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
     (a - &b).norm().double_value(&[]) / b.norm().double_value(&[])
 }

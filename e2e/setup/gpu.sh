@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The trainer's tests and steps on a GPU, in two halves, because who builds seldom has one:
+#   gpu.sh build FOLDER   on any machine: the test programs, built for CUDA, into FOLDER
+#   gpu.sh run FOLDER     on a machine with an H100 or H200, a driver from 580 on and PyTorch 2.11.0: the tests
+#   gpu.sh bench FOLDER   on the same: seconds of a step
+# LIBTORCH_SITE is the folder site-packages that has PyTorch with its CUDA libraries; by default that of python3.
+set -euo pipefail
+
+usage() {
+  sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+  exit 2
+}
+
+# program NAME: the newest program of that name that cargo's messages on the standard input name.
+program() {
+  python3 -c 'import json, sys
+found = [m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["name"] == sys.argv[1]]
+print(found[-1])' "$1"
+}
+
+build() {
+  . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+  [ -n "${GRPO_CUDA:-}" ] || die "GRPO_CUDA names no folder of headers: run make gpu-programs"
+  local into=$1 target="$CARGO_TARGET_DIR/cuda" messages
+  local torch=(-p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch)
+  mkdir -p "$into" "$target/bin"
+  # libtorch's CUDA libraries want others (cuBLAS, NCCL) that are only where the programs run. A flag of rustc's would have
+  # every dependency compiled anew.
+  printf '#!/bin/sh\nexec %s "$@" -Wl,--allow-shlib-undefined\n' "$(command -v cc)" > "$target/bin/cc"
+  chmod +x "$target/bin/cc"
+  messages=$(PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo test --manifest-path "$REPO/Cargo.toml" "${torch[@]}" \
+    --no-run --message-format json --test native --test trainer --bin grpo-bench-trainer)
+  cp "$(program native <<< "$messages")" "$into/native"
+  cp "$(program trainer <<< "$messages")" "$into/trainer"
+  PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo build --manifest-path "$REPO/Cargo.toml" "${torch[@]}" --bin grpo-bench-trainer
+  cp "$target/debug/grpo-bench-trainer" "$into/"
+  say "$(du -sh "$into" | cut -f1) in $into"
+}
+
+# Where the programs find libtorch and NVIDIA's libraries.
+libraries() {
+  local site found
+  site=${LIBTORCH_SITE:-$(python3 -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')}
+  LD_LIBRARY_PATH="$site/torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  for found in "$site"/nvidia/*/lib; do LD_LIBRARY_PATH="$found:$LD_LIBRARY_PATH"; done
+  export LD_LIBRARY_PATH
+}
+
+run() {
+  local status=0
+  libraries
+  # cuBLAS repeats its bits with this setting alone, and reads it when CUDA starts.
+  export GRPO_TEST_DEVICE=${GRPO_TEST_DEVICE:-cuda:0} CUBLAS_WORKSPACE_CONFIG=:4096:8
+  "$1/native" --skip exchange || status=$?
+  "$1/trainer" --ignored --nocapture --test-threads=1 gpu:: || status=$?
+  return "$status"
+}
+
+bench() {
+  libraries
+  "$1/grpo-bench-trainer" gpu
+}
+
+[ $# -eq 2 ] || usage
+case $1 in
+  build) build "$2" ;;
+  run) run "$2" ;;
+  bench) bench "$2" ;;
+  *) usage ;;
+esac
