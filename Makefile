@@ -38,6 +38,9 @@ images: build cluster ## build the images and bring them into the cluster
 	@e2e/cluster/images.sh build
 	e2e/cluster/images.sh import
 
+push: ## images and chart to a registry: make push REGISTRY=registry.example.com/grpo VERSION=0.1.0
+	@e2e/release/push.sh "$${REGISTRY:-}" "$${VERSION:-}"
+
 cluster: ## a real Kubernetes on this machine (kind, where a container engine is)
 	@e2e/cluster/up.sh
 
@@ -129,6 +132,9 @@ test-histories: ## episodes that are longer than their context on the real clust
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
+
+test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
+	@e2e/release/test.sh
 
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
 	@demo/prepare.sh
