@@ -27,7 +27,13 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
         ),
         (json!({"image": "x"}), "''", "'image' not allowed"),
         (json!({"images": {"drivr": "x"}}), "/images", "'drivr' not allowed"),
-        (json!({"images": {"operator": ""}}), "/images/operator", "minLength"),
+        (json!({"images": {"operator": "two words"}}), "/images/operator", "pattern"),
+        (
+            json!({"images": {"registry": "https://registry.example.com"}}),
+            "/images/registry",
+            "pattern",
+        ),
+        (json!({"images": {"tag": ""}}), "/images/tag", "pattern"),
         (
             json!({"images": {"vllmRepository": "vllm@sha256:00"}}),
             "/images/vllmRepository",
@@ -76,7 +82,9 @@ fn good_values_become_what_they_say() -> Result<()> {
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-cluster-critical",
-        "images": {"operator": "registry.example.com/operator@sha256:00"},
+        "images": {
+            "operator": "registry.example.com/operator@sha256:00", "registry": "registry.example.com:5000/team/grpo", "tag": "0.1.0",
+        },
         "resources": {"requests": {"cpu": "50m", "memory": "1Gi"}, "limits": {"cpu": 1}},
     }))?;
     let [deployment] = of_kind(&rendered, "Deployment")[..] else {
@@ -95,7 +103,13 @@ fn good_values_become_what_they_say() -> Result<()> {
         json!({"cpu": "50m", "memory": "1Gi"})
     );
     let arguments = container["args"].as_array().unwrap();
-    assert!(arguments.contains(&json!("--namespace=team-a")), "{arguments:?}");
+    for argument in [
+        "--namespace=team-a",
+        "--driver-image=registry.example.com:5000/team/grpo/driver:0.1.0",
+        "--agent-image=registry.example.com:5000/team/grpo/engine-agent:0.1.0",
+    ] {
+        assert!(arguments.contains(&json!(argument)), "{arguments:?}");
+    }
     assert_eq!(
         of_kind(&rendered, "ClusterRoleBinding").len(),
         0,

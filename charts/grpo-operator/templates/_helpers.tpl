@@ -9,3 +9,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+
+{{- /* The image of a process: (list . key name). The key is its value's, the name is the registry's. */}}
+{{- define "grpo-operator.image" -}}
+{{- $images := (index . 0).Values.images -}}
+{{- default (printf "%s/%s:%s" $images.registry (index . 2) $images.tag) (index $images (index . 1)) -}}
+{{- end }}
