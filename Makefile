@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ENV := source e2e/setup/env.sh
-STATIC_TARGET := x86_64-unknown-linux-gnu
+STATIC_TARGET := $(shell uname -m)-unknown-linux-gnu
 # Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch

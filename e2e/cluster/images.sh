@@ -36,7 +36,7 @@ dockerfile_of() {
 }
 
 # Where programs are that are mounted into images of any libc.
-STATIC="$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/debug"
+STATIC="$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-gnu/debug"
 EDIT_TOOL="$STATIC/edit_via_str_replace"
 
 binary_of() {
@@ -171,7 +171,7 @@ torch_objects() {
   [ "${#binaries[@]}" -gt 0 ] || die "neither the trainer nor the engine is built"
   ldd "${binaries[@]}" > "$CACHE/images/ldd"
   ! grep 'not found' "$CACHE/images/ldd" >&2 || die "some shared objects are not found"
-  awk '$2 == "=>" && $3 ~ "^/" { print $3 }' "$CACHE/images/ldd" | grep -vE '^/(usr/)?lib(64)?/(x86_64-linux-gnu/)?lib(c|m|dl|rt|pthread|gcc_s)\.so' | sort -u
+  awk '$2 == "=>" && $3 ~ "^/" { print $3 }' "$CACHE/images/ldd" | grep -vE '^/(usr/)?lib(64)?/([a-z0-9_]+-linux-gnu/)?lib(c|m|dl|rt|pthread|gcc_s)\.so' | sort -u
 }
 
 build_libtorch_base() {
