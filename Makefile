@@ -41,6 +41,9 @@ images: build cluster ## build the images and bring them into the cluster
 push: ## images and chart to a registry: make push REGISTRY=registry.example.com/grpo VERSION=0.1.0
 	@e2e/release/push.sh "$${REGISTRY:-}" "$${VERSION:-}"
 
+push-cuda: ## the CUDA trainer's image, with Docker: make push-cuda REGISTRY=registry.example.com/grpo VERSION=0.1.0
+	@e2e/release/push-cuda.sh "$${REGISTRY:-}" "$${VERSION:-}"
+
 cluster: ## a real Kubernetes on this machine (kind, where a container engine is)
 	@e2e/cluster/up.sh
 
