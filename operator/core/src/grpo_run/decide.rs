@@ -185,7 +185,7 @@ fn going_on(
         objects: objects(seen, attempts.driver.current, attempts.trainer.current),
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
-        claim: claim(seen),
+        claim: claim(seen, !may_ask),
         admission: if may_ask {
             AdmissionStep::Expect(candidate(seen))
         } else {
@@ -255,15 +255,16 @@ fn candidate(seen: &RunObservation) -> Candidate {
 }
 
 /// A run claims a shared pool when it can begin, and gives the claim back when it can no more and has not begun: a run
-/// that never fits would keep the pool from all others.
-fn claim(seen: &RunObservation) -> ClaimStep {
+/// that never fits, or lacks something, would keep the pool from all others. Kueue is asked with the claim in hand.
+fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
     let Some(pool) = &seen.inference else {
         return ClaimStep::Leave;
     };
     let shared = seen.run.spec.inference.pool_ref.is_some();
     let ours = matches!(Gate::of_run(&seen.run), Gate::Ours { .. });
     let waits = |verdict: &Verdict| !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
-    let cannot_begin = shared && ours && !seen.has_begun() && seen.verdict.as_ref().is_none_or(waits);
+    let waits = blocked || ours && seen.verdict.as_ref().is_none_or(waits);
+    let cannot_begin = shared && waits && !seen.has_begun();
     let free = pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none());
     match cannot_begin {
         true => claim_release(seen),

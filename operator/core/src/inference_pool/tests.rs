@@ -445,6 +445,36 @@ fn a_claim_of_a_run_that_is_gone_is_released_and_the_operators_status_never_hold
 }
 
 #[test]
+fn a_pool_says_whose_weights_it_serves_also_after_the_claim_until_it_serves_its_own_model_again() {
+    let claim = |name: &str| json!({"name": name, "uid": format!("uid-of-{name}")});
+    let whose = |status: Value, agents: &[AgentStatus]| {
+        let mut pool = seen(1);
+        pool.pods = vec![current(&pool, 0, running())];
+        pool.pool.status = Some(serde_json::from_value(status).unwrap());
+        let names = ["demo-engine-0-1-0".to_owned()].into_iter();
+        pool.agents = names.zip(agents.iter().cloned()).collect();
+        decided(&pool).status.weights_of.map(|run| run.name)
+    };
+    let (trained, base) = (
+        agent(Some("l1-v5"), Some("l1-v5"), None),
+        agent(Some("base"), None, None),
+    );
+    let first = || Some("first".to_owned());
+    assert_eq!(whose(json!({"claimedBy": claim("first")}), &[base.clone()]), first());
+    let after = json!({"weightsOf": claim("first")});
+    assert_eq!(whose(after.clone(), &[trained.clone()]), first());
+    assert_eq!(
+        whose(after.clone(), &[]),
+        first(),
+        "an agent that misses a question may serve them"
+    );
+    assert_eq!(whose(after.clone(), &[base.clone()]), None);
+    let both = json!({"weightsOf": claim("first"), "claimedBy": claim("second")});
+    assert_eq!(whose(both, &[base.clone()]), Some("second".to_owned()));
+    assert_eq!(whose(json!({}), &[base]), None);
+}
+
+#[test]
 fn a_pool_that_the_quota_refused_makes_nothing_and_gives_back_what_is_on_no_node() {
     let mut pool = seen(3);
     let mut pods = [0, 1].map(|number| current(&pool, number, PodState::Running { ready: false }));

@@ -559,6 +559,32 @@ fn a_run_on_its_nodes_stays_running_when_the_largest_node_leaves_or_an_agent_mis
     assert_eq!(decided(&begun).status.phase, Some(Phase::Pending));
 }
 
+/// Kueue would admit a run that another one keeps from its pool, or from beginning at all.
+#[test]
+fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
+    let queued = |missing: bool, claimed: Option<&str>| {
+        let mut run = with_spec(new_demo(), |run| {
+            run.spec.queue_name = Some("gpus".into());
+            run.spec.inference = serde_json::from_value(json!({"poolRef": {"name": "demo"}})).unwrap();
+            if missing {
+                run.spec.sandboxes = serde_json::from_value(json!({"poolRef": {"name": "there-is-none"}})).unwrap();
+            }
+        });
+        run.inference = Some(inference_pool(claimed, "True", ""));
+        let decision = decided(&run);
+        (decision.claim, decision.create.len())
+    };
+    assert_eq!(queued(true, None), (ClaimStep::Leave, 0));
+    assert_eq!(queued(true, Some("uid-1")), (ClaimStep::Release, 0));
+    assert_eq!(queued(true, Some("uid-of-another")), (ClaimStep::Leave, 0));
+    assert_eq!(
+        queued(false, None),
+        (ClaimStep::Take, 0),
+        "first the claim, then the pods"
+    );
+    assert_eq!(queued(false, Some("uid-1")), (ClaimStep::Leave, 3));
+}
+
 #[test]
 fn a_shared_pool_is_claimed_when_the_run_fits_and_given_back_when_it_cannot_begin() {
     let verdict = |admitted: bool, reason: &'static str| {
