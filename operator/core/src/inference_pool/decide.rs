@@ -12,7 +12,8 @@ use super::{
     labels::selector,
     objects::{objects, url},
     observation::InferencePoolObservation,
-    replica_pods::{member, template},
+    replica_pods::member,
+    template::{template, with_template},
 };
 use crate::{
     conditions::{ConditionStatus, Conditions, is_true, shortened},
@@ -57,7 +58,12 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     let update = match idle {
         true => GroupUpdate::nothing(attempts, Vec::new(), GroupState::Running),
         false => held_back(
-            advance(&replicas(seen, &template), &attempts, &seen.pods, seen.now),
+            advance(
+                &replicas(seen, &template),
+                &attempts,
+                &with_template(seen, &template),
+                seen.now,
+            ),
             seen,
         ),
     };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     decide::{Decision, decide},
     observation::InferencePoolObservation,
-    replica_pods::template,
+    template::template,
 };
 use crate::{
     desired_object::{DesiredObject, Owner},
@@ -279,6 +279,33 @@ fn a_replica_of_several_pods_is_one_replica_with_one_door() {
         (decision.status.replicas, decision.status.ready.as_deref()),
         (1, Some("1/1"))
     );
+}
+
+#[test]
+fn an_upgrade_of_the_operator_starts_no_engine_again_that_a_run_has_claimed() {
+    let upgraded = Settings {
+        agent_image: "grpo.dev/engine-agent:2".into(),
+        engine_image: "grpo.dev/engine:2".into(),
+        image_pull_policy: "Always".into(),
+        process_log: "debug".into(),
+        ..Settings::for_tests()
+    };
+    let deleted = |claimed: bool, change: fn(&mut InferencePool)| {
+        let mut pool = seen(1);
+        pool.pods = vec![current(&pool, 0, running())];
+        let claim = claimed.then(|| json!({"claimedBy": {"name": "run", "uid": "uid-of-run"}}));
+        pool.pool.status = claim.map(|status| serde_json::from_value(status).unwrap());
+        change(&mut pool.pool);
+        decide(&pool, &upgraded).delete
+    };
+    let nothing: [&str; 0] = [];
+    assert_eq!(deleted(true, |_| ()), nothing);
+    assert_eq!(deleted(true, |pool| pool.spec.replicas = 2), nothing);
+    let variable = |pool: &mut InferencePool| {
+        pool.spec.env = serde_json::from_value(json!([{"name": "A", "value": "b"}])).unwrap();
+    };
+    assert_eq!(deleted(true, variable), ["demo-engine-0-1-0"], "its spec changed");
+    assert_eq!(deleted(false, |_| ()), ["demo-engine-0-1-0"], "no run has claimed it");
 }
 
 #[test]
