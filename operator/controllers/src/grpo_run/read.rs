@@ -33,11 +33,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     let owner = Owner::of(run).ok_or_else(|| Error::Nameless {
         what: format!("GrpoRun {}", run.name_any()),
     })?;
-    let parent = Parent {
-        kind: Controlled::Run,
-        namespace: owner.namespace.clone(),
-        name: owner.name.clone(),
-    };
+    let parent = Parent::run(&owner);
     // Pods of a deleted run of the same name are not this run's.
     let all: Vec<(String, PodFacts)> = [role::DRIVER, role::TRAINER]
         .iter()
