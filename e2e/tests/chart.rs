@@ -3,6 +3,8 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+use std::collections::BTreeSet;
+
 use crate::support::Result;
 use grpo_testing::ask::{Verb, ask};
 use grpo_testing::chart::{self, ChartError};
@@ -96,11 +98,45 @@ fn good_values_become_what_they_say() -> Result<()> {
     );
     let arguments = container["args"].as_array().unwrap();
     assert!(arguments.contains(&json!("--namespace=team-a")), "{arguments:?}");
+    assert!(arguments.contains(&json!("--pull-secret=mine")), "{arguments:?}");
+    let cuda = json!("--trainer-cuda-image=grpo.dev/trainer-cuda:dev");
+    assert!(arguments.contains(&cuda), "{arguments:?}");
     assert_eq!(
         of_kind(&rendered, "ClusterRoleBinding").len(),
         0,
         "rights in one namespace only"
     );
+    Ok(())
+}
+
+/// Kind, namespace and name of what a release makes, the CRDs left out: all releases share them.
+fn made(namespace: &str, values: &Value) -> Result<BTreeSet<(String, String, String)>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let rendered = chart::render_in(namespace, values)?;
+    let rest = rendered
+        .iter()
+        .filter(|object| object["kind"] != "CustomResourceDefinition");
+    Ok(rest
+        .map(|object| {
+            let metadata = &object["metadata"];
+            (
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"]),
+            )
+        })
+        .collect())
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn two_releases_in_two_namespaces_share_no_object_but_the_crds() -> Result<()> {
+    for values in [json!({}), json!({"watchNamespace": "team"})] {
+        let (first, second) = (made("first", &values)?, made("second", &values)?);
+        assert_eq!((first.len(), second.len()), (8, 8), "{first:?}");
+        let both: Vec<_> = first.intersection(&second).collect();
+        assert!(both.is_empty(), "{both:?}");
+    }
     Ok(())
 }
 

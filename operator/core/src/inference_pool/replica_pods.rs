@@ -30,8 +30,8 @@ use crate::{
     model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume},
     names::{self, PodKey, account},
     pod_parts::{
-        allow, api_server_access, container_security, environment, lay_over, model, mount, pod_security, resources,
-        scratch_volume, tokens,
+        add_pull_secrets, allow, api_server_access, container_security, environment, lay_over, model, mount,
+        pod_security, resources, scratch_volume, tokens,
     },
     settings::Settings,
 };
@@ -132,6 +132,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
     }
     let mut pod = seen.owner.object::<Pod>(name, &labels, json!({"spec": spec}));
     lay_over(&mut pod.object, seen.pool.spec.pod_template.as_ref());
+    add_pull_secrets(&mut pod.object["spec"], settings);
     if let Some(gate) = Gate::of_pool(&seen.pool) {
         gate.put_on(&mut pod.object);
     }

@@ -282,6 +282,20 @@ fn a_replica_of_several_pods_is_one_replica_with_one_door() {
 }
 
 #[test]
+fn all_pods_of_a_replica_have_the_operators_pull_secrets() {
+    let pool = with_engine("{vllm: {tensorParallel: 2, nodes: 2}}", 1);
+    let settings = Settings {
+        pull_secrets: vec!["operators".into()],
+        ..Settings::for_tests()
+    };
+    let decision = decide(&pool, &settings);
+    assert_eq!(decision.create.len(), 2);
+    for (pod, _) in &decision.create {
+        assert_eq!(pod.object["spec"]["imagePullSecrets"], json!([{"name": "operators"}]));
+    }
+}
+
+#[test]
 fn an_upgrade_of_the_operator_starts_no_engine_again_that_a_run_has_claimed() {
     let upgraded = Settings {
         agent_image: "grpo.dev/engine-agent:2".into(),
