@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use grpo_crds::{SandboxPool, SandboxPoolSpec};
 use grpo_sandbox_protocol::{EgressReport, PoolReport};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     decide::{Decision, decide},
