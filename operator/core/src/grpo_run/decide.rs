@@ -250,7 +250,7 @@ fn candidate(seen: &RunObservation) -> Candidate {
         pool: seen.own_inference().and_then(|pool| pool.uid()),
         unclaimed: seen.inference.is_some() && seen.run.spec.inference.pool_ref.is_some() && !claims(seen),
         whole: whole(&seen.run).into_iter().collect(),
-        store_node: seen.store_node.clone(),
+        store_terms: seen.store_terms.clone(),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         judge: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
-        store_node: None,
+        store_terms: Vec::new(),
         gpu_memory: None,
         verdict: None,
         quota: None,
