@@ -146,10 +146,7 @@ pub fn over(
     let left = time_left(seen, &conditions);
     Decision {
         // Pods that ended stay for their logs.
-        delete_pods: held(seen)
-            .filter(|pod| !pod.is_finished())
-            .map(|pod| pod.name.clone())
-            .collect(),
+        delete_pods: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
         delete_run: left.is_some_and(|left| left.is_zero()),
         claim: claim_release(seen),
@@ -243,11 +240,11 @@ fn all(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
     seen.driver_pods.iter().chain(&seen.trainer_pods)
 }
 
-/// Pods that have not ended.
+/// Pods that have not ended, or hold their node although their process has.
 fn held(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
-    all(seen).filter(|pod| !pod.is_finished())
+    all(seen).filter(|pod| !pod.is_finished() || pod.outlived)
 }
 
 fn ended(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
-    all(seen).filter(|pod| pod.is_finished())
+    all(seen).filter(|pod| pod.is_finished() && !pod.outlived)
 }

@@ -320,6 +320,16 @@ fn a_run_on_its_nodes_keeps_its_pods_when_the_quota_refuses_a_further_replica() 
 }
 
 #[test]
+fn a_run_that_has_succeeded_deletes_a_pod_whose_sidecar_does_not_end() {
+    let mut over = running_demo();
+    over.driver_pods[0].state = PodState::Succeeded;
+    over.driver_pods[0].outlived = true;
+    let decision = decided(&over);
+    assert_eq!(decision.status.phase, Some(Phase::Succeeded));
+    assert!(decision.delete_pods.contains(&"demo-driver-1-0".to_owned()));
+}
+
+#[test]
 fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
     let suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
     let decision = decided(&suspended);
