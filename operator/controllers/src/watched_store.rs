@@ -143,6 +143,12 @@ impl<K: Watched> WatchedStore<K> {
         object.and_then(|object| object.0.as_ref().ok().cloned())
     }
 
+    /// Whether the watch shows an object of this uid.
+    pub fn holds(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let object = self.current(&(namespace.to_owned(), name.to_owned()));
+        object.is_some_and(|object| object.meta().uid.as_deref() == Some(uid))
+    }
+
     /// The same for somebody who does not want to be told, also when it cannot be read.
     pub async fn peek(&self, namespace: &str, name: &str) -> Option<Arc<DeserializeGuard<K>>> {
         self.is_filled().await;
