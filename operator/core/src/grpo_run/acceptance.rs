@@ -1,5 +1,5 @@
-//! Whether a run is accepted: this version's processes execute every field that it uses. Decided before anything is made
-//! for the run, and shown in the condition `Accepted`.
+//! Whether a run is accepted: this version's processes execute every field that it uses. Decided before anything is
+//! made for the run, and shown in the condition `Accepted`.
 
 use grpo_contracts::support;
 use grpo_crds::Fault;
