@@ -87,13 +87,13 @@ test-api: ## rules, bounds and chart on an API server without nodes; stores in b
 	$(TIMED) "stores in buckets" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
 	$(TIMED) "a trainer resumed from a bucket" cargo test $(TORCH) --test processes -- --ignored --test-threads=1 --nocapture resumed::
 
-test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
+test-operator: ## the operator on a control plane without nodes: bad input, refused fields, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	# Each has a control plane of its own, and waits most of the time.
-	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::rest:: operator::waits:: faults::
+	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
 	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
 
 test-e2e: ## tests on a real cluster

@@ -3,6 +3,8 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+use std::collections::BTreeSet;
+
 use crate::support::Result;
 use grpo_testing::ask::{Verb, ask};
 use grpo_testing::chart::{self, ChartError};
@@ -106,6 +108,8 @@ fn good_values_become_what_they_say() -> Result<()> {
     for argument in [
         "--namespace=team-a",
         "--driver-image=registry.example.com:5000/team/grpo/driver:0.1.0",
+        "--pull-secret=mine",
+        "--trainer-cuda-image=registry.example.com:5000/team/grpo/trainer-cuda:0.1.0",
         "--agent-image=registry.example.com:5000/team/grpo/engine-agent:0.1.0",
     ] {
         assert!(arguments.contains(&json!(argument)), "{arguments:?}");
@@ -115,6 +119,37 @@ fn good_values_become_what_they_say() -> Result<()> {
         0,
         "rights in one namespace only"
     );
+    Ok(())
+}
+
+/// Kind, namespace and name of what a release makes, the CRDs left out: all releases share them.
+fn made(namespace: &str, values: &Value) -> Result<BTreeSet<(String, String, String)>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let rendered = chart::render_in(namespace, values)?;
+    let rest = rendered
+        .iter()
+        .filter(|object| object["kind"] != "CustomResourceDefinition");
+    Ok(rest
+        .map(|object| {
+            let metadata = &object["metadata"];
+            (
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"]),
+            )
+        })
+        .collect())
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn two_releases_in_two_namespaces_share_no_object_but_the_crds() -> Result<()> {
+    for values in [json!({}), json!({"watchNamespace": "team"})] {
+        let (first, second) = (made("first", &values)?, made("second", &values)?);
+        assert_eq!((first.len(), second.len()), (8, 8), "{first:?}");
+        let both: Vec<_> = first.intersection(&second).collect();
+        assert!(both.is_empty(), "{both:?}");
+    }
     Ok(())
 }
 

@@ -15,3 +15,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $images := (index . 0).Values.images -}}
 {{- default (printf "%s/%s:%s" $images.registry (index . 2) $images.tag) (index $images (index . 1)) -}}
 {{- end }}
+
+{{/* Name of what is the cluster's, and not a namespace's: two installations share none. */}}
+{{- define "grpo-operator.clusterName" -}}
+grpo-operator:{{ .Release.Namespace }}
+{{- end }}

@@ -121,6 +121,11 @@ impl Admission {
         self.locked().verdicts.get(run).map(|told| told.verdict.clone())
     }
 
+    /// The operator may look at nodes, and at other things of the cluster.
+    pub fn sees_nodes(&self) -> bool {
+        self.locked().nodes.is_some()
+    }
+
     /// What the largest GPU of any node holds, in MiB, by the label that NVIDIA's feature discovery sets.
     pub fn gpu_memory(&self) -> Option<u64> {
         let state = self.locked();

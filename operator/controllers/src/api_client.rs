@@ -30,6 +30,12 @@ use crate::{lease::WriteWindow, metrics::Metrics};
 /// A client from the environment: the kubeconfig, or the service account of the pod.
 pub async fn connect(metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    client(config, metrics, window)
+}
+
+fn client(mut config: Config, metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
+    // A repetition would leave below the doorkeeper, perhaps when the window has closed. Reconciles try again.
+    config.default_retry = false;
     let doorkeeper = Doorkeeper {
         metrics: metrics.clone(),
         window: window.clone(),

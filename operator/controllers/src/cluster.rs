@@ -3,7 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use grpo_operator_core::{desired_object::Owner, names, ownership::is_owned_by};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{
+    api::core::v1::{NodeSelectorTerm, PersistentVolume},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
@@ -150,6 +153,19 @@ impl Cluster {
             what: format!("{} {namespace}/{name}", K::kind(&())),
             source: Box::new(source),
         })
+    }
+
+    /// What a PersistentVolume asks of nodes: any of these terms. Empty: nothing, or there is no such volume.
+    pub async fn volume_terms(&self, name: &str) -> Result<Vec<NodeSelectorTerm>, Error> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let found = volumes.get_opt(name).await.map_err(|source| Error::Read {
+            what: format!("PersistentVolume {name}"),
+            source: Box::new(source),
+        })?;
+        let affinity = found.and_then(|volume| volume.spec?.node_affinity?.required);
+        Ok(affinity
+            .map(|required| required.node_selector_terms)
+            .unwrap_or_default())
     }
 
     /// Writes the operator's part of a status. Fields of other managers stay as they are.

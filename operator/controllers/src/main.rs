@@ -32,6 +32,7 @@ mod watches;
 use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Parser;
+use grpo_crds::{InferencePool, SandboxPool};
 use grpo_operator_core::settings::Settings;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -261,7 +262,9 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         Role,
         RoleBinding,
         Deployment,
-        NetworkPolicy
+        NetworkPolicy,
+        InferencePool,
+        SandboxPool
     );
 
     let (runs, shown_runs) = WatchedStore::of(api(client, scope), triggers.clone());
@@ -281,6 +284,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         admission,
         watched,
     ));
+    context.forget_what_is_gone();
     let client = client.clone();
     forever(
         "the controllers",

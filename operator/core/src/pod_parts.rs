@@ -96,6 +96,20 @@ pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
     resources
 }
 
+/// Adds the Secrets with which the operator's own images are pulled to those that a pod has.
+pub fn add_pull_secrets(pod: &mut Value, settings: &Settings) {
+    let mut secrets = pod["imagePullSecrets"].as_array().cloned().unwrap_or_default();
+    for name in &settings.pull_secrets {
+        let secret = json!({"name": name});
+        if !secrets.contains(&secret) {
+            secrets.push(secret);
+        }
+    }
+    if !secrets.is_empty() {
+        pod["imagePullSecrets"] = Value::Array(secrets);
+    }
+}
+
 /// An image mounted as a volume.
 pub fn image_volume(name: &str, reference: &str, settings: &Settings) -> Value {
     volumes::image_volume(name, reference, &settings.image_pull_policy)

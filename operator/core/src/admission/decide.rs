@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, place},
+    fit::{Budget, Capacity, StorePlace, place},
     messages,
     standing::Standing,
     verdict::Verdict,
@@ -353,7 +353,11 @@ fn places(
         .iter()
         .find(|pod| pod.member.as_ref().is_some_and(|member| member.together))
         .and_then(|pod| pod.node.as_deref());
-    let nodes = place(capacity, pods, with_store.or(run.run.store_node.as_deref()), budget)?;
+    let store = StorePlace {
+        node: with_store,
+        terms: &run.run.store_terms,
+    };
+    let nodes = place(capacity, pods, store, budget)?;
     let host = |node: &str| {
         let (facts, _) = capacity.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()

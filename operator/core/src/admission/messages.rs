@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     facts::{Candidate, NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, GPU, place},
+    fit::{Budget, Capacity, GPU, StorePlace, place},
     verdict::Verdict,
 };
 use crate::quantity::in_words;
@@ -108,7 +108,11 @@ pub fn does_not_fit(
     let Some(capacity) = capacity else {
         return waits("WaitsForCapacity", format!("waits for {wants}"));
     };
-    let ever = place(&Capacity::total(nodes), pods, run.store_node.as_deref(), budget).is_some();
+    let store = StorePlace {
+        node: None,
+        terms: &run.store_terms,
+    };
+    let ever = place(&Capacity::total(nodes), pods, store, budget).is_some();
     let scarce = scarce(pods, capacity);
     let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
@@ -119,6 +123,10 @@ pub fn does_not_fit(
             ),
         );
     }
+    let volume = match run.store_terms.is_empty() {
+        true => "",
+        false => ", those of driver and trainer where the volume of its store can be reached",
+    };
     let one_node = if pods.iter().filter(|pod| is_together(pod)).count() > 1 {
         ", with the pods that share its ReadWriteOnce volume on one node"
     } else {
@@ -127,7 +135,7 @@ pub fn does_not_fit(
     waits(
         "NeverFits",
         format!(
-            "wants {wants}{one_node}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
+            "wants {wants}{one_node}{volume}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
         ),
     )
 }

@@ -20,6 +20,9 @@
 //! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change
 //! that and is set to `0`.
 //!
+//! `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION` is off: `/health` would sample a token, which waits for as long as the
+//! server loads weights, and the liveness probe would start it again.
+//!
 //! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed
 //! is honoured only where `extraArgs` has `--enable-deterministic-inference`.
 
@@ -85,6 +88,7 @@ pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
 pub fn environment() -> Vec<(&'static str, String)> {
     vec![
         ("SGLANG_RETURN_ORIGINAL_LOGPROB", "0".to_owned()),
+        ("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "0".to_owned()),
         ("SGLANG_HOST_IP", "$(POD_IP)".to_owned()),
     ]
 }

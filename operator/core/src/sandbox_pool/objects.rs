@@ -3,11 +3,14 @@
 
 use base64::Engine as _;
 use grpo_contracts::RunConfig;
-use grpo_crds::sandbox_pool::IndexPods;
+use grpo_crds::{
+    common::{OverlaySpec, PodOverlay},
+    sandbox_pool::IndexPods,
+};
 use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+    core::v1::{ConfigMap, LocalObjectReference, Secret, Service, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
 };
@@ -19,7 +22,8 @@ use crate::{
     digest::digest,
     names::{self, Labels, account, labels, role},
     pod_parts::{
-        allow, container_security, environment, from_metrics, lay_over, mount, pod_security, resources, scratch_volume,
+        add_pull_secrets, allow, container_security, environment, from_metrics, lay_over, mount, pod_security,
+        resources, scratch_volume,
     },
     settings::Settings,
 };
@@ -32,7 +36,7 @@ const SEED: &str = "seed";
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
-    let mut objects = vec![pool_file(seen), key(seen)];
+    let mut objects = vec![pool_file(seen, settings), key(seen)];
     objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
     objects.extend(gateway_rights(seen));
     objects.push(client_account(seen));
@@ -56,16 +60,27 @@ fn selector(seen: &SandboxPoolObservation, role: &str) -> Value {
     json!({names::SANDBOX_POOL: seen.owner.name, names::ROLE: role})
 }
 
-fn pool_text(seen: &SandboxPoolObservation) -> String {
+/// The spec, with the operator's pull secrets: the gateway makes sandboxes and prefetch pods by it.
+fn pool_text(seen: &SandboxPoolObservation, settings: &Settings) -> String {
+    let mut spec = seen.pool.spec.clone();
+    if !settings.pull_secrets.is_empty() {
+        let overlay = spec.pod_template.get_or_insert_with(PodOverlay::default);
+        let pod = overlay.spec.get_or_insert_with(OverlaySpec::default);
+        for name in &settings.pull_secrets {
+            if !pod.image_pull_secrets.iter().any(|known| known.name == *name) {
+                pod.image_pull_secrets.push(LocalObjectReference { name: name.clone() });
+            }
+        }
+    }
     // A spec is made of texts and numbers only: it always is JSON.
-    serde_json::to_string_pretty(&seen.pool.spec).unwrap_or_default()
+    serde_json::to_string_pretty(&spec).unwrap_or_default()
 }
 
-fn pool_file(seen: &SandboxPoolObservation) -> DesiredObject {
+fn pool_file(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject {
     seen.owner.object::<ConfigMap>(
         names::gateway(&seen.owner.name),
         &pool_labels(seen, role::GATEWAY),
-        json!({"data": {POOL_FILE: pool_text(seen)}}),
+        json!({"data": {POOL_FILE: pool_text(seen, settings)}}),
     )
 }
 
@@ -276,7 +291,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
     arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
     arguments.extend(callers(seen));
     let mut template = json!({
-        "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
+        "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen, settings)))}},
         "spec": {
             "serviceAccountName": name,
             "automountServiceAccountToken": true,
@@ -308,6 +323,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
         },
     });
     lay_over(&mut template, options.pod_template.as_ref());
+    add_pull_secrets(&mut template["spec"], settings);
     owner.object::<Deployment>(
         &name,
         &labels,

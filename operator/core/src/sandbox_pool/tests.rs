@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use grpo_crds::{SandboxPool, SandboxPoolSpec};
 use grpo_sandbox_protocol::{EgressReport, PoolReport};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     decide::{Decision, decide},
@@ -313,4 +313,25 @@ fn the_gateway_may_label_pods_only_in_a_pool_with_a_package_index() {
 #[test]
 fn the_policy_of_graders_goes_when_the_pool_names_no_package_index_any_more() {
     assert_eq!(decided(&seen("{max: 4}")).delete_policies, ["demo-graders"]);
+}
+
+#[test]
+fn the_gateway_and_the_sandboxes_that_it_makes_have_the_operators_pull_secrets() {
+    let settings = Settings {
+        pull_secrets: vec!["operators".into()],
+        ..Settings::for_tests()
+    };
+    let made = decide(
+        &seen("{max: 4, podTemplate: {spec: {imagePullSecrets: [{name: own}]}}}"),
+        &settings,
+    )
+    .objects;
+    let gateway = &find(&made, "Deployment", "demo-gateway")["spec"]["template"]["spec"];
+    assert_eq!(gateway["imagePullSecrets"], json!([{"name": "operators"}]));
+    let text = find(&made, "ConfigMap", "demo-gateway")["data"]["pool.json"]
+        .as_str()
+        .unwrap();
+    let pool: Value = serde_json::from_str(text).unwrap();
+    let secrets = &pool["podTemplate"]["spec"]["imagePullSecrets"];
+    assert_eq!(secrets, &json!([{"name": "own"}, {"name": "operators"}]));
 }
