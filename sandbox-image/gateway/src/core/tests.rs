@@ -191,6 +191,26 @@ async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of
         (error.code, error.fault),
         (ErrorCode::Unavailable, FaultOrigin::Infrastructure)
     );
+    // Nor is it certain when it is asked for again.
+    let again = core.release("a").await.unwrap_err();
+    assert_eq!(again.code, ErrorCode::Unavailable);
     assert!(changes.try_recv().is_err());
     drop(done);
+}
+
+#[tokio::test]
+async fn the_place_of_a_caller_that_went_away_is_not_served_unless_another_waits_for_the_same_lease() {
+    let (core, _changes) = core();
+    let is_abandoned = || core.look(|index| index.queue[0].is_abandoned);
+    let mut patient = Box::pin(core.lease(request(600)));
+    let polled = |caller| tokio::time::timeout(Duration::ZERO, caller);
+    assert!(polled(patient.as_mut()).await.is_err());
+    // Dropped, as when its connection ends.
+    assert!(polled(Box::pin(core.lease(request(600))).as_mut()).await.is_err());
+    assert!(!is_abandoned());
+    drop(patient);
+    assert!(is_abandoned());
+    let back = Box::pin(core.lease(request(600)));
+    assert!(tokio::time::timeout(Duration::ZERO, back).await.is_err());
+    assert_eq!(core.look(|index| index.queue.len()), 1, "it is the same place");
 }

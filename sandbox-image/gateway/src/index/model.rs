@@ -159,6 +159,7 @@ impl ActiveLease {
             since: self.asked_at,
             deadline: self.deadline,
             queued: self.queued,
+            is_abandoned: false,
         }
     }
 }
@@ -171,6 +172,8 @@ pub struct Waiter {
     pub deadline: i64,
     /// When it came there was no room for it.
     pub queued: bool,
+    /// Its callers have gone away: it is not served, and its place is kept for a moment only.
+    pub is_abandoned: bool,
 }
 
 /// What a run wants warm.
