@@ -14,12 +14,10 @@ use hyper::Method;
 use rand::Rng;
 
 use super::{Core, now};
-use crate::egress::{HOLDS_FOR, PROBE_RUN, is_settled, why_not};
+use crate::egress::{PROBE_RUN, ProbePauses, why_not};
 use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
-/// Before the next try when the last showed nothing good; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that is not there after so long does not come about.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Sandboxes for the probe are waited for.
@@ -39,31 +37,20 @@ impl Target {
     }
 }
 
-/// Probes for as long as the gateway lives: again before what was shown is old, sooner when it was not good.
+/// Probes for as long as the gateway lives.
 pub async fn keep_probing(core: Arc<Core>) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = ProbePauses::default();
     loop {
         let known = core.egress.report();
-        let wait = match known {
-            Some(found) if is_settled(&found, core.template.spec.allow_unenforced) => {
-                pause = FIRST_PAUSE;
-                let age = Duration::from_millis(now().saturating_sub(found.at).unsigned_abs());
-                (HOLDS_FOR * 9 / 10).saturating_sub(age)
-            }
-            Some(_) => {
-                let wait = pause;
-                pause = (pause * 2).min(HOLDS_FOR);
-                wait
-            }
-            None => Duration::ZERO,
-        };
+        let wait = pauses.next(known.as_ref(), core.template.spec.allow_unenforced, now());
         tokio::time::sleep(wait).await;
         let found = probe(&core).await;
         match found.is_blocked() {
             true => tracing::info!(tried = found.tried.join(", "), "sandboxes reach nothing"),
             false => tracing::warn!("{}", why_not(Some(&found))),
         }
-        core.egress.found(found);
+        pauses.has_failed = found.failed.is_some();
+        core.egress.found(found, now());
         core.report();
     }
 }
