@@ -33,6 +33,7 @@ use crate::ledger::{Change, FencingCheck, Known};
 use crate::metrics::Metrics;
 use crate::pod::Template;
 use crate::prefetcher::ImagePrefetcher;
+use crate::progress::Progress;
 use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
 use crate::waiters::Waiters;
@@ -88,6 +89,8 @@ pub struct Core {
     pub prefetcher: Mutex<ImagePrefetcher>,
     /// For bodies on their way into sandboxes.
     pub room: Room,
+    /// Of the scheduler.
+    pub progress: Progress,
     pub template: Template,
     pub metrics: Metrics,
 }
@@ -129,6 +132,7 @@ impl Core {
             began: Instant::now(),
             proven: tokio::sync::Mutex::default(),
             room: Room::of_files(FILES_IN_MEMORY),
+            progress: Progress::default(),
             template,
             metrics: Metrics::new(known.counters),
         })
@@ -170,6 +174,7 @@ impl Core {
     pub async fn schedule(self: Arc<Self>) {
         let mut told = Vec::new();
         loop {
+            self.progress.beat();
             let prefix = self.template.pool.clone();
             let began = Instant::now();
             let (actions, next, troubles) = {

@@ -7,7 +7,8 @@
 //! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says whether
 //! sandboxes reach nothing, [`package_index`] what graders reach. [`http`] is the door for drivers, [`waiters`] are
 //! those of them who wait for a lease, [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other
-//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells the time.
+//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells the time, [`progress`] whether the
+//! scheduler works.
 //!
 //! # Restarts
 //!
@@ -35,6 +36,7 @@ pub mod openapi;
 pub mod package_index;
 pub mod pod;
 pub mod prefetcher;
+pub mod progress;
 pub mod pull;
 pub mod refusals;
 pub mod relay;

@@ -97,7 +97,9 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         ledgers: arguments.ledger,
         holder: format!("{:016x}", rand::rng().random::<u64>()),
     };
-    let Begun { core, writer, .. } = beginning.begin().await.map_err(|e| e.to_string())?;
+    let Begun {
+        core, writer, tasks, ..
+    } = beginning.begin().await.map_err(|e| e.to_string())?;
     tokio::spawn(keep_probing(core.clone()));
     if core.template.spec.warm.images > 0 {
         tokio::spawn(keep_prefetching(core.clone(), client));
@@ -124,6 +126,11 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             Ok(Err(error)) => Err(error.to_string()),
             Err(error) => Err(format!("the ledger's writer ended: {error}")),
         },
+        // Without one of them the process would answer and grant nothing.
+        (ended, ..) = futures::future::select_all(tasks) => Err(match ended {
+            Ok(()) => "the scheduler or the watch of the pool's pods ended; the gateway must be restarted".to_owned(),
+            Err(error) => format!("the scheduler or the watch of the pool's pods ended: {error}"),
+        }),
     }
 }
 

@@ -28,6 +28,11 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
+/// A gateway listens when it has read its ledger and its pods, which an API server under load makes slow, seconds.
+const GATEWAY_LIVENESS_DELAY: u32 = 120;
+/// Between two looks whether it makes progress, seconds, and failed looks in a row until it is restarted.
+const GATEWAY_LIVENESS_PERIOD: u32 = 10;
+const GATEWAY_LIVENESS_FAILURES: u32 = 6;
 /// The label that Kubernetes gives each namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -296,6 +301,14 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
                 "env": environment(settings, 1, &[], &options.env),
                 "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},
+                // A gateway that makes no progress is restarted; leases survive that too.
+                "livenessProbe": {
+                    "httpGet": {"path": "/healthz", "port": port},
+                    "initialDelaySeconds": GATEWAY_LIVENESS_DELAY,
+                    "periodSeconds": GATEWAY_LIVENESS_PERIOD,
+                    "timeoutSeconds": 5,
+                    "failureThreshold": GATEWAY_LIVENESS_FAILURES,
+                },
                 "resources": resources(options.resources.as_ref(), 0),
                 "securityContext": container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",

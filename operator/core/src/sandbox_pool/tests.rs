@@ -124,6 +124,18 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
 }
 
 #[test]
+fn a_gateway_that_makes_no_progress_is_restarted() {
+    let objects = decided(&seen("{max: 1}")).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let probe = &gateway["spec"]["template"]["spec"]["containers"][0]["livenessProbe"];
+    assert_eq!(probe["httpGet"], json!({"path": "/healthz", "port": 8080}));
+    assert_eq!(
+        (&probe["periodSeconds"], &probe["failureThreshold"]),
+        (&json!(10), &json!(6))
+    );
+}
+
+#[test]
 fn the_gateway_of_a_runs_own_pool_lets_in_no_other_run() {
     let seen = SandboxPoolObservation {
         run: Some("mine".to_owned()),

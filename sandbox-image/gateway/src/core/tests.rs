@@ -214,3 +214,29 @@ async fn the_place_of_a_caller_that_went_away_is_not_served_unless_another_waits
     assert!(tokio::time::timeout(Duration::ZERO, back).await.is_err());
     assert_eq!(core.look(|index| index.queue.len()), 1, "it is the same place");
 }
+
+/// What the kubelet is answered.
+async fn health(core: &Arc<Core>) -> axum::http::StatusCode {
+    let asked = axum::extract::Request::get("/healthz").body(axum::body::Body::empty());
+    let router = crate::http::router(core.clone());
+    tower::ServiceExt::oneshot(router, asked.unwrap())
+        .await
+        .unwrap()
+        .status()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_whose_scheduler_stands_still_says_that_it_must_be_restarted() {
+    let (core, _changes) = core();
+    assert_eq!(health(&core).await, 200, "it has not begun");
+    let scheduler = tokio::spawn(core.clone().schedule());
+    tokio::time::advance(crate::progress::STALLED_AFTER * 2).await;
+    while core.progress.stalled().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(health(&core).await, 200, "a pool at rest makes progress too");
+    scheduler.abort();
+    let _ = scheduler.await;
+    tokio::time::advance(crate::progress::STALLED_AFTER).await;
+    assert_eq!(health(&core).await, 503);
+}
