@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_auth::AuthFlags;
+use grpo_contracts::RunConfig;
 use grpo_contracts::access::Service;
+use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::core::prefetch::keep_prefetching;
@@ -44,7 +46,7 @@ struct Arguments {
     /// ConfigMap of the leases; repeated, one for every 256 leases that there may be.
     #[arg(long, required = true)]
     ledger: Vec<String>,
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, default_value_t = everywhere(RunConfig::GATEWAY_PORT))]
     listen: SocketAddr,
     #[command(flatten)]
     auth: AuthFlags,
@@ -105,8 +107,8 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         tokio::spawn(keep_prefetching(core.clone(), client));
     }
 
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
+    let listener = listen(arguments.listen)
+        .and_then(tokio::net::TcpListener::from_std)
         .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "serving");
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;

@@ -2,7 +2,7 @@
 //! clients, and the network policies of gateway and sandboxes.
 
 use base64::Engine as _;
-use grpo_contracts::RunConfig;
+use grpo_contracts::{RunConfig, listen::everywhere};
 use grpo_crds::sandbox_pool::IndexPods;
 use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
@@ -278,7 +278,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
     for ledger in ledgers(seen) {
         arguments.extend(["--ledger".to_owned(), ledger]);
     }
-    arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
+    arguments.extend(["--listen".to_owned(), everywhere(port).to_string()]);
     arguments.extend(callers(seen));
     let mut template = json!({
         "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},

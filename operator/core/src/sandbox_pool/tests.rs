@@ -114,7 +114,7 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
             "--ledger",
             "demo-ledger-0",
             "--listen",
-            "0.0.0.0:8080",
+            "[::]:8080",
             "--allow",
             "team/*-driver",
             "--allow",

@@ -5,7 +5,7 @@
 //! the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but the metadata
 //! address are known to listen, so silence means walls.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const LEASE_WITHIN: Duration = Duration::from_secs(300);
 /// Where clouds tell a machine its credentials.
 const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
+/// The same for sandboxes with addresses of IPv6.
+const METADATA_OF_IPV6: SocketAddr =
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), 80);
 
 /// Something that must not be reached.
 struct Target {
@@ -137,7 +140,10 @@ async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
 fn targets(from: &ActiveLease) -> Vec<Target> {
     let mut targets = vec![Target {
         what: "the metadata address",
-        address: METADATA,
+        address: match from.ip.contains(':') {
+            true => METADATA_OF_IPV6,
+            false => METADATA,
+        },
     }];
     let variable = |name| std::env::var(name).ok();
     let server = variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT"));
@@ -175,7 +181,7 @@ fn own_address(sandbox: &str) -> Option<IpAddr> {
     let sandbox: IpAddr = sandbox.parse().ok()?;
     let any: IpAddr = match sandbox {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((sandbox, SANDBOXD_PORT)).ok()?;
