@@ -1,6 +1,7 @@
 //! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
 
 mod ownership;
+mod room;
 mod work;
 
 use std::sync::{Arc, PoisonError};

@@ -246,6 +246,51 @@ async fn files_and_trees_go_in_and_out_and_what_is_too_large_is_refused_before_i
     assert_eq!(answer.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
+/// A body that stops in the middle, and says so.
+fn half_a_body(arrived: tokio::sync::oneshot::Sender<()>) -> reqwest::Body {
+    let first = futures::stream::iter(0..32).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 20]));
+    // More than sockets hold: the gateway reads it.
+    let then = futures::stream::once(async move {
+        let _ = arrived.send(());
+        std::future::pending().await
+    });
+    reqwest::Body::wrap_stream(first.chain(then))
+}
+
+#[tokio::test]
+async fn bodies_for_other_systems_take_room_of_their_own_and_give_it_back() {
+    let leased = Leased::begin().await;
+    let mut uploads = Vec::new();
+    for _ in 0..2 {
+        let (arrived, half) = tokio::sync::oneshot::channel();
+        let upload = leased.http.post(format!("{}/compat/swerex/l%2F1/upload", leased.url));
+        let upload = upload
+            .header("content-length", MAX_FILE_BYTES)
+            .body(half_a_body(arrived));
+        uploads.push(tokio::spawn(upload.send()));
+        half.await.unwrap();
+    }
+    let call = json!({"lease_id": "x", "patch": "x".repeat(100_000)});
+    let waits = leased
+        .http
+        .post(format!("{}/compat/pool/heartbeat", leased.url))
+        .json(&call);
+    let waits = tokio::spawn(waits.send());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own");
+    let put = leased.http.put(leased.at(&format!("files?path={}", path.display())));
+    let (status, said) = told(put.body(vec![b'x'; 1 << 20])).await;
+    assert_eq!(status, StatusCode::NO_CONTENT, "the own API has room: {said}");
+    assert!(!waits.is_finished(), "the others have taken the room");
+    uploads.into_iter().for_each(|upload| upload.abort());
+    let answer = tokio::time::timeout(Duration::from_secs(20), waits).await.unwrap();
+    assert_eq!(
+        answer.unwrap().unwrap().status(),
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "no such lease"
+    );
+}
+
 /// Says what was asked, and by which lease; streams when it is told to.
 async fn service(request: Request) -> Response {
     let (head, body) = request.into_parts();
