@@ -1,5 +1,5 @@
-//! How services listen: one socket for both families of addresses, so that they serve in clusters of IPv4, of IPv6 and of
-//! both.
+//! How services listen: one socket for both families of addresses, so that they serve in clusters of IPv4, of IPv6 and
+//! of both.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

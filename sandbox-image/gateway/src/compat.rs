@@ -26,8 +26,8 @@ use crate::core::Core;
 use own::Own;
 use retries::Retries;
 
-/// Bodies of calls may take as much memory together as so many of the largest files. What they wait for is room of their
-/// own: callers of the gateway's own API never wait for them.
+/// Bodies of calls may take as much memory together as so many of the largest files. What they wait for is room of
+/// their own: callers of the gateway's own API never wait for them.
 const FILES_IN_MEMORY: usize = 2;
 
 /// What every call of a compatible server needs.

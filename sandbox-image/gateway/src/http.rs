@@ -86,7 +86,8 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
     response
 }
 
-/// What the kubelet restarts the gateway by. It takes no lock of the pool's: a scheduler that holds one for ever is found.
+/// What the kubelet restarts the gateway by. It takes no lock of the pool's: a scheduler that holds one for ever is
+/// found.
 async fn alive(State(core): Shared) -> (StatusCode, String) {
     match core.progress.stalled() {
         None => (StatusCode::OK, "ok".to_owned()),

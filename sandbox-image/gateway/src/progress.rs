@@ -1,5 +1,5 @@
-//! Whether the gateway makes progress. Its scheduler says so in each round, a second apart at most; a round that does not
-//! come back, or a scheduler that has ended, leaves a process that answers and grants nothing.
+//! Whether the gateway makes progress. Its scheduler says so in each round, a second apart at most. A round that hangs,
+//! or a scheduler that has ended, leaves a process that answers and grants nothing.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

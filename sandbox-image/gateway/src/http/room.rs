@@ -1,5 +1,5 @@
-//! Whose room the body of a call takes: the gateway's for its own API, or that which the caller within the gateway gives
-//! along.
+//! Whose room the body of a call takes: the gateway's for its own API, or another that a caller within the gateway
+//! gives along.
 
 use std::convert::Infallible;
 use std::sync::Arc;
