@@ -10,6 +10,7 @@ pub mod prefetch;
 pub mod probe;
 mod relay;
 mod release;
+pub mod stuck;
 mod watch;
 
 pub use watch::Watched;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, PoolReport, Room};
+use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, PoolReport, Room, StuckPod};
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
@@ -67,6 +68,8 @@ pub struct Core {
     deleting: Mutex<HashSet<String>>,
     /// Leases that were given back, until the end of their sandboxes is certain.
     leaving: Mutex<HashMap<String, release::End>>,
+    /// Pods that have no address for long.
+    stuck: Mutex<Vec<StuckPod>>,
     /// Creations that were refused since one was not.
     refusals: AtomicU32,
     /// A pod of a later gateway was seen.
@@ -112,6 +115,7 @@ impl Core {
             deletions: Semaphore::new(DELETIONS),
             deleting: Mutex::default(),
             leaving: Mutex::default(),
+            stuck: Mutex::default(),
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
@@ -261,6 +265,7 @@ impl Core {
             egress: self.egress.report(),
             limits: self.egress.limits(),
             troubles,
+            stuck: self.stuck().into_iter().take(TROUBLES_REPORTED).collect(),
         };
         let core = self.clone();
         tokio::spawn(async move {

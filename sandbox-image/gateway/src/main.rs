@@ -13,6 +13,7 @@ use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::core::prefetch::keep_prefetching;
 use grpo_gateway::core::probe::keep_probing;
+use grpo_gateway::core::stuck;
 use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
 use grpo_sandbox_protocol::Signer;
@@ -103,6 +104,8 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         core, writer, tasks, ..
     } = beginning.begin().await.map_err(|e| e.to_string())?;
     tokio::spawn(keep_probing(core.clone()));
+    let events = kube::Api::namespaced(client.clone(), &core.template.namespace);
+    tokio::spawn(stuck::keep_looking(core.clone(), events));
     if core.template.spec.warm.images > 0 {
         tokio::spawn(keep_prefetching(core.clone(), client));
     }

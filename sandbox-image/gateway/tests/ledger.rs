@@ -358,7 +358,7 @@ async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_le
             failed: None,
         }),
         limits: None,
-        troubles: Vec::new(),
+        ..PoolReport::default()
     };
     let before = office.counters.writes.get();
     office

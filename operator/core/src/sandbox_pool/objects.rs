@@ -98,7 +98,7 @@ fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else. In a pool with a
+/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a pool with a
 /// package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
@@ -115,6 +115,7 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
             json!({"rules": [
                 {"apiGroups": [""], "resources": ["pods"], "verbs": pod_verbs},
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
             ]}),
         ),
         owner.object::<RoleBinding>(
