@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::index::Bounds;
-use grpo_sandbox_protocol::{Priority, Signer};
+use grpo_sandbox_protocol::{LeaseRequest, Priority, Signer};
 use kube::runtime::watcher::Event;
 
 fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
