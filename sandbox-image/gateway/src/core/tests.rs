@@ -198,20 +198,24 @@ async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of
     drop(done);
 }
 
+/// Whether a caller has no answer yet.
+async fn waits(caller: &mut (impl Future<Output = Result<Lease, ErrorBody>> + Unpin)) -> bool {
+    tokio::time::timeout(Duration::ZERO, caller).await.is_err()
+}
+
 #[tokio::test]
 async fn the_place_of_a_caller_that_went_away_is_not_served_unless_another_waits_for_the_same_lease() {
     let (core, _changes) = core();
     let is_abandoned = || core.look(|index| index.queue[0].is_abandoned);
     let mut patient = Box::pin(core.lease(request(600)));
-    let polled = |caller| tokio::time::timeout(Duration::ZERO, caller);
-    assert!(polled(patient.as_mut()).await.is_err());
+    assert!(waits(&mut patient).await);
     // Dropped, as when its connection ends.
-    assert!(polled(Box::pin(core.lease(request(600))).as_mut()).await.is_err());
+    assert!(waits(&mut Box::pin(core.lease(request(600)))).await);
     assert!(!is_abandoned());
     drop(patient);
     assert!(is_abandoned());
-    let back = Box::pin(core.lease(request(600)));
-    assert!(tokio::time::timeout(Duration::ZERO, back).await.is_err());
+    let mut back = Box::pin(core.lease(request(600)));
+    assert!(waits(&mut back).await && !is_abandoned());
     assert_eq!(core.look(|index| index.queue.len()), 1, "it is the same place");
 }
 
