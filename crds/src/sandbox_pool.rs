@@ -233,7 +233,7 @@ pub struct SandboxPoolStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, EgressBlocked, LimitsEnforced, ImagesAvailable.
+    /// Ready, EgressBlocked, LimitsEnforced, ImagesAvailable, SandboxesStart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

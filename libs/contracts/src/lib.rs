@@ -5,6 +5,7 @@
 //! * [`live`]: which changes of it a running driver takes over;
 //! * [`names`]: labels, names of claims, field managers, shards of a ledger;
 //! * [`access`]: audiences of tokens and the service accounts that carry them;
+//! * [`listen`]: addresses that services listen on;
 //! * [`volumes`]: the volumes with datasets and lists of instances that a driver's pod has;
 //! * [`task_sets`]: what a driver says of the rows of a run's sets;
 //! * [`image_name`]: names of images, and a pool's rewrites of them;
@@ -14,6 +15,7 @@
 pub mod access;
 pub mod exit;
 pub mod image_name;
+pub mod listen;
 pub mod live;
 pub mod names;
 pub mod run_config;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ImageTrouble, Limits};
+use crate::{ImageTrouble, Limits, StuckPod};
 
 /// Annotation of the ledger's first ConfigMap that holds a [`PoolReport`] in JSON.
 pub const REPORT_ANNOTATION: &str = "grpo.dev/pool-report";
@@ -21,6 +21,9 @@ pub struct PoolReport {
     /// Images that are left alone now because they could not be had; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<ImageTrouble>,
+    /// Pods that have no address for long; the first few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<StuckPod>,
 }
 
 /// What sandboxes were shown to reach.

@@ -32,6 +32,7 @@ mod watches;
 use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Parser;
+use grpo_contracts::listen::everywhere;
 use grpo_crds::{InferencePool, SandboxPool};
 use grpo_operator_core::settings::Settings;
 use k8s_openapi::api::{
@@ -83,7 +84,7 @@ struct Flags {
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
     /// Where /healthz, /readyz and /metrics are served.
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, default_value_t = everywhere(8080))]
     listen: SocketAddr,
     /// What is logged, as RUST_LOG.
     #[arg(long, env = "RUST_LOG", default_value = "info")]

@@ -8,12 +8,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
 /// How long one log may be judged. A parser that a crafted log sends into endless backtracking is cut off here.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest answer, bytes: a row with its evaluation script, or the tests of a log.
+const ANSWER_BYTES: u64 = 64 << 20;
 /// How long Python may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,7 +76,7 @@ pub struct GraderWorker {
 struct Running {
     _child: Child,
     stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+    stdout: BufReader<ChildStdout>,
     next: u64,
 }
 
@@ -163,12 +165,12 @@ impl GraderWorker {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(cannot("no pipes".to_owned()));
         };
-        let mut lines = BufReader::new(stdout).lines();
-        match tokio::time::timeout(START_PATIENCE, lines.next_line()).await {
+        let mut stdout = BufReader::new(stdout);
+        match tokio::time::timeout(START_PATIENCE, next_line(&mut stdout, ANSWER_BYTES)).await {
             Ok(Ok(Some(line))) if line.contains("\"ready\"") => Ok(Running {
                 _child: child,
                 stdin,
-                lines,
+                stdout,
                 next: 0,
             }),
             Ok(Ok(line)) => Err(cannot(format!("it said {line:?} and not that it is ready"))),
@@ -186,7 +188,7 @@ impl Running {
         line.push('\n');
         self.stdin.write_all(line.as_bytes()).await?;
         self.stdin.flush().await?;
-        let Some(line) = self.lines.next_line().await? else {
+        let Some(line) = next_line(&mut self.stdout, ANSWER_BYTES).await? else {
             return Err(std::io::Error::other("it ended"));
         };
         let answer: Answer = serde_json::from_str(&line)?;
@@ -201,9 +203,26 @@ impl Running {
     }
 }
 
+/// The next line; none at the end. One that is longer than it may be is an error before it is read.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> std::io::Result<Option<String>> {
+    let mut line = Vec::new();
+    from.take(longest).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.len() as u64 == longest && line.last() != Some(&b'\n') {
+        return Err(std::io::Error::other(format!("an answer of more than {longest} bytes")));
+    }
+    let line = String::from_utf8(line).map_err(std::io::Error::other)?;
+    Ok(Some(line))
+}
+
 fn no_answer(instance: &str, what: impl std::fmt::Display) -> WorkerError {
     WorkerError::NoAnswer {
         instance: instance.to_owned(),
         what: what.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
+use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_crds::sources::ObjectStoreSource;
@@ -40,7 +41,7 @@ struct Arguments {
     #[arg(long, default_value = RunConfig::PATH)]
     config: PathBuf,
     /// Weights, progress and metrics are served here.
-    #[arg(long, default_value = "0.0.0.0:8070")]
+    #[arg(long, default_value_t = everywhere(RunConfig::DRIVER_PORT))]
     listen: SocketAddr,
     /// People look into the run's records here, through the API server's port-forward.
     #[arg(long, default_value_t = records_address())]
@@ -248,8 +249,8 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         .guard(Service::Driver, serve::callers(config))
         .map_err(|error| DriverError::Other(format!("checking tokens: {error}")))?;
     tokio::spawn(keys);
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
+    let listener = listen(arguments.listen)
+        .and_then(tokio::net::TcpListener::from_std)
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
     records_server::open_beside(&store, arguments.listen_records).await;
     let (model_told, model) = watch::channel(None);

@@ -6,20 +6,21 @@
 //! leaves it to its time to live, which is what a restarted driver relies on.
 
 mod agents;
+mod answer;
 mod error;
 mod images;
 mod sessions;
 
+use self::answer::{ANSWER_BYTES, Refusal, answer_of_output, once};
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;
 use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
-    PackageIndexState, PoolState, Priority, RenewRequest, SandboxCause,
+    DEFAULT_OUTPUT_BYTES, Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand,
+    Lease, LeaseRequest, MAX_FILE_BYTES, PackageIndexState, PoolState, Priority, RenewRequest, Room, SandboxCause,
 };
-use reqwest::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -33,6 +34,8 @@ const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::fr
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
 /// Added to the time a command may take: the way there and back, and killing it.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
+/// Answers may take as much memory together as so many of the largest files.
+const FILES_IN_MEMORY: usize = 4;
 /// Of calls that are soon made again anyway.
 const BRIEF: Budget = Budget {
     request: EXEC_MARGIN,
@@ -49,6 +52,8 @@ pub struct Gateway {
     ttl: Duration,
     token: Option<TokenFile>,
     images: Images,
+    /// For answers.
+    room: Room,
 }
 
 /// A lease that is kept alive for as long as this exists.
@@ -79,6 +84,7 @@ impl Gateway {
             ttl,
             token: None,
             images: Images::new(patience),
+            room: Room::of_files(FILES_IN_MEMORY),
         })
     }
 
@@ -127,6 +133,7 @@ impl Gateway {
                 request: LEASE_WAIT + EXEC_MARGIN,
                 total: patience,
             },
+            answer: ANSWER_BYTES,
         };
         let lease: Lease = self
             .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
@@ -145,6 +152,7 @@ impl Gateway {
                 request: EXEC_MARGIN,
                 total: self.patience,
             },
+            answer: ANSWER_BYTES,
         };
         let renew = RenewRequest {
             ttl_seconds: self.ttl.as_secs(),
@@ -169,6 +177,7 @@ impl Gateway {
             object: "",
             // The next demand replaces this one anyway.
             budget: BRIEF,
+            answer: ANSWER_BYTES,
         };
         self.send(&call, || self.http.put(self.at("/v1/demand")).json(&demand))
             .await
@@ -181,6 +190,7 @@ impl Gateway {
             lease: "",
             object: "",
             budget: BRIEF,
+            answer: ANSWER_BYTES,
         };
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
         parsed(&call, &answer)
@@ -210,6 +220,7 @@ impl Gateway {
                 request: EXEC_MARGIN,
                 total: self.patience,
             },
+            answer: ANSWER_BYTES,
         }
     }
 
@@ -264,7 +275,13 @@ impl Gateway {
         let mut image = Retry::new(Duration::MAX, IMAGE_PAUSES);
         let began = Instant::now();
         loop {
-            let (last, retry) = match once(self.authorized(request()).timeout(call.budget.request)).await {
+            let (last, retry) = match once(
+                self.authorized(request()).timeout(call.budget.request),
+                call.answer,
+                &self.room,
+            )
+            .await
+            {
                 Ok(bytes) => return Ok(bytes),
                 Err(Refusal::Final(error)) => return Err(call.error(error)),
                 Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => {
@@ -305,6 +322,7 @@ impl Sandbox {
                 request: Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
                 total: self.gateway.patience + Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
             },
+            answer: answer_of_output(request.max_output_bytes.unwrap_or(DEFAULT_OUTPUT_BYTES)),
         };
         let url = self.url("/exec");
         self.gateway
@@ -351,6 +369,7 @@ impl Sandbox {
                 request: Duration::from_secs(60),
                 total: self.gateway.patience,
             },
+            answer: MAX_FILE_BYTES,
         }
     }
 }
@@ -367,29 +386,8 @@ struct Call<'a> {
     lease: &'a str,
     object: &'a str,
     budget: Budget,
-}
-
-enum Refusal {
-    /// No answer, or none of the gateway's.
-    Away(String),
-    Again(ErrorBody),
-    Final(ErrorBody),
-}
-
-impl Refusal {
-    fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Away(_) => None,
-            Self::Again(body) | Self::Final(body) => Some(body.code),
-        }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Away(why) => why,
-            Self::Again(body) | Self::Final(body) => &body.message,
-        }
-    }
+    /// The longest answer that is read, bytes.
+    answer: usize,
 }
 
 impl Call<'_> {
@@ -434,35 +432,6 @@ impl Call<'_> {
             },
         }
     }
-}
-
-async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
-    let again = |error: reqwest::Error| Refusal::Away(error.to_string());
-    let answer = request.send().await.map_err(again)?;
-    let status = answer.status();
-    let bytes = answer.bytes().await.map_err(again)?;
-    if status.is_success() {
-        return Ok(bytes);
-    }
-    match serde_json::from_slice::<ErrorBody>(&bytes) {
-        // A token may be replaced, and its account allowed, in the next moment.
-        Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => Err(Refusal::Again(body)),
-        Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
-        Ok(body) => Err(Refusal::Final(body)),
-        Err(_) => Err(Refusal::Away(format!("status {status}"))),
-    }
-}
-
-/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, a
-/// registry that is away, clocks that are about to be set. What the workload brought about it would bring about again,
-/// and waiting for it would turn its loss into a fault of the infrastructure.
-fn may_pass(status: StatusCode, body: &ErrorBody) -> bool {
-    let passing = matches!(
-        body.code,
-        ErrorCode::EgressUnproven | ErrorCode::BadSignature | ErrorCode::ImageUnavailable
-    );
-    let infrastructure = status.is_server_error() || passing;
-    status == StatusCode::TOO_MANY_REQUESTS || infrastructure && body.fault != Whose::Workload
 }
 
 fn parsed<T: DeserializeOwned>(call: &Call<'_>, bytes: &[u8]) -> Result<T, SandboxError> {

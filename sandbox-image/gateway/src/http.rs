@@ -1,6 +1,7 @@
 //! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
 
 mod ownership;
+mod room;
 mod work;
 
 use std::sync::{Arc, PoisonError};
@@ -52,7 +53,7 @@ pub fn router(core: Arc<Core>) -> Router {
 /// The gateway's own API.
 fn own(core: Arc<Core>) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/v1/leases", post(take))
@@ -83,6 +84,21 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
         core.metrics.refused(error);
     }
     response
+}
+
+/// What the kubelet restarts the gateway by. It takes no lock of the pool's: a scheduler that holds one for ever is
+/// found.
+async fn alive(State(core): Shared) -> (StatusCode, String) {
+    match core.progress.stalled() {
+        None => (StatusCode::OK, "ok".to_owned()),
+        Some(ago) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "the scheduler has begun no round for {} s; the gateway must be restarted",
+                ago.as_secs()
+            ),
+        ),
+    }
 }
 
 /// Not a refusal that is counted: probes ask every second.
@@ -263,6 +279,7 @@ async fn metrics(State(core): Shared) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let around = Around {
         relays: core.relays.count(),
+        starts: core.template.term,
         egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
         images: core.prefetcher.lock().unwrap_or_else(PoisonError::into_inner).counts(),
     };

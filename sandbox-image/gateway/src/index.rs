@@ -27,7 +27,7 @@ use grpo_sandbox_protocol::{ImageTrouble, LedgerEntry, PoolState, SandboxCause};
 
 use pulls::Pulls;
 
-pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted};
+pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted, WithoutAddress};
 
 /// Under whose name the pool's own demand is kept; no run is called so.
 const POOL_ITSELF: &str = "";

@@ -49,6 +49,11 @@ pub enum Change {
         entry: LedgerEntry,
         done: oneshot::Sender<()>,
     },
+    /// A longer time for a lease that is in the ledger. Dropped unanswered when the lease has been removed meanwhile.
+    Extend {
+        entry: LedgerEntry,
+        done: oneshot::Sender<()>,
+    },
     /// The epoch keeps a late removal from taking out a later lease of the same id.
     Remove { lease: String, epoch: u64 },
     /// What the pool's gateway tells of it from now on; goes with the next update of the first shard.
@@ -224,15 +229,24 @@ impl Ledger {
     fn take(&mut self, change: Change) {
         match change {
             Change::Put { entry, done } => self.backlog.push_back((entry, done)),
+            Change::Extend { entry, done } => {
+                if self
+                    .at
+                    .get(&entry.lease)
+                    .is_some_and(|(_, epoch)| *epoch == entry.epoch)
+                {
+                    self.backlog.push_back((entry, done));
+                }
+            }
             Change::Remove { lease, epoch } => {
+                // Given back before it was written, or while a longer time waits to be: written after this removal, it
+                // would bring the lease back.
+                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
+                self.backlog.retain(|(entry, _)| !is_it(entry));
                 if let Some((number, _)) = self.at.get(&lease).copied().filter(|(_, at)| *at == epoch) {
                     self.at.remove(&lease);
                     self.remove(number, &lease);
-                    return;
                 }
-                // Given back before it was written: then it need not be.
-                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
-                self.backlog.retain(|(entry, _)| !is_it(entry));
             }
             Change::Report(report) => {
                 if let Ok(text) = serde_json::to_string(&report) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{ErrorBody, Lease};
 use tokio::sync::oneshot;
 
-type Told = Result<Lease, ErrorBody>;
+/// What a caller is told.
+pub type Told = Result<Lease, ErrorBody>;
+
 type ByLease = HashMap<String, Vec<oneshot::Sender<Told>>>;
 
 /// All who wait. Cloning is cheap.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
+use grpo_contracts::listen::everywhere;
 use grpo_model::weights::{self, Source};
 use grpo_model::{Config, adapter, lora};
 use grpo_native::{Group, Rendezvous};
@@ -37,7 +38,7 @@ enum Command {
     Serve {
         #[arg(long, default_value = RunConfig::PATH)]
         config: PathBuf,
-        #[arg(long, default_value = "0.0.0.0:8090")]
+        #[arg(long, default_value_t = everywhere(RunConfig::TRAINER_PORT))]
         listen: SocketAddr,
         /// Where the last word goes when a rank hangs.
         #[arg(long, default_value = "/dev/termination-log")]

@@ -2,7 +2,7 @@
 //! clients, and the network policies of gateway and sandboxes.
 
 use base64::Engine as _;
-use grpo_contracts::RunConfig;
+use grpo_contracts::{RunConfig, listen::everywhere};
 use grpo_crds::{
     common::{OverlaySpec, PodOverlay},
     sandbox_pool::IndexPods,
@@ -32,6 +32,11 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
+/// A gateway listens when it has read its ledger and its pods, which an API server under load makes slow, seconds.
+const GATEWAY_LIVENESS_DELAY: u32 = 120;
+/// Between two looks whether it makes progress, seconds, and failed looks in a row until it is restarted.
+const GATEWAY_LIVENESS_PERIOD: u32 = 10;
+const GATEWAY_LIVENESS_FAILURES: u32 = 6;
 /// The label that Kubernetes gives each namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -108,7 +113,7 @@ fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else. In a pool with a
+/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a pool with a
 /// package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
@@ -125,6 +130,7 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
             json!({"rules": [
                 {"apiGroups": [""], "resources": ["pods"], "verbs": pod_verbs},
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
             ]}),
         ),
         owner.object::<RoleBinding>(
@@ -288,7 +294,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
     for ledger in ledgers(seen) {
         arguments.extend(["--ledger".to_owned(), ledger]);
     }
-    arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
+    arguments.extend(["--listen".to_owned(), everywhere(port).to_string()]);
     arguments.extend(callers(seen));
     let mut template = json!({
         "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen, settings)))}},
@@ -311,6 +317,14 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
                 "env": environment(settings, 1, &[], &options.env),
                 "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},
+                // A gateway that makes no progress is restarted; leases survive that too.
+                "livenessProbe": {
+                    "httpGet": {"path": "/healthz", "port": port},
+                    "initialDelaySeconds": GATEWAY_LIVENESS_DELAY,
+                    "periodSeconds": GATEWAY_LIVENESS_PERIOD,
+                    "timeoutSeconds": 5,
+                    "failureThreshold": GATEWAY_LIVENESS_FAILURES,
+                },
                 "resources": resources(options.resources.as_ref(), 0),
                 "securityContext": container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",

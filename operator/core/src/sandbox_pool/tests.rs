@@ -114,12 +114,24 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
             "--ledger",
             "demo-ledger-0",
             "--listen",
-            "0.0.0.0:8080",
+            "[::]:8080",
             "--allow",
             "team/*-driver",
             "--allow",
             "team/demo-client"
         ])
+    );
+}
+
+#[test]
+fn a_gateway_that_makes_no_progress_is_restarted() {
+    let objects = decided(&seen("{max: 1}")).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let probe = &gateway["spec"]["template"]["spec"]["containers"][0]["livenessProbe"];
+    assert_eq!(probe["httpGet"], json!({"path": "/healthz", "port": 8080}));
+    assert_eq!(
+        (&probe["periodSeconds"], &probe["failureThreshold"]),
+        (&json!(10), &json!(6))
     );
 }
 

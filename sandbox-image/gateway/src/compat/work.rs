@@ -106,10 +106,10 @@ impl IntoResponse for Failed {
 
 pub type Answer = Result<Json<Value>, Failed>;
 
-/// A body, whatever its content type says; that is how the original reads it.
-pub fn read(headers: &HeaderMap, body: &Bytes) -> Result<Body, Failed> {
+/// A body, whatever its content type says; that is how the original reads it. Its bytes give their room back.
+pub fn read(headers: &HeaderMap, body: Bytes) -> Result<Body, Failed> {
     let body: Option<Body> =
-        serde_json::from_slice(body).map_err(|error| Failed::asked_wrong(format!("reading the body: {error}")))?;
+        serde_json::from_slice(&body).map_err(|error| Failed::asked_wrong(format!("reading the body: {error}")))?;
     let mut body = body.unwrap_or_default();
     let header = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
     body.request_id = body.request_id.or_else(|| header.map(str::to_owned));

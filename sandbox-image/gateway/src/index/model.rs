@@ -47,6 +47,8 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
+    /// Since when it has a node.
+    pub on_node_since: Option<i64>,
     /// How often its container was told to restart, and did or will: a later one is not the one that is meant.
     pub restarts: u32,
     /// Until when it must answer again after a reset.
@@ -69,10 +71,22 @@ impl Sandbox {
             unanswered: true,
             made: String::new(),
             pull_failed_at: None,
+            on_node_since: None,
             restarts: 0,
             restart_deadline: None,
         }
     }
+}
+
+/// A pod that is there and has no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutAddress {
+    pub name: String,
+    pub uid: String,
+    /// Empty while no node has been found for it.
+    pub node: String,
+    /// Since when it has its node, or is there.
+    pub since: i64,
 }
 
 /// A pod that is to go, until it is seen to be gone.
@@ -159,6 +173,7 @@ impl ActiveLease {
             since: self.asked_at,
             deadline: self.deadline,
             queued: self.queued,
+            is_abandoned: false,
         }
     }
 }
@@ -171,6 +186,8 @@ pub struct Waiter {
     pub deadline: i64,
     /// When it came there was no room for it.
     pub queued: bool,
+    /// Its callers have gone away: it is not served, and its place is kept for a moment only.
+    pub is_abandoned: bool,
 }
 
 /// What a run wants warm.

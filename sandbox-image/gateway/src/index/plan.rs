@@ -165,7 +165,7 @@ impl Index {
         let mut served: Vec<(usize, String)> = Vec::new();
         in_fair_order(&self.queue, &self.leases, |at, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
-            if is_agent && agents_left == 0 {
+            if waiter.is_abandoned || is_agent && agents_left == 0 {
                 return false;
             }
             let Some(name) = ready.get_mut(waiter.request.image.as_str()).and_then(Vec::pop) else {

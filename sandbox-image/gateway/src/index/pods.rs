@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use grpo_sandbox_protocol::SandboxCause;
 
-use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter};
+use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter, WithoutAddress};
 use crate::pull::PullFailure;
 
 /// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first
@@ -86,8 +86,28 @@ impl Index {
         if !sandbox.ip.is_empty() {
             return false;
         }
+        if !node.is_empty() {
+            sandbox.on_node_since.get_or_insert(now);
+        }
         (sandbox.uid, sandbox.ip, sandbox.node) = (uid.to_owned(), ip.to_owned(), node.to_owned());
         !ip.is_empty()
+    }
+
+    /// Pods that were shown and have had no address for so long, milliseconds: they wait for a node, pull an image, or
+    /// their network cannot be set up.
+    pub fn without_address(&self, for_long: i64, now: i64) -> Vec<WithoutAddress> {
+        let shown = self
+            .sandboxes
+            .iter()
+            .filter(|(_, sandbox)| sandbox.ip.is_empty() && !sandbox.uid.is_empty());
+        let since = |sandbox: &Sandbox| sandbox.on_node_since.or(sandbox.created.map(|created| created.at));
+        shown
+            .filter_map(|(name, sandbox)| {
+                let since = since(sandbox).filter(|since| since + for_long <= now)?;
+                let (name, uid, node) = (name.clone(), sandbox.uid.clone(), sandbox.node.clone());
+                Some(WithoutAddress { name, uid, node, since })
+            })
+            .collect()
     }
 
     /// Whether a pod is the pool's, or goes already.

@@ -7,6 +7,9 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, Pri
 use super::fair_queue::in_fair_order;
 use super::{Action, Index, Waiter};
 
+/// So long the place of a caller that has gone away is kept, milliseconds: callers whose connection broke ask again.
+const ASKED_AGAIN_WITHIN: i64 = 10_000;
+
 impl Index {
     /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue
     /// is full, the newest waiter of the run that has most of it makes room for a run that has less.
@@ -18,6 +21,7 @@ impl Index {
         }
         if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == request.id) {
             waiter.deadline = waiter.deadline.max(deadline);
+            waiter.is_abandoned = false;
             return Ok(Vec::new());
         }
         if let Some(error) = self.pulls.refusal(&request.image, now)
@@ -39,6 +43,7 @@ impl Index {
             since: now,
             deadline,
             queued,
+            is_abandoned: false,
         });
         Ok(actions)
     }
@@ -93,7 +98,18 @@ impl Index {
         (place, self.queue.len())
     }
 
+    /// The last caller that waited for a lease has gone away.
+    pub fn abandon(&mut self, lease: &str, now: i64) {
+        if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == lease) {
+            waiter.is_abandoned = true;
+            waiter.deadline = waiter.deadline.min(now + ASKED_AGAIN_WITHIN);
+        }
+    }
+
     pub fn give_up(&mut self, lease: &str) {
         self.queue.retain(|waiter| waiter.request.id != lease);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -185,7 +185,8 @@ impl Index {
         let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
         in_fair_order(&self.queue, &self.leases, |_, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
-            if is_agent && agents_left == 0 || self.pulls.refusal(&waiter.request.image, now).is_some() {
+            let is_kept_waiting = waiter.is_abandoned || is_agent && agents_left == 0;
+            if is_kept_waiting || self.pulls.refusal(&waiter.request.image, now).is_some() {
                 return false;
             }
             agents_left -= usize::from(is_agent);

@@ -104,3 +104,23 @@ fn images_that_cannot_be_had_are_named_until_they_can() {
     );
     assert!(finding.message.contains("and 2 more") && !finding.message.contains("task:4"));
 }
+
+#[test]
+fn pods_without_an_address_are_named_with_their_node_and_what_the_cluster_says() {
+    assert_eq!(starts(&[]).status, ConditionStatus::True);
+    let stuck = |pod: &str, node: &str| StuckPod {
+        pod: pod.into(),
+        node: node.into(),
+        message: "no addresses left".into(),
+        since: 0,
+    };
+    let finding = starts(&[stuck("p-sbx-1", "n-1"), stuck("p-sbx-2", "")]);
+    assert_eq!((finding.status, finding.reason), (ConditionStatus::False, "NoAddress"));
+    assert!(
+        finding
+            .message
+            .contains("p-sbx-1 on node n-1: no addresses left; p-sbx-2: no"),
+        "{}",
+        finding.message
+    );
+}

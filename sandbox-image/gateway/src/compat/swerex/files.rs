@@ -49,7 +49,7 @@ impl ReadFile {
 }
 
 pub(super) async fn read(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: ReadFile = parsed(&body)?;
+    let asked: ReadFile = parsed(body)?;
     runtime.compat.own.renew(&runtime.lease, TTL).await?;
     let bytes = runtime.compat.own.get(&runtime.lease, &asked.path).await?;
     Ok(Json(json!({"content": asked.text(&bytes)?})))
@@ -62,7 +62,7 @@ pub(super) struct WriteFile {
 }
 
 pub(super) async fn write(runtime: Runtime, body: Bytes) -> Answer {
-    let file: WriteFile = parsed(&body)?;
+    let file: WriteFile = parsed(body)?;
     put(&runtime, &file.path, file.content.into_bytes().into()).await?;
     Ok(Json(json!({})))
 }

@@ -184,7 +184,7 @@ fn observed(output: &str, exit_code: Option<i64>, expected: &str) -> Answer {
 }
 
 pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: Create = read(&body)?;
+    let asked: Create = read(body)?;
     let shell = Shell::of(&runtime, &asked.session);
     if shell.exists().await? {
         return Err(Kind::SessionExists.error(format!("session {} already exists", asked.session)));
@@ -218,7 +218,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
 }
 
 pub(super) async fn run(runtime: Runtime, body: Bytes) -> Answer {
-    let action: Action = read(&body)?;
+    let action: Action = read(body)?;
     let shell = Shell::of(&runtime, &action.session);
     if action.action_type == "bash_interrupt" {
         return interrupt(&shell, &action).await;
@@ -321,7 +321,7 @@ async fn interrupt(shell: &Shell<'_>, action: &Action) -> Answer {
 }
 
 pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: Close = read(&body)?;
+    let asked: Close = read(body)?;
     let shell = Shell::of(&runtime, &asked.session);
     runtime.compat.own.renew(&runtime.lease, TTL).await?;
     if !shell.exists().await? {
