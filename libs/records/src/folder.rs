@@ -8,8 +8,8 @@ use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
 use crate::store::{LocalCopy, RunStore, StoreError, wait};
 use crate::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RewardRule, RowRule, RunState,
-    TurnRecord, paths,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, RewardRule, RowRule,
+    RunState, TurnRecord, paths,
 };
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -222,6 +222,15 @@ impl RunFolder {
         let turns = names.iter().filter(|name| name.ends_with(".json"));
         let turns = turns.map(|name| wait(self.store.read(&format!("{folder}/{name}"))));
         Ok(turns.collect::<Result<_, _>>()?)
+    }
+
+    /// The judge's votes on the turns of an episode; nothing where none was asked for.
+    pub fn judged(&self, episode: &str) -> Result<Vec<JudgedTurn>, FolderError> {
+        let folder = paths::judge(episode);
+        let (names, _) = wait(self.store.names_in(&folder))?;
+        let files = names.iter().filter(|name| name.ends_with(".json"));
+        let judged = files.map(|name| wait(self.store.read(&format!("{folder}/{name}"))));
+        Ok(judged.collect::<Result<_, _>>()?)
     }
 
     /// The files with the rows that graders were given, of the sets whose rows were completed: names and texts.

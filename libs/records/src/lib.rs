@@ -49,7 +49,7 @@ pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
 pub use journal::{Journal, JournalError};
-pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote};
+pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote, VoteEnd};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
 pub use request::{Branch, Overruled, RequestRecord};

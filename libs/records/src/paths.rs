@@ -141,6 +141,11 @@ pub fn grade_log(episode: &str) -> String {
     format!("{episode}/grade.log")
 }
 
+/// The folder of the votes on an episode's turns.
+pub fn judge(episode: &str) -> String {
+    format!("{episode}/judge")
+}
+
 /// The votes on a turn.
 pub fn judged(episode: &str, turn: u32) -> String {
     format!("{episode}/judge/{turn:03}.json")

@@ -154,7 +154,7 @@ pub async fn run(
     let judge = settings
         .judge
         .as_ref()
-        .map(|judge| Judge::new(judge, token()).map(Arc::new));
+        .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
 
     let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
 
