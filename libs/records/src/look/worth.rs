@@ -4,6 +4,7 @@ use crate::event::{Event, JournalEntry};
 use crate::reward::RewardParts;
 use crate::store::{RunStore, StoreError};
 use crate::{ProcessRule, RewardAnswer, RewardRule, paths};
+use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 /// The parts of a reward. The scores of a judge are in the episode's own record.
@@ -25,9 +26,11 @@ pub(super) type Rules = (Option<RewardRule>, Option<ProcessRule>);
 /// The rules with which a run began. Its entry is the first of a journal, unless another run has the store since.
 pub(super) async fn rules(store: &RunStore, run: &str) -> Result<Rules, StoreError> {
     let (names, _) = store.names_in(paths::JOURNAL).await?;
-    for name in names.iter().filter(|name| name.ends_with(".json")) {
-        let path = format!("{}/{name}", paths::JOURNAL);
-        let entry = match store.read::<JournalEntry>(&path).await {
+    let names = names.into_iter().filter(|name| name.ends_with(".json"));
+    let entries = store.read_each::<JournalEntry, _>(names.map(|name| format!("{}/{name}", paths::JOURNAL)));
+    let mut entries = std::pin::pin!(entries);
+    while let Some(entry) = entries.next().await {
+        let entry = match entry {
             Ok(entry) => entry,
             // Cut off in the middle: it was never acknowledged.
             Err(StoreError::Unreadable { source, .. }) if source.is_eof() => continue,
