@@ -135,6 +135,27 @@ async fn a_replica_that_hangs_costs_time_and_another_one_answers() {
 }
 
 #[tokio::test]
+async fn an_episode_past_its_whole_limit_gives_its_sandbox_back() {
+    let world = World::new(1).await;
+    *world.engine.silence.lock().unwrap() = Some(Silence::Hangs);
+    let mut settings = world.settings();
+    settings.mode = Mode::Evaluate;
+    settings.agent.limits.episode_timeout = Duration::from_secs(1);
+    settings.patience.waiting = Duration::from_secs(1);
+    settings.patience.void_retries = 0;
+    world.go(settings, 1).await.unwrap_err();
+    let metas = world.metas().await;
+    let deadline = Outcome::void(VoidReason::DeadlineInfrastructure);
+    assert_eq!(metas.iter().map(|meta| &meta.outcome).collect::<Vec<_>>(), [&deadline]);
+    let state = world.gateway.state.lock().unwrap();
+    assert!(
+        state.leases.is_empty() && state.released.len() == 1,
+        "{:?}",
+        state.released
+    );
+}
+
+#[tokio::test]
 async fn an_answer_that_outlasts_the_policys_time_is_the_policys_and_not_a_void() {
     let world = World::new(1).await;
     let engine = world.engine.clone();

@@ -100,6 +100,62 @@ async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
     assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");
 }
 
+/// Answers at once, but about `slow` only when the file `go` is there.
+const SLOW: &str = "import json, os, sys, time
+here = os.path.dirname(__file__)
+open(os.path.join(here, f'started-{os.getpid()}'), 'w').close()
+print('{\"ready\": true}', flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked['row'].get('slow'):
+        open(os.path.join(here, f'asked-{os.getpid()}'), 'w').close()
+        while not os.path.exists(os.path.join(here, 'go')):
+            time.sleep(0.01)
+    print(json.dumps({'id': asked['id'], 'ok': True, 'evalScript': 'x'}), flush=True)
+";
+
+fn with_prefix(dir: &tempfile::TempDir, prefix: &str) -> usize {
+    let names = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(prefix)).count()
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_question_holds_no_other_up_and_workers_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("worker.py");
+    std::fs::write(&script, SLOW).unwrap();
+    let worker = Arc::new(GraderWorker::new(&script, dir.path()));
+    let ask = |row: serde_json::Value| {
+        let worker = worker.clone();
+        tokio::spawn(async move { worker.eval_script("a", &row).await })
+    };
+    let slow = ask(json!({"slow": true}));
+    until(|| with_prefix(&dir, "asked-") == 1).await;
+    for _ in 0..3 {
+        assert_eq!(ask(json!({})).await.unwrap().unwrap(), "x");
+    }
+    assert_eq!(
+        with_prefix(&dir, "started-"),
+        2,
+        "a worker without a question is asked again"
+    );
+    let many: Vec<_> = (0..20).map(|_| ask(json!({"slow": true}))).collect();
+    until(|| with_prefix(&dir, "asked-") >= 2).await;
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    for one in many.into_iter().chain([slow]) {
+        assert_eq!(one.await.unwrap().unwrap(), "x");
+    }
+    assert!(with_prefix(&dir, "started-") <= 4);
+}
+
 #[tokio::test]
 async fn a_site_without_the_grader_is_an_error_that_says_what_to_install() {
     let dir = tempfile::tempdir().unwrap();

@@ -367,6 +367,7 @@ impl World {
                 },
                 grading: Duration::from_secs(20),
                 trainer: Duration::from_secs(20),
+                waiting: Duration::from_secs(1800),
                 pauses: PAUSES,
                 lease_ttl: Duration::from_secs(30),
                 void_retries: 2,
