@@ -47,6 +47,7 @@ pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
             weights: vec!["a-v0".into()],
             patch_bytes: 120,
             patch_sha256: Some("00".into()),
+            graded: None,
             grade: Some(GradeRecord {
                 status: "Judged".into(),
                 tries: 1,

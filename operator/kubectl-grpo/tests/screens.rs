@@ -178,6 +178,7 @@ async fn the_list_of_a_validated_set_has_the_fit_tasks_and_names_the_others_as_c
         writer: Writer::driver(1),
         set: "train".into(),
         instance: instance.into(),
+        graded: None,
         findings,
         gold: Vec::new(),
         empty: Vec::new(),

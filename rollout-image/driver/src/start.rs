@@ -327,20 +327,7 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
             Err(StoreError::Missing { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let (Some(sha256), Some(record)) = (&meta.patch_sha256, &meta.grade) else {
-            continue;
-        };
-        if meta.patch_bytes > 0 && record.reused_from.is_none() {
-            grader
-                .remember(
-                    &meta.key.instance,
-                    sha256,
-                    &meta.key.dir(meta.attempt),
-                    &meta.outcome,
-                    record,
-                )
-                .await;
-        }
+        grader.remember(&meta).await;
     }
     Ok(())
 }

@@ -339,3 +339,38 @@ async fn the_verdict_on_a_script_that_installs_nothing_does_not_wait_for_the_pac
         (Outcome::Unresolved, 1, 0)
     );
 }
+
+/// A task of the same name whose script, image or limit changed is another one.
+#[tokio::test]
+async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    let reused = async |task: &Task| {
+        let graded = grader
+            .grade(task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+            .await;
+        graded.unwrap().record.unwrap().reused_from
+    };
+    assert_eq!(reused(&task).await, None);
+    assert_eq!(reused(&task).await.as_deref(), Some("dir"));
+    let image = Task {
+        image: "img/task-0:2".into(),
+        ..task.clone()
+    };
+    assert_eq!(reused(&image).await, None);
+    let mut row = (*task.row).clone();
+    let script = row["eval_script"].as_str().unwrap().replace("'a + b'", "'a'");
+    row["eval_script"] = json!(script);
+    let changed = Task {
+        graded_sha256: grpo_records::graded::row_sha256(&row),
+        row: Arc::new(row),
+        ..task.clone()
+    };
+    let graded = grader
+        .grade(&changed, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+        .await;
+    let graded = graded.unwrap();
+    assert_eq!(graded.record.unwrap().reused_from, None);
+    assert_eq!(graded.outcome, Outcome::Resolved, "by the new script");
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 3);
+}

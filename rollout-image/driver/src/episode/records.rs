@@ -161,6 +161,7 @@ impl Episodes {
             weights: trajectory.versions(),
             patch_bytes: patch.map_or(0, Bytes::len),
             patch_sha256: patch.map(|p| sha256_hex(p)),
+            graded: Some(self.grader.graded(&plan.task)),
             grade: graded.record,
             message: graded.message,
             agent_millis: trajectory.sample_millis + trajectory.exec_millis,
