@@ -16,7 +16,7 @@ use self::known::{Known, Shared, entry};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
-use crate::patch;
+use crate::patch::{self, test_setup};
 use crate::retry::{Budget, Pauses, Retry};
 use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
@@ -143,16 +143,7 @@ impl Grader {
             } else {
                 "NoPatch"
             };
-            return Ok(Graded {
-                outcome,
-                record: Some(GradeRecord {
-                    status: status.to_owned(),
-                    ..GradeRecord::default()
-                }),
-                log: None,
-                message: None,
-                took: began.elapsed(),
-            });
+            return Ok(without_grader(outcome, status, Vec::new()));
         }
         let patch = patch.cloned().unwrap_or_default();
         let slot = entry(&self.verdicts, known::key(&self.graded(task), &sha256_hex(&patch))).await;
@@ -191,8 +182,13 @@ impl Grader {
     }
 
     async fn decide(&self, task: &Task, folder: &str, patch: &Bytes) -> Result<Graded, DriverError> {
+        let applied = test_setup::without(patch, task.row["patch"].as_str());
+        let mut notes: Vec<String> = applied.note().into_iter().collect();
+        let patch = &applied.patch;
+        if patch.is_empty() {
+            return Ok(without_grader(Outcome::Unresolved, "EmptyPatch", notes));
+        }
         let mut attempts = Vec::new();
-        let mut notes = Vec::new();
         let mut control = None;
         let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(folder);
         loop {
@@ -435,6 +431,20 @@ fn without_log(attempt: Attempt, error: &SandboxError) -> Tried {
         report: None,
         log: None,
         note: Some(error.to_string()),
+    }
+}
+
+fn without_grader(outcome: Outcome, status: &str, notes: Vec<String>) -> Graded {
+    Graded {
+        outcome,
+        record: Some(GradeRecord {
+            status: status.to_owned(),
+            notes,
+            ..GradeRecord::default()
+        }),
+        log: None,
+        message: None,
+        took: Duration::ZERO,
     }
 }
 

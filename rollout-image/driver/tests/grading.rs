@@ -374,3 +374,46 @@ async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one()
     assert_eq!(graded.outcome, Outcome::Resolved, "by the new script");
     assert_eq!(world.gateway.state.lock().unwrap().evaluations, 3);
 }
+
+/// Defect 20: with it, every test passes.
+const FLIPS: &str = "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n";
+
+/// A world whose tests do what a conftest.py of the tree says.
+async fn with_setup(fix: &str) -> (World, Grader, Task) {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["patch"] = json!(fix);
+    row["eval_script"] = json!(
+        "#!/bin/bash\nset -uxo pipefail\ncd /testbed\necho '>>>>> Start Test Output'\nif [ -f conftest.py ]; then echo PASSED t.py::add; echo PASSED t.py::other; else echo FAILED t.py::add; false; fi\necho '>>>>> End Test Output'\n"
+    );
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    (world, grader, task)
+}
+
+#[tokio::test]
+async fn a_policys_conftest_does_not_change_its_grading_and_the_record_names_it() {
+    let (world, grader, task) = with_setup("").await;
+    let grade = async |patch: String| {
+        let graded = grader
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+            .await;
+        let graded = graded.unwrap();
+        (graded.outcome, graded.record.unwrap())
+    };
+    let (outcome, record) = grade([FLIPS, HANG].concat()).await;
+    assert_eq!((outcome, record.status.as_str()), (Outcome::Unresolved, "Judged"));
+    assert!(record.notes[0].contains("conftest.py"), "{:?}", record.notes);
+    let (outcome, record) = grade(FLIPS.into()).await;
+    assert_eq!((outcome, record.status.as_str()), (Outcome::Unresolved, "EmptyPatch"));
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 1);
+}
+
+#[tokio::test]
+async fn a_conftest_that_the_fix_of_the_task_changes_is_the_policys_to_change() {
+    let (_world, grader, task) = with_setup("--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n").await;
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FLIPS.into()))
+        .await;
+    assert_eq!(graded.unwrap().outcome, Outcome::Resolved);
+}
