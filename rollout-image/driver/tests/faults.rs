@@ -135,6 +135,20 @@ async fn a_replica_that_hangs_costs_time_and_another_one_answers() {
 }
 
 #[tokio::test]
+async fn a_run_whose_engines_load_no_weights_ends_with_a_reason_instead_of_waiting_for_ever() {
+    let world = World::new(1).await;
+    *world.engine.stuck.lock().unwrap() = true;
+    let mut settings = one_iteration(&world);
+    settings.patience.weights = Duration::from_millis(200);
+    let ended = world.go(settings, 1).await.unwrap_err();
+    assert!(
+        matches!(&ended, DriverError::Terminal(fault) if fault.reason == "WeightsNotServed"),
+        "{ended}"
+    );
+    assert!(ended.to_string().contains("serves Some(\"base\")"), "{ended}");
+}
+
+#[tokio::test]
 async fn an_episode_past_its_whole_limit_gives_its_sandbox_back() {
     let world = World::new(1).await;
     *world.engine.silence.lock().unwrap() = Some(Silence::Hangs);

@@ -10,6 +10,8 @@ const LEASE_TTL: Duration = Duration::from_secs(300);
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// How long an engine may be silent before it has to prove that it samples.
 const SILENCE: Duration = Duration::from_secs(60);
+/// Longer than an engine takes to download and load the largest model; after that it will not come to it.
+const WEIGHTS_PATIENCE: Duration = Duration::from_secs(2 * 3600);
 /// How long graders may be lost one after the other before an episode whose patch is durable is void.
 pub(super) const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long nothing may happen at the trainer before the run is given up.
@@ -30,6 +32,8 @@ pub struct Patience {
     /// For an image that cannot be pulled, from its first failure.
     pub images: Duration,
     pub engines: Budget,
+    /// For weights that no engine serves although engines answer.
+    pub weights: Duration,
     pub grading: Duration,
     pub trainer: Duration,
     /// Of one episode, on top of the policy's own time.
@@ -50,6 +54,7 @@ impl Default for Patience {
                 request: SILENCE,
                 total: PATIENCE,
             },
+            weights: WEIGHTS_PATIENCE,
             grading: GRADING_PATIENCE,
             trainer: TRAINER_PATIENCE,
             waiting: Duration::from_secs(1800),

@@ -365,6 +365,7 @@ impl World {
                     request: Duration::from_secs(10),
                     total: Duration::from_secs(20),
                 },
+                weights: Duration::from_secs(60),
                 grading: Duration::from_secs(20),
                 trainer: Duration::from_secs(20),
                 waiting: Duration::from_secs(1800),
