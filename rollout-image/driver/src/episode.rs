@@ -27,7 +27,7 @@ use crate::grade::{Graded, Grader};
 use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
-use crate::replicas::Gate;
+use crate::replicas::{Gate, Home};
 use crate::reward::service::RewardService;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
@@ -235,6 +235,7 @@ impl Episodes {
             store: &self.store,
             writer: &self.writer,
             engines: &self.engines,
+            home: Home::default(),
             replay: self.settings.replay.as_ref(),
         };
         let end = self.agent.run(&mut episode).await?;

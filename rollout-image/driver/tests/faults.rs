@@ -99,6 +99,24 @@ async fn with_another_engine(world: &World) -> (Arc<Engine>, Settings) {
 }
 
 #[tokio::test]
+async fn the_turns_of_an_episode_go_to_the_replica_that_has_its_prefix() {
+    let world = World::new(1).await;
+    let (other, settings) = with_another_engine(&world).await;
+    world.go(settings, 1).await.unwrap();
+    for engine in [&world.engine, &other] {
+        let sampled = engine.sampled.lock().unwrap();
+        let opening = sampled.iter().map(|(prompt, _)| prompt.len()).min().unwrap();
+        for (prompt, _) in sampled.iter().filter(|(prompt, _)| prompt.len() > opening) {
+            let mut before = sampled.iter().map(|(prompt, ids)| [&prompt[..], &ids[..]].concat());
+            assert!(
+                before.any(|before| prompt.starts_with(&before)),
+                "it was answered elsewhere"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_replica_that_boots_does_not_starve_the_others() {
     let world = World::new(1).await;
     let (other, settings) = with_another_engine(&world).await;

@@ -12,6 +12,7 @@ use crate::agent::observation::Observation;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
 use crate::recording::sessions::Sessions;
+use crate::replicas::Home;
 use crate::sandbox::Sandbox;
 use crate::trajectory::{Trajectory, experts_to};
 use grpo_chat_template::ChatTemplate;
@@ -40,6 +41,7 @@ pub struct LiveEpisode<'a> {
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
+    pub(super) home: Home,
     /// The mixture whose experts are recorded.
     pub(super) replay: Option<&'a Arc<Mixture>>,
 }
@@ -98,7 +100,7 @@ impl LiveEpisode<'_> {
             time_left: self.limits.episode_timeout.saturating_sub(spent),
             experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
         };
-        Ok(self.engines.sample(&ask, &self.plan.weights).await?)
+        Ok(self.engines.sample(&ask, &self.plan.weights, &self.home).await?)
     }
 
     /// A turn of this attempt of which nothing is known yet.
