@@ -118,6 +118,16 @@ pub fn turn(episode: &str, turn: u32) -> String {
     format!("{episode}/turns/{turn:03}.json")
 }
 
+/// The folder of answers whose actions were about to be carried out.
+pub fn intents(episode: &str) -> String {
+    format!("{episode}/intents")
+}
+
+/// A turn before its action is carried out under this lease.
+pub fn intent(episode: &str, turn: u32, lease: &str) -> String {
+    format!("{episode}/intents/{turn:03}-{lease}.json")
+}
+
 /// Which experts the tokens of a turn went through. Of every answer to it a file of its own.
 pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
     let content = sha256.get(..16).unwrap_or(sha256);

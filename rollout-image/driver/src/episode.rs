@@ -221,6 +221,7 @@ impl Episodes {
         let base = self
             .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
             .await?;
+        let first_turn = trajectory.next_turn();
         let mut episode = LiveEpisode {
             plan,
             dir,
@@ -236,6 +237,7 @@ impl Episodes {
             writer: &self.writer,
             engines: &self.engines,
             home: Home::default(),
+            first_turn,
             replay: self.settings.replay.as_ref(),
         };
         let end = self.agent.run(&mut episode).await?;

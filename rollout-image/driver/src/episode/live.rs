@@ -42,6 +42,8 @@ pub struct LiveEpisode<'a> {
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
     pub(super) home: Home,
+    /// The turn that this driver begins with.
+    pub(super) first_turn: u32,
     /// The mixture whose experts are recorded.
     pub(super) replay: Option<&'a Arc<Mixture>>,
 }
@@ -137,6 +139,22 @@ impl LiveEpisode<'_> {
             waited_millis: 0,
             at: now(),
         }
+    }
+
+    /// Makes an answer durable before its action is carried out: a driver that comes back in between carries out this
+    /// one, which its sandbox knows, and not another one on top of it.
+    pub async fn intend(&self, turn: &TurnRecord) -> Result<(), Abort> {
+        let path = paths::intent(self.dir, turn.turn, self.sandbox.id());
+        Ok(once::create(self.store, self.writer, &path, turn).await?)
+    }
+
+    /// What an earlier driver was about to carry out in this sandbox. Only the first turn of a driver can have it.
+    pub async fn intended(&self, number: u32) -> Result<Option<TurnRecord>, Abort> {
+        if number == 0 || number != self.first_turn {
+            return Ok(None);
+        }
+        let path = paths::intent(self.dir, number, self.sandbox.id());
+        Ok(self.store.read_if_there(&path).await?)
     }
 
     /// Makes a turn durable and part of the trajectory.

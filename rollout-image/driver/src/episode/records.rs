@@ -127,7 +127,7 @@ impl Episodes {
         for file in files {
             self.store.delete(&format!("{folder}/{file}")).await?;
         }
-        Ok(())
+        Ok(self.store.delete_folder(&paths::intents(dir)).await?)
     }
 
     pub(super) async fn write_meta(
