@@ -156,7 +156,7 @@ fn the_rule_of_a_reward_is_that_of_the_episodes_own_run() {
     .unwrap();
     let worth = records.episode(fixture::RESOLVED).unwrap().worth.unwrap();
     assert!((worth.parts.by_rule() - 1.38).abs() < 1e-9, "{worth:?}");
-    assert_eq!(worth.parts.shaped.unwrap().turns.count, 2);
+    assert_eq!(worth.parts.shaped.as_ref().unwrap().turns.count, 2);
     std::fs::rename(first, dir.path().join("journal/0000000003.json")).unwrap();
     let later = records.episode(fixture::RESOLVED).unwrap().worth.unwrap();
     assert_eq!(later.parts, worth.parts);
