@@ -52,7 +52,7 @@ impl Store for CountedStore {
         self.inner.location()
     }
 
-    /// A read takes a turn of the runtime at least: whatever may begin beside it has begun by then.
+    /// A read takes a turn of the runtime at least: every other that may begin beside it has begun by then.
     async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
         let now = self.reads.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.reads.most.fetch_max(now, Ordering::SeqCst);
