@@ -382,7 +382,7 @@ async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
 /// Defect 11: what is recorded under a version was sampled by it.
 #[tokio::test]
 async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_one() {
-    let world = Arc::new(World::new(3).await);
+    let world = World::new(3).await;
     // What the trainer will come back with.
     *world.trainer.lineage.lock().unwrap() = "b".into();
     world.trainer.publish(1).await;
@@ -404,17 +404,19 @@ async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_on
     });
     let mut settings = world.settings();
     (settings.iterations, settings.prompts, settings.concurrency) = (1, 1, Some(1));
-    let run = tokio::spawn({
-        let world = world.clone();
-        async move { world.go(settings, 1).await }
-    });
     let comes = || world.engine.prefetched.lock().unwrap().contains(&"b-v1".to_owned());
-    while !comes() {
-        assert!(!run.is_finished(), "it ended before the other lineage came");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    pace.slots.add_permits(1000);
-    run.await.unwrap().unwrap();
+    let go_on = async {
+        while !comes() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        pace.slots.add_permits(1000);
+    };
+    let (ended, came) = tokio::join!(
+        world.go(settings, 1),
+        tokio::time::timeout(Duration::from_secs(60), go_on)
+    );
+    came.unwrap();
+    ended.unwrap();
     let measured = world.state().await.evaluations;
     let versions: Vec<&str> = measured.keys().map(|(_, weights)| weights.as_str()).collect();
     assert_eq!(versions, ["a-v0", "b-v1"]);

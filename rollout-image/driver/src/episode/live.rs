@@ -154,7 +154,11 @@ impl LiveEpisode<'_> {
             return Ok(None);
         }
         let path = paths::intent(self.dir, number, self.sandbox.id());
-        Ok(self.store.read_if_there(&path).await?)
+        let turn = self.store.read_if_there::<TurnRecord>(&path).await?;
+        Ok(turn.map(|turn| TurnRecord {
+            writer: self.writer.clone(),
+            ..turn
+        }))
     }
 
     /// Makes a turn durable and part of the trajectory.
