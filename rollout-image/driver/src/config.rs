@@ -3,7 +3,7 @@
 
 mod patience;
 
-use self::patience::{GRADING_PATIENCE, PATIENCE};
+use self::patience::GRADING_PATIENCE;
 pub use self::patience::{Patience, TRAINER_PATIENCE};
 use crate::agent::AgentKind;
 use crate::agent::bash::Prompts;

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// restart is that of a driver whose store has a hundred thousand episodes.
 const LEASE_TTL: Duration = Duration::from_secs(300);
 /// How long the gateway, or every engine, may be away before an episode is void.
-pub(super) const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// How long an engine may be silent before it has to prove that it samples.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Longer than an engine takes to download and load the largest model; after that it will not come to it.
