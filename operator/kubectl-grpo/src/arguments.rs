@@ -124,6 +124,9 @@ pub struct Show {
     /// Every sampled token id with its logprob, too.
     #[arg(long)]
     pub tokens: bool,
+    /// What the judge of turns said on each of them, word by word, too.
+    #[arg(long)]
+    pub votes: bool,
     #[command(flatten)]
     pub records: RecordsOptions,
 }

@@ -203,7 +203,10 @@ async fn list(source: &mut Source, wanted: &Episodes) -> Result<(), Error> {
 async fn tell(source: &mut Source, wanted: &Show, words: &str) -> Result<(), Error> {
     let path = episodes::find(source, &wanted.part, words).await?;
     let view = source.episode(&path).await?;
-    let turns = source.turns(&path).await?;
-    let detail = Detail { tokens: wanted.tokens };
-    Ok(anstream::stdout().write_all(show::text(&view, &turns, detail).as_bytes())?)
+    let (turns, judged) = source.turns_and_votes(&path).await?;
+    let detail = Detail {
+        tokens: wanted.tokens,
+        votes: wanted.votes,
+    };
+    Ok(anstream::stdout().write_all(show::text(&view, &turns, &judged, detail).as_bytes())?)
 }

@@ -6,6 +6,8 @@
 //! has a say. What the image's own exclude file leaves out stays out. The bytes travel as files, never through a
 //! shell's quoting or a heredoc.
 
+pub mod test_setup;
+
 /// Where the patch lies in either sandbox.
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";
 /// Where the task's evaluation script lies in the grader's sandbox.

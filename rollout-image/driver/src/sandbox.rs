@@ -36,6 +36,7 @@ const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
 /// Answers may take as much memory together as so many of the largest files.
 const FILES_IN_MEMORY: usize = 4;
+const LONGEST_RENEWAL: Duration = Duration::from_secs(40);
 /// Of calls that are soon made again anyway.
 const BRIEF: Budget = Budget {
     request: EXEC_MARGIN,
@@ -165,6 +166,15 @@ impl Gateway {
         }
     }
 
+    /// Gives a lease back. If the gateway does not hear of it, the lease ends by itself.
+    pub async fn release(&self, id: &str) {
+        let url = self.at(&format!("/v1/leases/{id}"));
+        let request = self.http.delete(url).timeout(Duration::from_secs(10));
+        if let Err(error) = self.authorized(request).send().await {
+            tracing::debug!(lease = id, %error, "releasing");
+        }
+    }
+
     /// Says which images are wanted warm from now on.
     pub async fn demand(&self, images: Vec<ImageDemand>) -> Result<(), SandboxError> {
         let demand = Demand {
@@ -239,9 +249,10 @@ impl Gateway {
             ttl_seconds: self.ttl.as_secs(),
         };
         let url = self.at(&format!("/v1/leases/{id}/renew"));
+        let (pause, timeout) = renewal(self.ttl);
         loop {
-            tokio::time::sleep(self.ttl / 3).await;
-            let request = self.http.post(&url).json(&renew).timeout(self.ttl / 4);
+            tokio::time::sleep(pause).await;
+            let request = self.http.post(&url).json(&renew).timeout(timeout);
             match self.authorized(request).send().await {
                 Ok(answer) if answer.status() == 404 || answer.status() == 410 => return,
                 // Whoever uses the sandbox next finds out; the pause above is the retry.
@@ -350,10 +361,7 @@ impl Sandbox {
 
     /// Gives the sandbox back. If the gateway does not hear of it, the lease ends by itself.
     pub async fn release(self) {
-        let request = self.gateway.http.delete(self.url("")).timeout(Duration::from_secs(10));
-        if let Err(error) = self.gateway.authorized(request).send().await {
-            tracing::debug!(lease = %self.lease.id, %error, "releasing");
-        }
+        self.gateway.release(&self.lease.id).await;
     }
 
     fn url(&self, below: &str) -> String {
@@ -378,6 +386,12 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         self.renewing.abort();
     }
+}
+
+/// The pause between two renewals, and how long one may take. A driver that stands still between two of them keeps its
+/// leases for the rest of their time. A pool may cap that time.
+fn renewal(ttl: Duration) -> (Duration, Duration) {
+    ((ttl / 3).min(LONGEST_RENEWAL), (ttl / 4).min(LONGEST_RENEWAL))
 }
 
 /// What a call is about, for its errors.

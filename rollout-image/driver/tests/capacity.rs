@@ -88,7 +88,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
                     time_left: Duration::from_secs(600),
                     experts: None,
                 };
-                let answered = engines.sample(&ask, &wanted).await.unwrap();
+                let answered = engines.sample(&ask, &wanted, &Default::default()).await.unwrap();
                 assert!(matches!(answered, Answered::Sampled(_)), "{answered:?}");
             }
         }

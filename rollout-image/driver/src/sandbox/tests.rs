@@ -1,6 +1,22 @@
 use super::*;
 use proptest::prelude::*;
 
+/// Suspended, migrated or out of processor time: none of that ends the episodes that it holds.
+#[test]
+fn a_driver_that_stands_still_for_four_minutes_keeps_its_leases() {
+    let ttl = crate::config::Patience::default().lease_ttl;
+    let (pause, timeout) = renewal(ttl);
+    let left = ttl - pause;
+    assert!(
+        left >= Duration::from_secs(240),
+        "{left:?} are left at the next renewal"
+    );
+    assert!(timeout < left, "one renewal that hangs costs no lease");
+    let capped = Duration::from_secs(60);
+    let (pause, timeout) = renewal(capped);
+    assert!(pause + timeout < capped);
+}
+
 fn call() -> Call<'static> {
     Call {
         doing: "running a command".into(),

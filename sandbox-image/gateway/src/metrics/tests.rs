@@ -73,6 +73,7 @@ fn what_happened_and_what_there_is_can_be_read() {
     assert!(!text.contains("SandboxLost"));
     let page = include_str!("../../../../docs/src/metrics.md");
     let (_, own) = page.split_once("\n## A sandbox gateway's").unwrap();
+    let (own, _) = own.split_once("\n## ").unwrap();
     let rows = own.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");
         let (name, kind) = (cells.next()?.trim_end_matches('`'), cells.next()?);
