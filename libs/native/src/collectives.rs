@@ -63,6 +63,7 @@ unsafe extern "C" {
         own_host: *const c_char,
         interface: *const c_char,
         timeout_ms: i64,
+        gpu_timeout_ms: i64,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,

@@ -214,9 +214,9 @@ impl Progress {
 
     /// Says for which collective this rank waits, as long as `work` takes.
     pub(crate) fn waiting<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
-        self.begin_waiting(name);
+        let around = locked(&self.doing).collective.replace((name, Instant::now()));
         let done = work();
-        self.end_waiting();
+        locked(&self.doing).collective = around;
         done
     }
 

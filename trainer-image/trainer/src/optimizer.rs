@@ -4,6 +4,7 @@ use grpo_native::optimizer::{AdamStep, adamw};
 use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
+use crate::loss_fn::numbers;
 use crate::sharded::Sharded;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
@@ -23,12 +24,17 @@ impl Sharded {
     /// Norm of the whole gradient.
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
         // In pieces: a whole unit in double precision would be twice the unit.
-        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
-        let squares: f64 = gradients
+        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+        let squares: Vec<Tensor> = gradients
             .iter()
-            .flat_map(|g| g.split(NORM_PIECE, 0))
+            .flat_map(|gradient| gradient.split(NORM_PIECE, 0))
             .map(|part| square(&part))
-            .sum();
+            .collect();
+        // One read from the device; they are added in order, as numbers of the host.
+        let squares: f64 = match squares.is_empty() {
+            true => 0.0,
+            false => numbers(&Tensor::cat(&squares, 0))?.iter().sum(),
+        };
         let mut sum = Tensor::from_slice(&[squares]);
         self.shard_group().all_reduce_sum(&mut sum)?;
         Ok(sum.double_value(&[0]).sqrt())

@@ -176,7 +176,7 @@ fn train(
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let peak = flops::peak(&compute)?;
-    let arrived = Arrived::reach(rendezvous)?;
+    let arrived = Arrived::reach(rendezvous)?.with_gpu_deadline(process.limits.gpu_collective());
     board.arrived.store(true, Ordering::Relaxed);
     let group = arrived.join(|seen| {
         watchdog::start(seen.clone(), process.limits.clone());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use grpo_model::weights::Unit;
+use grpo_native::gpu_wait::wait_for;
 use grpo_records::paths;
 use grpo_records::store::{StoreError, wait};
 use safetensors::tensor::SafeTensors;
@@ -269,6 +270,6 @@ fn part(unit: &Unit, rank: u32, world: u32) -> Range<usize> {
 fn on_the_host(tensor: &Tensor) -> Tensor {
     match tensor.device() {
         Device::Cpu => tensor.copy(),
-        _ => tensor.to_device(Device::Cpu),
+        gpu => wait_for(gpu, || tensor.to_device(Device::Cpu)),
     }
 }
