@@ -21,7 +21,7 @@ use grpo_model::model;
 use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
-use grpo_native::Group;
+use grpo_native::{Group, device};
 use grpo_objective::mixing::mixed;
 use grpo_records::RunStore;
 use tch::{Kind, Tensor};
@@ -138,8 +138,12 @@ impl Sharded {
         self.compute_as(compute)
     }
 
-    /// The same with everything else that a computation is: what is held goes to where it belongs.
+    /// The same with everything else that a computation is: what is held goes to where it belongs. A GPU computes
+    /// deterministically, because steps are replayed.
     pub fn compute_as(mut self, compute: Compute) -> Self {
+        if compute.device.is_cuda() {
+            device::compute_deterministically();
+        }
         for shard in &mut self.shards {
             shard.values = shard.values.to_device(compute.of_parameters());
             for moment in [&mut shard.first_moment, &mut shard.second_moment] {
