@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use self::board::Board;
-use self::model::{adapter_of, publishes_adapters, shaped};
+use self::model::{adapter_of, publishes_adapters};
 use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::flops;
@@ -202,8 +202,10 @@ fn train(
         watch: group.watch(),
         pending: None,
         curves: None,
-        model: shaped(
-            Sharded::read(model_config, Mesh::new(group, dims)?, &source)?.compute_as(compute),
+        model: model::read(
+            model_config,
+            Mesh::new(group, dims)?,
+            compute,
             &config.spec,
             &source,
             &records,
