@@ -14,6 +14,7 @@ use grpo_native::{Group, Rendezvous};
 use grpo_trainer::compute::{Compute, Precision};
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
+use grpo_trainer::state::{TrainerStore, Written};
 
 /// Only this test's tensors are counted.
 fn counted() -> MutexGuard<'static, ()> {
@@ -31,10 +32,27 @@ fn peak<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (memory::peak() - before, done)
 }
 
+/// Most bytes of the process during `work`, beyond those before it: what no tensor holds is counted too.
+fn resident_peak<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let bytes = |name: &str| -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        1024 * line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = bytes("VmRSS:");
+    let done = work();
+    (bytes("VmHWM:").saturating_sub(before), done)
+}
+
 /// Blocks are most of it, and there are many.
 fn config() -> Config {
+    sized(64)
+}
+
+fn sized(hidden: u64) -> Config {
     let json = serde_json::json!({
-        "model_type": "qwen3", "vocab_size": 64, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 12,
+        "model_type": "qwen3", "vocab_size": 64, "hidden_size": hidden, "intermediate_size": 192, "num_hidden_layers": 12,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "max_position_embeddings": 64, "tie_word_embeddings": true
     });
@@ -76,4 +94,22 @@ fn a_model_beside_an_adapter_is_read_in_the_precision_of_its_blocks_without_mast
     let whole = whole.with_adapter(lora, 3).unwrap();
     assert_eq!(read.weights().unwrap(), whole.weights().unwrap());
     assert_eq!(read.shards.len(), whole.shards.len());
+}
+
+/// The state of 2.4 million values is 28 MiB, and so is its file.
+#[test]
+fn a_checkpoint_is_loaded_with_one_file_and_no_second_copy_of_the_state_in_memory() {
+    let _guard = counted();
+    let config = sized(256);
+    let mut model = Sharded::new(config.clone(), alone(), &initial_weights(&config, 5)).unwrap();
+    let state: u64 = model.shards.iter().map(|shard| 12 * shard.unit.numel() as u64).sum();
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let own = store.write_shards(&model, "l1", 1).unwrap();
+    let written = Written::on_all_ranks(Some(own), &model).unwrap().unwrap();
+    store.seal(&model, "l1", 1, &written, 1).unwrap();
+    let checkpoint = store.newest_checkpoint().unwrap().unwrap();
+    let (most, loaded) = resident_peak(|| store.load(&mut model, &checkpoint));
+    loaded.unwrap();
+    assert!(most < state + state / 2, "{most} beside a file of {state} bytes");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use grpo_records::claim::{Claim, ClaimError};
-use grpo_records::store::{StoreError, sha256_hex, wait};
+use grpo_records::store::{StoreError, Uploaded, sha256_hex, wait};
 use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
 
@@ -115,26 +115,26 @@ impl TrainerStore {
         }
     }
 
-    /// Writes a file of these pieces, whole, or not at all; what had its name is replaced.
+    /// Writes a file of these pieces, whole, or not at all, and answers its checksum, which was made on the way; what
+    /// had its name is replaced.
     pub(super) fn put_pieces(
         &self,
         path: &str,
         mut pieces: impl Iterator<Item = Result<Vec<u8>, TrainError>>,
-    ) -> Result<(), TrainError> {
+    ) -> Result<Uploaded, TrainError> {
         match &self.attempt {
             Some((epoch, claim)) => {
                 let failed = |error| fenced(error, "writing", epoch);
                 let mut upload = wait(claim.upload(path)).map_err(failed)?;
                 pieces.try_for_each(|piece| wait(upload.write(&piece?)).map_err(failed))?;
-                wait(upload.finish()).map_err(failed)?;
+                wait(upload.finish()).map_err(failed)
             }
             None => {
                 let mut upload = wait(self.store.upload(path))?;
                 pieces.try_for_each(|piece| Ok::<_, TrainError>(wait(upload.write(&piece?))?))?;
-                wait(upload.finish())?;
+                Ok(wait(upload.finish())?)
             }
         }
-        Ok(())
     }
 
     /// Removes a published folder. Its manifest goes first: a process that ended in between would leave a manifest of

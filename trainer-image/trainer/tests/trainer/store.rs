@@ -11,7 +11,7 @@ use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;
 use grpo_records::{RunStore, paths};
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, TrainerStore};
+use grpo_trainer::state::{Epoch, Form, TrainerStore, Written};
 use grpo_trainer::{TrainError, grpo};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -21,10 +21,10 @@ use object_store::{
 };
 
 fn save(store: &TrainerStore, model: &Sharded, step: u32) {
-    store.write_shards(model, "l1", step).unwrap();
-    model.group.barrier().unwrap();
+    let own = store.write_shards(model, "l1", step).unwrap();
+    let written = Written::on_all_ranks(Some(own), model).unwrap().unwrap();
     if model.group.rank() == 0 {
-        store.seal(model, "l1", step, 3).unwrap();
+        store.seal(model, "l1", step, &written, 3).unwrap();
     }
 }
 
@@ -90,6 +90,38 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     steps(&mut model, 3..=3);
     save(&store, &model, 2);
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
+}
+
+/// What is sealed is what was written, and is not read again for that.
+#[test]
+fn a_file_that_changed_before_its_checkpoint_was_sealed_makes_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let model = alone();
+    save(&store, &model, 1);
+    let written = store.write_shards(&model, "l1", 2).unwrap();
+    let shard = folder.path().join(paths::checkpoint_rank("l1", 2, 0, 1));
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&shard, &bytes).unwrap();
+    store.seal(&model, "l1", 2, &[written], 3).unwrap();
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+}
+
+#[test]
+fn ranks_that_still_write_keep_a_checkpoint_from_being_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    for (rank, found) in (0..).zip(ranks(3, |group| {
+        let model = model(group);
+        let own = store.write_shards(&model, "l1", 1).unwrap();
+        let late = (model.group.rank() != 1).then_some(own);
+        assert_eq!(Written::on_all_ranks(late, &model).unwrap(), None);
+        (own, Written::on_all_ranks(Some(own), &model).unwrap().unwrap())
+    })) {
+        let (own, all): (Written, Vec<Written>) = found;
+        assert_eq!((all.len(), all[rank]), (3, own));
+    }
 }
 
 #[test]
@@ -329,10 +361,10 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     let other = model.weights().unwrap();
     let refused = [
         old.publish(&other, Form::Model(root), "l1", 2, None).map(|_| ()),
-        old.write_shards(&model, "l1", 2),
+        old.write_shards(&model, "l1", 2).map(|_| ()),
         // Also what has its name already.
-        old.write_shards(&model, "l1", 1),
-        old.seal(&model, "l1", 1, 1),
+        old.write_shards(&model, "l1", 1).map(|_| ()),
+        old.seal(&model, "l1", 1, &[Written::default()], 1),
         old.create("metrics/trainer/000002.json", &b"{}"[..]).map(|_| ()),
         old.prune_versions(),
         old.sweep(),
