@@ -160,12 +160,13 @@ c10d::Store& store_of(void* store) { return *static_cast<RendezvousStore*>(store
 
 extern "C" {
 
-int grpo_store_new(int rank, int world, const char* address, int port, int64_t timeout_ms, void** out, char* error,
-                     size_t room) {
+// `opens`: whether this is the process that keeps the store. Others connect to it, and so may that process again.
+int grpo_store_new(int rank, int world, int opens, const char* address, int port, int64_t timeout_ms, void** out,
+                   char* error, size_t room) {
   return guarded(error, room, [&] {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(port);
-    options.isServer = rank == 0;
+    options.isServer = opens != 0;
     options.numWorkers = world;
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(timeout_ms);

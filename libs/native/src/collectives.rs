@@ -17,6 +17,7 @@ unsafe extern "C" {
     pub(crate) fn grpo_store_new(
         rank: c_int,
         world: c_int,
+        opens: c_int,
         address: *const c_char,
         port: c_int,
         timeout_ms: i64,

@@ -48,11 +48,13 @@ impl Arrived {
             at,
             raw: None,
             store: None,
+            asked: None,
             progress: Arc::default(),
             within: false,
         };
         if let Some(store) = self.store {
             store.wait_for_all(&group.at)?;
+            group.asked = Some(Arc::new(RendezvousStore::reach_again(&group.at)?));
             group.store = Some(Arc::new(store));
             gpu_wait::counts_for(&group.progress);
         }
@@ -73,6 +75,7 @@ pub struct Group {
     gpu_deadline: Duration,
     pub(crate) raw: Option<*mut c_void>,
     pub(crate) store: Option<Arc<RendezvousStore>>,
+    asked: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
     /// Whether ranks outside of this group may meanwhile enter another number of collectives.
     within: bool,
@@ -92,6 +95,7 @@ impl Group {
             at: Rendezvous::alone(),
             raw: None,
             store: None,
+            asked: None,
             progress: Arc::default(),
             within: false,
         }
@@ -118,6 +122,7 @@ impl Group {
             gpu_deadline: self.gpu_deadline,
             raw: None,
             store: None,
+            asked: self.asked.clone(),
             progress: self.progress.clone(),
             within,
         };
@@ -161,6 +166,7 @@ impl Group {
     pub fn watch(&self) -> Watch {
         Watch {
             store: self.store.clone(),
+            asked: self.asked.clone(),
             progress: self.progress.clone(),
         }
     }

@@ -4,6 +4,7 @@ use crate::rendezvous_store::Watch;
 fn watch(progress: &Arc<Progress>) -> Watch {
     Watch {
         store: None,
+        asked: None,
         progress: progress.clone(),
     }
 }
