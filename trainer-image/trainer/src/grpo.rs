@@ -284,7 +284,7 @@ pub fn step(
     let (mut norms, mut updates) = (0.0, 0);
     for epoch in 0..algorithm.epochs.max(1) {
         for at in 0..mini_batches.len() {
-            let seen = Seen {
+            let place = UpdatePlace {
                 first: epoch == 0 && at == 0,
                 new: epoch == 0,
             };
@@ -292,7 +292,7 @@ pub fn step(
                 model,
                 &mut mini_batches[at..=at],
                 algorithm,
-                seen,
+                place,
                 &mut tally,
                 &mut metrics,
             );
@@ -332,7 +332,7 @@ pub(crate) fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
 
 /// How far a batch's steps are: see [`Losses`].
 #[derive(Clone, Copy)]
-struct Seen {
+struct UpdatePlace {
     first: bool,
     new: bool,
 }
@@ -343,7 +343,7 @@ fn update(
     model: &mut Sharded,
     mini_batch: &mut [MiniBatch],
     algorithm: &Algorithm,
-    Seen { first, new }: Seen,
+    UpdatePlace { first, new }: UpdatePlace,
     tally: &mut Tally,
     metrics: &mut StepMetrics,
 ) -> Result<Result<f64, String>, TrainError> {
