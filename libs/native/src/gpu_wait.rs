@@ -1,7 +1,7 @@
 //! Where the host waits for what a GPU computes: it may be another rank that keeps the GPU waiting, inside of a
 //! collective. The watchdog sees such a wait as it sees the wait for a collective.
 //!
-//! A rank trains in the thread in which it joined the group, so what it waits for is noted by thread: whoever reads a
+//! A rank trains in the thread in which it joined the group, so its waits are noted by thread: the code that reads a
 //! tensor need not know the group.
 
 use std::cell::RefCell;

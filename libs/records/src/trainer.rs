@@ -126,8 +126,7 @@ pub struct StepMetrics {
     pub trained_tokens: u64,
     /// All tokens of the batch's rows.
     pub row_tokens: u64,
-    /// Tokens that were computed in a pass over the batch: shared prefixes once, and no sequence whose loss is 0
-    /// whatever the model says.
+    /// Tokens that were computed in a pass over the batch: shared prefixes once, and no sequence without a loss.
     pub unique_tokens: u64,
     /// How many steps the oldest weights that sampled are behind those that the step began with.
     pub staleness_max: u32,

@@ -81,7 +81,7 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
     }
 }
 
-/// Leaves out the sequences whose loss is 0 whatever the model says of them: those without an advantage, where neither
+/// Leaves out the sequences whose loss is 0 in any case: those without an advantage, where neither
 /// a divergence nor the entropy is in the loss. They are in the others' weights already, and need not be computed.
 /// Answers how many trained tokens they have.
 pub fn leave_out_what_adds_nothing(rows: &mut Vec<TrainRow>, algorithm: &Algorithm) -> u64 {

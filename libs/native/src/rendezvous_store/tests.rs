@@ -10,7 +10,7 @@ fn ranks_meet(port: u16) -> Rendezvous {
     }
 }
 
-/// Whoever joins a group waits there for the other ranks' addresses, and locks its connection meanwhile.
+/// A rank that joins a group waits there for the other ranks' addresses, and locks its connection meanwhile.
 #[test]
 fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -51,7 +51,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Goes on in the lineage in which the current weights were published, where the name that they would have now is
+    /// Continues in the lineage in which the current weights were published, where the name that they would have now is
     /// taken by others: another machine may have merged an adapter to other bits, or an older version of the trainer
     /// may have published in another precision. Where they never were, a lineage begins. Every rank calls it.
     pub(super) fn settle_lineage(&mut self, versions: &[WeightsManifest]) -> Result<(), TrainError> {

@@ -154,8 +154,9 @@ impl TrainerStore {
         let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
         let Uploaded { sha256, .. } = self.put_pieces(&path, pieces)?;
         let mut digest = [0; 32];
-        hex::decode_to_slice(&sha256, &mut digest)
-            .map_err(|error| TrainError::Start(format!("the checksum {sha256} of {path} is none: {error}")))?;
+        hex::decode_to_slice(&sha256, &mut digest).map_err(|error| {
+            TrainError::Start(format!("the checksum {sha256} of {path} is not hexadecimal: {error}"))
+        })?;
         Ok(Written { digest })
     }
 
