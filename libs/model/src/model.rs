@@ -10,8 +10,9 @@
 //! [`Layout`]'s: padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
 
 use grpo_native::dropout::dropout;
+use grpo_native::gpu_wait::wait_for;
 use grpo_native::{fused, linear};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::config::{Config, Experts};
 use crate::layout::Layout;
@@ -151,10 +152,13 @@ fn mixture(
 
 /// How many tokens each expert computes, of experts as [`block`] leaves them.
 pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
-    let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
-    (0..geometry.count as i64)
-        .map(|expert| counts.int64_value(&[expert]))
-        .collect()
+    wait_for(experts.device(), || {
+        let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
+        let counts = counts.to_device(Device::Cpu);
+        (0..geometry.count as i64)
+            .map(|expert| counts.int64_value(&[expert]))
+            .collect()
+    })
 }
 
 /// A linear layer: `[.., inputs]` to `[.., outputs]`.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use grpo_contracts::exit::{HUNG_CODE, PEER_LOST_CODE};
+use grpo_contracts::exit::{HUNG_CODE, PEER_LOST_CODE, is_of_lost_peer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -59,11 +59,18 @@ struct Ended {
 }
 
 impl Ended {
-    /// As a shell has it.
+    /// As a shell has it; of a rank that NCCL has aborted, that it lost a peer.
     fn code(self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or_default())
+        let signal = self.status.signal().map(|signal| 128 + signal);
+        match self.status.code().or(signal).unwrap_or_default() {
+            code if is_of_lost_peer(code) => PEER_LOST_CODE,
+            code => code,
+        }
+    }
+
+    /// Whether a signal ended it. A rank that says that it lost a peer ends by itself.
+    fn is_aborted(self) -> bool {
+        self.status.signal().is_some() && self.code() == PEER_LOST_CODE
     }
 
     /// Whether another rank's end or silence is the reason.
@@ -191,6 +198,12 @@ impl Pod {
                     Stage::Parting(_) if ended.code() == HUNG_CODE => {
                         cause = cause.filter(|cause| cause.code() == HUNG_CODE).or(Some(ended));
                     }
+                    // It may be the peer that the others lost.
+                    Stage::Parting(_) if ended.is_aborted() => {
+                        cause = cause
+                            .filter(|cause| cause.code() == HUNG_CODE || cause.is_aborted())
+                            .or(Some(ended));
+                    }
                     _ => {}
                 }
             }
@@ -263,7 +276,7 @@ impl Pod {
             }
         }
         // Of those that ended together, whoever has a reason of its own comes first.
-        found.sort_by_key(|ended| ended.is_consequence());
+        found.sort_by_key(|ended| (ended.is_consequence(), !ended.is_aborted()));
         found
     }
 

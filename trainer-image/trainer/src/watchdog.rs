@@ -32,6 +32,15 @@ pub struct Limits {
     pub termination_log: PathBuf,
 }
 
+impl Limits {
+    /// How long a collective of GPUs may take before NCCL ends the process: longer than the watchdog waits for anybody,
+    /// because NCCL cannot say who is late. It is for a rank whose watchdog sees no wait: its calls to the GPU do not
+    /// return.
+    pub fn gpu_collective(&self) -> Duration {
+        self.collective.max(BUSY) + self.collective
+    }
+}
+
 /// What is past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Overdue {

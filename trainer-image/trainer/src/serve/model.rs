@@ -8,22 +8,26 @@ use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::Source;
 use grpo_records::RunStore;
 
+use crate::compute::Compute;
 use crate::error::TrainError;
+use crate::mesh::Mesh;
 use crate::sharded::Sharded;
 
 /// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
-pub(super) fn shaped(
-    model: Sharded,
+pub(super) fn read(
+    config: Config,
+    mesh: Mesh,
+    compute: Compute,
     spec: &GrpoRunSpec,
     source: &Source,
     store: &RunStore,
 ) -> Result<Sharded, TrainError> {
     let mut model = match &spec.model.lora {
         Some(lora) => {
-            let lora = adapter_of(lora, &model.config)?;
-            model.with_adapter(lora, spec.seed)?
+            let lora = adapter_of(lora, &config)?;
+            Sharded::read_frozen(config, mesh, source, &compute, lora, spec.seed)?
         }
-        None => model,
+        None => Sharded::read(config, mesh, source)?.compute_as(compute),
     };
     if spec.algorithm.kl.is_some() {
         model.hold_base(source)?;
