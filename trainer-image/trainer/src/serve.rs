@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
+use grpo_contracts::weights::publishes_adapters;
 use grpo_crds::algorithm::Algorithm;
 use grpo_crds::grpo_run::Mode;
 use grpo_memory::{Facts, ParallelDims};
@@ -36,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use self::board::Board;
-use self::model::{adapter_of, publishes_adapters, shaped};
+use self::model::{adapter_of, shaped};
 use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::flops;

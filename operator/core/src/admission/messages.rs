@@ -96,10 +96,10 @@ pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
     )
 }
 
-/// Why these pods of a run do not fit.
+/// Why these pods of a run do not fit. `store_node`: the node of the store's volume.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
-    run: &Candidate,
+    store_node: Option<&str>,
     capacity: Option<&Capacity<'_>>,
     nodes: &[NodeFacts],
     budget: &mut Budget,
@@ -108,7 +108,7 @@ pub fn does_not_fit(
     let Some(capacity) = capacity else {
         return waits("WaitsForCapacity", format!("waits for {wants}"));
     };
-    let ever = place(&Capacity::total(nodes), pods, run.store_node.as_deref(), budget).is_some();
+    let ever = place(&Capacity::total(nodes), pods, store_node, budget).is_some();
     let scarce = scarce(pods, capacity);
     let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
