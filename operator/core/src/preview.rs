@@ -135,7 +135,11 @@ fn of_pool(object: Value, around: &Surroundings<'_>, objects: &mut Vec<Value>) -
 /// A run that was accepted just now, without its pools.
 fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, PreviewError> {
     let store = match &run.spec.store.volume_claim_template {
-        Some(template) if template.access_modes.contains(&grpo_crds::grpo_run::AccessMode::ReadWriteMany) => {
+        Some(template)
+            if template
+                .access_modes
+                .contains(&grpo_crds::grpo_run::AccessMode::ReadWriteMany) =>
+        {
             StoreVolume::Shared
         }
         Some(_) => StoreVolume::OneNode,
@@ -161,10 +165,7 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
     })
 }
 
-fn first_of_run(
-    run: GrpoRun,
-    around: &Surroundings<'_>,
-) -> Result<(GrpoRunStatus, Vec<DesiredObject>), PreviewError> {
+fn first_of_run(run: GrpoRun, around: &Surroundings<'_>) -> Result<(GrpoRunStatus, Vec<DesiredObject>), PreviewError> {
     let seen = RunObservation {
         gpu_memory: None,
         ..observed(run, around)?
@@ -174,10 +175,7 @@ fn first_of_run(
     Ok((decision.status, decision.objects.into_iter().chain(pods).collect()))
 }
 
-fn first_of_inference_pool(
-    pool: InferencePool,
-    around: &Surroundings<'_>,
-) -> Result<Vec<DesiredObject>, PreviewError> {
+fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Result<Vec<DesiredObject>, PreviewError> {
     let seen = InferencePoolObservation {
         owner: owner(&pool)?,
         run: pool.labels().get(RUN).cloned(),

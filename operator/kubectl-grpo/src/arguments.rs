@@ -1,11 +1,13 @@
 //! What `kubectl grpo` is asked for, checked before anything is asked of a cluster.
 
 mod names;
+pub mod plan;
 pub mod tools;
 
 pub use self::names::run_name;
 
 use self::names::set_name;
+use self::plan::Plan;
 use self::tools::{Copy, Prepull, Tasks, Validated};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use grpo_records::Outcome;
@@ -46,6 +48,9 @@ pub enum What {
     Show(Show),
     /// Logs of all parts of a run, interleaved by time.
     Logs(Logs),
+    /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and the nodes
+    /// that they fit on. Nothing is created, and no cluster is needed.
+    Plan(Plan),
     /// Ids, images and rows that a run has or would have, and the rows that are skipped.
     Tasks(Tasks),
     /// The tasks that a run of mode Validate found fit, as a list for `select.instanceIds`; the others are comments in

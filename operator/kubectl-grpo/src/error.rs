@@ -89,6 +89,8 @@ pub enum Error {
     #[error(transparent)]
     Manifest(#[from] crate::manifest::ManifestError),
     #[error(transparent)]
+    Plan(#[from] crate::plan::error::PlanError),
+    #[error(transparent)]
     Copy(#[from] crate::copy::CopyError),
     #[error("{0}")]
     NoEpisode(String),

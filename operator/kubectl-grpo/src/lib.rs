@@ -4,8 +4,8 @@
 //! [`arguments`] says what is wanted. [`status`] turns a GrpoRun (`grpo.dev`) into a screen; [`records`] reaches a
 //! run's records, in the driver, by a reader pod or in a copied folder, and [`episodes`] shows them; [`logs`]
 //! interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with images as its
-//! [`sandbox_pool`] names them, [`validated`] those that were found fit; [`prepull`] has nodes pull images; [`copy`]
-//! copies a store,
+//! [`sandbox_pool`] names them, [`validated`] those that were found fit; [`plan`] says what the operator would make of
+//! manifests; [`prepull`] has nodes pull images; [`copy`] copies a store,
 //! [`export`] writes episodes as other projects do. [`pods`] are made for a moment, and asked. [`cluster`] knows which
 //! cluster and namespace, [`error`] what to do next when something is missing, [`output`] writes files, [`text`] bars,
 //! tables and durations.
@@ -19,6 +19,7 @@ pub mod export;
 pub mod logs;
 pub mod manifest;
 pub mod output;
+pub mod plan;
 pub mod pods;
 pub mod prepull;
 pub mod records;

@@ -10,7 +10,7 @@ use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks, validated};
+use kubectl_grpo::{copy, episodes, export, logs, output, plan, sandbox_pool, status, tasks, validated};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,13 +41,14 @@ async fn main() -> ExitCode {
 }
 
 fn makes_a_pod(what: &What) -> bool {
-    !matches!(what, What::Status(_) | What::Logs(_))
+    !matches!(what, What::Status(_) | What::Logs(_) | What::Plan(_))
 }
 
 async fn act(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.what {
         What::Status(wanted) => status::status(&Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Logs(wanted) => logs::logs(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Plan(wanted) => plan::plan(&arguments.cluster, wanted).await,
         What::Episodes(wanted) => {
             let opened = open(&arguments.cluster, wanted.run.as_deref(), &wanted.records).await?;
             with(opened, async |source| list(source, wanted).await).await

@@ -217,7 +217,9 @@ pub fn downloads_of_run(run: &GrpoRun) -> Option<ModelDownloads> {
     let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer());
     let trainers = trainer.map_or(0, |trainer| trainer.nodes);
     Some(match pool_cache(spec) {
-        Some(ModelCache { claim_name: Some(_), .. }) => ModelDownloads {
+        Some(ModelCache {
+            claim_name: Some(_), ..
+        }) => ModelDownloads {
             times: 1,
             at_most: false,
             in_store: false,
@@ -229,7 +231,11 @@ pub fn downloads_of_run(run: &GrpoRun) -> Option<ModelDownloads> {
         },
         None => {
             let in_bucket = spec.store.object_store.is_some();
-            let own = if in_bucket { trainers } else { u32::from(download.weights) };
+            let own = if in_bucket {
+                trainers
+            } else {
+                u32::from(download.weights)
+            };
             ModelDownloads {
                 times: engines + own,
                 at_most: false,

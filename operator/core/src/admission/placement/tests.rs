@@ -19,7 +19,10 @@ fn pods_that_are_on_nodes_already_take_what_they_ask_for() {
     let wanted = pod("run", "trainer", 0, 8);
     let (reason, message) = placement(&nodes, &[&other], &[&wanted]).unwrap_err();
     assert_eq!(reason, "WaitsForCapacity");
-    assert!(message.contains("8 nvidia.com/gpu asked, 0 free: a 0 of 8"), "{message}");
+    assert!(
+        message.contains("8 nvidia.com/gpu asked, 0 free: a 0 of 8"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -35,6 +38,12 @@ fn copies_are_counted_by_what_is_scarce_and_by_what_a_node_may_have() {
     let pair = pod("run", "engine", 0, 2);
     assert_eq!(copies(&nodes, &[], &pair, None), 8);
     assert_eq!(copies(&nodes, &[], &pair, Some(3)), 6);
-    let elsewhere = pod_from("run", "engine", 0, 2, json!({"nodeSelector": {"kubernetes.io/hostname": "b"}}));
+    let elsewhere = pod_from(
+        "run",
+        "engine",
+        0,
+        2,
+        json!({"nodeSelector": {"kubernetes.io/hostname": "b"}}),
+    );
     assert_eq!(copies(&nodes, &[], &elsewhere, None), 4);
 }

@@ -39,7 +39,10 @@ fn what_is_offloaded_lies_in_the_memory_of_the_pod() {
     let offload = json!({"trainer": {"gpusPerNode": 8, "offload": {"optimizer": true}}});
     let memory = trainer(&run(offload).spec).unwrap();
     let moments = 8.0 * 8e9;
-    assert!((memory.offloaded_per_pod as f64 / moments - 1.0).abs() < 1e-3, "{memory:?}");
+    assert!(
+        (memory.offloaded_per_pod as f64 / moments - 1.0).abs() < 1e-3,
+        "{memory:?}"
+    );
     assert_eq!(trainer(&run(json!({})).spec).unwrap().offloaded_per_pod, 0);
 }
 
