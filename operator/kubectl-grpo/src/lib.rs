@@ -1,7 +1,8 @@
 //! `kubectl grpo`: GrpoRuns for people. Reads only, except for short-lived pods: one that reads the store of a run
 //! without a driver, one that answers which tasks a run would have, and those that have nodes pull images.
 //!
-//! [`arguments`] says what is wanted. [`status`] turns a GrpoRun (`grpo.dev`) into a screen; [`records`] reaches a
+//! [`arguments`] says what is wanted, [`completion`] what may follow. [`status`] turns a GrpoRun (`grpo.dev`) into a
+//! screen, [`wait`] ends with it; [`records`] reaches a
 //! run's records, in the driver, by a reader pod or in a copied folder, and [`episodes`] shows them; [`logs`]
 //! interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with images as its
 //! [`sandbox_pool`] names them, [`validated`] those that were found fit; [`plan`] says what the operator would make of
@@ -12,6 +13,7 @@
 
 pub mod arguments;
 pub mod cluster;
+pub mod completion;
 pub mod copy;
 pub mod episodes;
 pub mod error;
@@ -28,3 +30,4 @@ pub mod status;
 pub mod tasks;
 pub mod text;
 pub mod validated;
+pub mod wait;

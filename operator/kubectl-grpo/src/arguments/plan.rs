@@ -1,7 +1,9 @@
-//! What `kubectl grpo plan` is asked for.
+//! What plan, wait and completion are asked for.
 
+use super::names::{duration, run_name};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Args, Debug, Default)]
 pub struct Plan {
@@ -28,4 +30,36 @@ pub enum PlanForm {
     Table,
     /// One object, for programs: amounts in bytes and thousandths of a CPU.
     Json,
+}
+
+#[derive(Args, Debug)]
+pub struct Wait {
+    #[arg(value_parser = run_name)]
+    pub run: String,
+    /// Give up after this while, such as 2h. Default: never.
+    #[arg(long, value_parser = duration)]
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub struct Completion {
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// For which shell a script is written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+    /// The program `kubectl_complete-grpo`, which kubectl's own completion asks.
+    Kubectl,
+}
+
+/// What kubectl's completion has so far.
+#[derive(Args, Debug)]
+pub struct Complete {
+    #[arg(last = true)]
+    pub words: Vec<String>,
 }
