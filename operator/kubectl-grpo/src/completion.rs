@@ -29,9 +29,10 @@ pub fn script(shell: Shell) -> String {
 pub fn candidates(words: &[String]) -> String {
     let mut command = Arguments::command();
     command.build();
-    let (begun, before) = words
-        .split_last()
-        .map_or(("", [].as_slice()), |(last, before)| (last.as_str(), before));
+    let (begun, before): (&str, &[String]) = match words.split_last() {
+        Some((last, before)) => (last, before),
+        None => ("", &[]),
+    };
     let mut at = &command;
     for word in before {
         at = at.find_subcommand(word).unwrap_or(at);
@@ -79,6 +80,9 @@ fn values(at: &Command, flag: &str) -> Option<Candidates> {
         let short = flag.strip_prefix('-').and_then(|flag| flag.chars().next());
         long || (flag.len() == 2 && short.is_some() && argument.get_short() == short)
     })?;
+    if !argument.get_action().takes_values() {
+        return None;
+    }
     let values = argument.get_possible_values();
     let values = values.iter().filter(|value| !value.is_hide_set());
     let found: Candidates = values

@@ -78,7 +78,7 @@ async fn watched(
             Ok(Event::Apply(run) | Event::InitApply(run)) => {
                 (failures, listed) = (0, true);
                 // Another run of the same name is not the one that was asked for.
-                if uid.get_or_insert_with(|| run.uid()) != &run.uid() {
+                if *uid.get_or_insert_with(|| run.uid()) != run.uid() {
                     return Err(deleted());
                 }
                 show(&run);

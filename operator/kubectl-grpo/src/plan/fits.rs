@@ -19,7 +19,7 @@ pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
     let mut fits = Vec::new();
     let owned_by =
         |run: Option<&str>| -> Vec<&PlannedPod> { made.pods.iter().filter(|pod| pod.run.as_deref() == run).collect() };
-    let alone = owned_by(None);
+    let alone = owned_by(made, None);
     if !alone.is_empty() {
         let (row, placed) = place(POOLS, &alone, nodes, &taken);
         taken.extend(placed);
@@ -27,7 +27,7 @@ pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
     }
     for run in &made.runs {
         let name = run.name_any();
-        let (row, placed) = place(&format!("GrpoRun {name}"), &owned_by(Some(&name)), nodes, &taken);
+        let (row, placed) = place(&format!("GrpoRun {name}"), &owned_by(made, Some(&name)), nodes, &taken);
         fits.push(row);
         let beside: Vec<&PodNeeds> = taken.iter().chain(&placed).collect();
         let pool = run.spec.sandboxes.pool_ref.as_ref().map_or(&name, |pool| &pool.name);
@@ -55,6 +55,10 @@ pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
         pods_known: nodes.bound.is_some(),
         fits,
     });
+}
+
+fn owned_by<'a>(made: &'a Made, run: Option<&str>) -> Vec<&'a PlannedPod> {
+    made.pods.iter().filter(|pod| pod.run.as_deref() == run).collect()
 }
 
 /// Where these pods go, and the pods with their nodes.

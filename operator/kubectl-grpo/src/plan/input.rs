@@ -60,7 +60,8 @@ pub fn parse(text: &str, file: &Path) -> Result<Vec<Document>, PlanError> {
 /// A list is its items, and an empty document is nothing.
 fn unfold(mut value: Value, file: &Path, documents: &mut Vec<Document>) {
     let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    match value["items"].as_array_mut().filter(|_| is_list) {
+    let items = value.get_mut("items").and_then(Value::as_array_mut);
+    match items.filter(|_| is_list) {
         Some(items) => documents.extend(items.drain(..).map(|value| Document {
             file: file.to_owned(),
             value,

@@ -81,10 +81,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
         parts.push(("CUDA and NCCL".to_owned(), memory.besides));
     }
     parts.retain(|(_, bytes)| *bytes > 0);
-    let (place, ranks) = match memory.on_gpus {
-        true => ("GPUs", memory.ranks),
-        false => ("pods without GPUs", memory.ranks),
-    };
+    let place = if memory.on_gpus { "GPUs" } else { "pods without GPUs" };
     let mut notes = vec![format!(
         "{} (the name {}), state divided by {}, {} tokens at a time; fullest: {}",
         billions(model.parameters),
@@ -101,7 +98,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     }
     Some(MemoryRow {
         of: name(run),
-        each: format!("each of {ranks} trainer ranks, on {place}"),
+        each: format!("each of {} trainer ranks, on {place}", memory.ranks),
         bytes: Some(memory.total()),
         has_bytes: gpu.filter(|_| memory.on_gpus),
         parts,
