@@ -7,7 +7,7 @@ pub mod tools;
 pub use self::names::run_name;
 
 use self::names::set_name;
-use self::plan::{Complete, Completion, Plan, Wait};
+use self::plan::{Complete, Completion, PlanOptions, Wait};
 use self::tools::{Copy, Prepull, Tasks, Validated};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use grpo_records::Outcome;
@@ -48,9 +48,9 @@ pub enum What {
     Show(Show),
     /// Logs of all parts of a run, interleaved by time.
     Logs(Logs),
-    /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and the nodes
-    /// that they fit on. Nothing is created, and no cluster is needed.
-    Plan(Plan),
+    /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and nodes
+    /// where they fit. Nothing is created, and no cluster is needed.
+    Plan(PlanOptions),
     /// Wait until a run has ended. Exit status 0: it succeeded; 3: it failed; 4: it has not ended after --timeout.
     Wait(Wait),
     /// Ids, images and rows that a run has or would have, and the rows that are skipped.

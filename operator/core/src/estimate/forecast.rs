@@ -106,7 +106,7 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
 pub struct EngineMemory {
     /// GPUs of a replica, over all of its pods; 0 where it computes on CPUs.
     pub gpus: u32,
-    /// Of each GPU, or of the pod where there is none.
+    /// Of each GPU, or of the pod of an engine without GPUs.
     pub share: EngineShare,
     /// The share of a GPU's memory that weights and cache take. None: the engine's own default.
     pub fraction: Option<f64>,

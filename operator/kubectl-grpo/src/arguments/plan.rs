@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args, Debug, Default)]
-pub struct Plan {
+pub struct PlanOptions {
     /// Manifests: a file with one or more documents, a folder with .yaml, .yml and .json files, or - for standard
     /// input. May be given several times.
     #[arg(long = "filename", short, value_name = "FILE", required = true)]

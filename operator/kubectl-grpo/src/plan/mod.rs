@@ -19,7 +19,7 @@ pub mod sizes;
 pub mod text;
 
 use crate::arguments::ClusterOptions;
-use crate::arguments::plan::{Plan, PlanForm};
+use crate::arguments::plan::{PlanForm, PlanOptions};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::output;
@@ -41,7 +41,7 @@ use std::path::Path;
 /// The namespace of manifests that name none, where neither command line nor cluster says one.
 const NAMESPACE: &str = "default";
 
-pub async fn plan(options: &ClusterOptions, wanted: &Plan) -> Result<(), Error> {
+pub async fn plan(options: &ClusterOptions, wanted: &PlanOptions) -> Result<(), Error> {
     let documents = input::read(&wanted.files)?;
     let mut namespace = options.namespace.clone();
     let nodes = match (&wanted.nodes, wanted.server) {

@@ -1,5 +1,5 @@
-//! What has to exist before the pods of a plan can start: claims, Secrets, ConfigMaps, classes, queues, and pools that a
-//! run refers to.
+//! What has to exist before the pods of a plan can start: claims, Secrets, ConfigMaps, classes, queues, and pools that
+//! a run refers to.
 
 use super::input::Document;
 use super::made::Made;

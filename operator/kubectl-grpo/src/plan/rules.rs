@@ -135,7 +135,7 @@ fn bounds(path: &str, schema: &Value, value: &Value, judged: &mut Judged) {
         let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
         judged
             .refused
-            .push(format!("{path}: {value} is none of {}", allowed.join(", ")));
+            .push(format!("{path}: {value} is not one of {}", allowed.join(", ")));
     }
     let limit = |key: &str| schema[key].as_f64();
     let mut size = |what: &str, size: f64, low: &str, high: &str| {
