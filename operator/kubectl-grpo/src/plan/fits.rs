@@ -17,8 +17,6 @@ const POOLS: &str = "pools that no run owns";
 pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
     let mut taken: Vec<PodNeeds> = nodes.bound.clone().unwrap_or_default();
     let mut fits = Vec::new();
-    let owned_by =
-        |run: Option<&str>| -> Vec<&PlannedPod> { made.pods.iter().filter(|pod| pod.run.as_deref() == run).collect() };
     let alone = owned_by(made, None);
     if !alone.is_empty() {
         let (row, placed) = place(POOLS, &alone, nodes, &taken);

@@ -106,8 +106,11 @@ impl Made {
                 let place = if run.is_some() { "spec.inference.pool" } else { "spec" };
                 pool.map_or_else(String::new, |pool| {
                     let (engine, replicas) = (pool.spec.engine.name(), pool.spec.replicas);
-                    let nodes = pool.spec.engine.nodes();
-                    format!("{place}: engine {engine}, replicas {replicas} of {nodes} pods")
+                    let pods = match pool.spec.engine.nodes() {
+                        1 => String::new(),
+                        nodes => format!(" of {nodes} pods"),
+                    };
+                    format!("{place}: engine {engine}, replicas {replicas}{pods}")
                 })
             }
             role::GATEWAY if run.is_some() => "spec.sandboxes.pool".to_owned(),
