@@ -25,7 +25,7 @@ pub async fn wait(cluster: &Cluster, wanted: &Wait) -> Result<(), Error> {
     cluster.run(name).await?;
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let events = watcher(cluster.runs(), only).default_backoff();
-    let mut progress = Progress::on(std::io::stderr());
+    let mut progress = ProgressLine::on(std::io::stderr());
     let ended = until_ended(events, name, &cluster.namespace, wanted.timeout, |run| {
         progress.show(run)
     })
@@ -175,13 +175,13 @@ fn done(run: &GrpoRun) -> String {
 }
 
 /// States on standard error: on a terminal in one line, otherwise a line for each change.
-struct Progress<W> {
+struct ProgressLine<W> {
     out: W,
     terminal: bool,
     shown: String,
 }
 
-impl Progress<std::io::Stderr> {
+impl ProgressLine<std::io::Stderr> {
     fn on(out: std::io::Stderr) -> Self {
         Self {
             terminal: out.is_terminal(),
@@ -191,7 +191,7 @@ impl Progress<std::io::Stderr> {
     }
 }
 
-impl<W: Write> Progress<W> {
+impl<W: Write> ProgressLine<W> {
     /// A standard error that cannot be written does not end the wait.
     fn show(&mut self, run: &GrpoRun) {
         let text = crate::text::cut(&state(run), 100);

@@ -106,7 +106,7 @@ fn on_a_terminal_the_progress_is_one_line_and_elsewhere_a_line_for_each_change()
         (true, "\r\u{1b}[KRunning\r\u{1b}[KSucceeded, it is Succeeded\n"),
         (false, "Running\nSucceeded, it is Succeeded\n"),
     ] {
-        let mut progress = Progress {
+        let mut progress = ProgressLine {
             out: Vec::new(),
             terminal,
             shown: String::new(),
